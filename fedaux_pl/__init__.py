@@ -1,0 +1,43 @@
+"""Federated learning with unlabeled auxiliary data (FedAUX) on PyTorch Lightning.
+
+The names below are loaded when they are first used: importing the package costs nothing, and
+``fedaux-pl --version`` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedaux_pl._version import __version__
+
+if TYPE_CHECKING:
+    from fedaux_pl.data import AuxiliaryDataModule as AuxiliaryDataModule
+    from fedaux_pl.data import FederatedDataModule as FederatedDataModule
+    from fedaux_pl.models import create_model as create_model
+    from fedaux_pl.models import load_backbone as load_backbone
+    from fedaux_pl.modules import ClientModule as ClientModule
+    from fedaux_pl.modules import DistillationModule as DistillationModule
+    from fedaux_pl.modules import ScoringHead as ScoringHead
+    from fedaux_pl.modules import SimCLR as SimCLR
+
+_HOMES = {
+    "AuxiliaryDataModule": "fedaux_pl.data",
+    "ClientModule": "fedaux_pl.modules",
+    "DistillationModule": "fedaux_pl.modules",
+    "FederatedDataModule": "fedaux_pl.data",
+    "ScoringHead": "fedaux_pl.modules",
+    "SimCLR": "fedaux_pl.modules",
+    "create_model": "fedaux_pl.models",
+    "load_backbone": "fedaux_pl.models",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

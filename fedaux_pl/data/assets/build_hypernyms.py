@@ -1,0 +1,114 @@
+"""Builds ``wordnet_hypernyms.npz``, the table of what is a kind of what, from WordNet itself.
+
+Run as ``python -m fedaux_pl.data.assets.build_hypernyms PATH_TO_data.noun``; the file
+``data.noun`` of WordNet 3.0 comes for instance with Debian's package ``wordnet-base``. ImageNet
+once answered such questions over the web, at an address that no longer exists.
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+HEADER = "  "  # how the lines of the licence begin, before their number
+HYPERNYMS = ("@", "@i")  # "is a kind of" and "is an instance of"
+PREFACE = """\
+wordnet_hypernyms.npz, beside this file, was derived from data.noun of WordNet 3.0 by
+build_hypernyms.py: of every noun synset it keeps the offset, the first lemma, and the offsets of
+its hypernyms and instance hypernyms; everything else was left out. WordNet's licence follows.
+
+"""
+
+
+@dataclass
+class Nouns:
+    """What is kept of ``data.noun``: offsets name synsets, as in the ids of ImageNet.
+
+    Args:
+        lemmas: The first lemma of each synset, by offset.
+        edges: Pairs (offset, offset of a hypernym).
+        licence: The text at the head of the file.
+    """
+
+    lemmas: dict[int, str] = field(default_factory=dict)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    licence: list[str] = field(default_factory=list)
+
+
+def parse(lines: Iterable[str]) -> Nouns:
+    """Reads ``data.noun`` (its format is described in the manual page wndb(5WN)).
+
+    Args:
+        lines: The lines of the file.
+
+    Returns:
+        Synsets, hypernyms and licence.
+    """
+    nouns = Nouns()
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(HEADER):
+            nouns.licence.append(line.strip().partition(" ")[2])
+            continue
+        try:
+            _parse_synset(line, nouns)
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"line {number} is not a noun synset: {line[:60]!r}") from error
+    return nouns
+
+
+def _parse_synset(line: str, nouns: Nouns) -> None:
+    fields = line.partition("|")[0].split()
+    if fields[2] != "n":
+        raise ValueError(f"synset type {fields[2]!r}")
+    offset, words = int(fields[0]), int(fields[3], 16)  # the one hexadecimal field
+    nouns.lemmas[offset] = fields[4]
+    first = 5 + 2 * words  # each word is followed by its sense number
+    pointers = [fields[first + 4 * i : first + 4 * i + 4] for i in range(int(fields[first - 1]))]
+    for symbol, target, kind, _ in pointers:
+        if symbol in HYPERNYMS and kind == "n":
+            nouns.edges.append((offset, int(target)))
+
+
+def build(source: Path, folder: Path) -> Path:
+    """Writes the table and the licence.
+
+    Args:
+        source: The file ``data.noun``.
+        folder: Where to write.
+
+    Returns:
+        The path of the table.
+    """
+    with source.open(encoding="ascii") as file:
+        nouns = parse(file)
+    synsets = sorted(nouns.lemmas)
+    edges = np.array(sorted(nouns.edges), dtype=np.int32).reshape(-1, 2)
+    table = folder / "wordnet_hypernyms.npz"
+    # one text, since an array of strings would pad each to the length of the longest
+    lemmas = "\n".join(nouns.lemmas[offset] for offset in synsets)
+    np.savez_compressed(
+        table,
+        synset=np.array(synsets, dtype=np.int32),
+        child=edges[:, 0],
+        parent=edges[:, 1],
+        lemmas=np.frombuffer(lemmas.encode("ascii"), dtype=np.uint8),
+    )
+    licence = PREFACE + "\n".join(nouns.licence) + "\n"
+    (folder / "WORDNET_LICENSE.txt").write_text(licence, encoding="ascii")
+    return table
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path, metavar="PATH_TO_data.noun")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where to write")
+    arguments = parser.parse_args()
+    table = build(arguments.source, arguments.folder)
+    print(f"wrote {table} ({table.stat().st_size:,} bytes)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Random resized crops of batches of images, each image with its own box.
+
+Nothing here reads a value back to the host, and no shape depends on values.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# as in torchvision's RandomResizedCrop: how often a box is drawn before the central one is taken,
+# and the largest ratio of its sides, either way
+_TRIES = 10
+_MAX_RATIO = 4 / 3
+
+
+class Boxes(NamedTuple):
+    """One box in each of N images; every field is int64 of shape (N,).
+
+    Args:
+        top: First row.
+        left: First column.
+        height: Number of rows.
+        width: Number of columns.
+    """
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+
+
+def sample_boxes(
+    count: int,
+    height: int,
+    width: int,
+    min_scale: float,
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> Boxes:
+    """Draws one box for each image, like torchvision's RandomResizedCrop.
+
+    The area is uniform between min_scale and 1 times that of the image, and the logarithm of the
+    ratio of the sides uniform between those of 3/4 and 4/3. An image takes the first of 10 such
+    boxes that fits, anywhere with equal probability; where none fits, the largest central box
+    whose ratio is allowed.
+
+    Args:
+        count: Number of images N.
+        height: Rows of an image.
+        width: Columns of an image.
+        min_scale: Smallest area as a fraction of the image, in (0, 1].
+        device: Where to draw (default: torch's default device).
+        generator: Source of randomness on that device (default: the device's own).
+
+    Returns:
+        The boxes, on the device.
+    """
+    uniform = torch.rand(
+        (2 * _TRIES + 2, count), dtype=torch.float32, device=device, generator=generator
+    )
+    area = uniform[:_TRIES].mul(1 - min_scale).add_(min_scale).mul_(height * width)
+    ratio = uniform[_TRIES:-2].mul(2).sub_(1).mul_(math.log(_MAX_RATIO)).exp_()
+    # the central box stands behind the tries as one that always fits
+    central = (min(height, round(width * _MAX_RATIO)), min(width, round(height * _MAX_RATIO)))
+    heights = F.pad((area / ratio).sqrt_().round_(), (0, 0, 0, 1), value=central[0])
+    widths = F.pad((area * ratio).sqrt_().round_(), (0, 0, 0, 1), value=central[1])
+    fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+    # argmax gives the first of several equal values
+    first = fits.byte().argmax(dim=0, keepdim=True)
+    box_height, box_width = heights.gather(0, first)[0], widths.gather(0, first)[0]
+
+    is_central = first[0] == _TRIES
+    rows, columns = height - box_height, width - box_width
+    # a product with a number below 1 never rounds up to the next whole number, so floor stays
+    # within 0 ... rows
+    top = torch.where(is_central, rows / 2, uniform[-2] * (rows + 1)).floor_()
+    left = torch.where(is_central, columns / 2, uniform[-1] * (columns + 1)).floor_()
+    return Boxes(top.long(), left.long(), box_height.long(), box_width.long())
+
+
+def _positions(start: Tensor, extent: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
+    """Where each of ``size`` output pixels lies along one side of the input, from -1 to 1.
+
+    The extent pixels from start on are stretched over the size output pixels. A position outside
+    the outermost pixel centres of the box is moved onto them, since what lies beside the box must
+    not show in the crop.
+    """
+    start, extent = start[:, None].float(), extent[:, None].float()
+    out = torch.arange(size, device=start.device, dtype=torch.float32)
+    if flip is not None:
+        out = torch.where(flip[:, None], size - 1 - out, out)
+    inside = ((out + 0.5) * (extent / size) - 0.5).clamp_(min=0)
+    pixel = torch.minimum(inside, extent - 1) + start
+    return (2 * pixel + 1) / size - 1
+
+
+def resized_crop(images: Tensor, boxes: Boxes, flip: Tensor) -> Tensor:
+    """Cuts a box out of each image, scales it to the full size, and mirrors it where asked to.
+
+    The interpolation is bilinear. As a box is never larger than its image, this always enlarges,
+    and antialiasing would change nothing.
+
+    Args:
+        images: float32 of shape (N, C, H, W).
+        boxes: The part of each image to keep.
+        flip: Whether to mirror the crop left to right, bool of shape (N,).
+
+    Returns:
+        The crops, of the same shape as the images.
+    """
+    rows = _positions(boxes.top, boxes.height, images.shape[2])
+    columns = _positions(boxes.left, boxes.width, images.shape[3], flip)
+    shape = (len(images), *images.shape[2:])
+    grid = torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), dim=-1)
+    # One kernel, and unlike matrix products with interpolation weights exact in float32 even where
+    # these may use TensorFloat-32
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -1,0 +1,21 @@
+"""Where data comes from: each class can be chosen by its name in a configuration."""
+
+from fedaux_pl.data.sources.cifar10 import CIFAR10
+from fedaux_pl.data.sources.cifar100 import CIFAR100
+from fedaux_pl.data.sources.digits import Digits
+from fedaux_pl.data.sources.image_folder import ImageFolder
+from fedaux_pl.data.sources.imagenet_subset import ImageNetSubset
+from fedaux_pl.data.sources.npz_images import NpzImages
+from fedaux_pl.data.sources.stl10 import STL10
+from fedaux_pl.data.sources.svhn import SVHN
+
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "STL10",
+    "SVHN",
+    "Digits",
+    "ImageFolder",
+    "ImageNetSubset",
+    "NpzImages",
+]

@@ -1,0 +1,66 @@
+"""Ensemble distillation: the soft labels of the teachers and the loss of the student.
+
+A_mean (FedAUX, eq. 2; Lin et al. 2020) and A_s (FedAUX, eq. 3) aggregate the clients' logits
+before the softmax; the student minimises D_KL(A, softmax(f(x))) (FedAUX, eq. 1).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
+    """Aggregates the logits of K teachers into one distribution over the classes a sample.
+
+    Without scores this is A_mean = softmax(sum_i f_i(x) / K), with scores
+    A_s = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)).
+
+    Args:
+        logits: f_i(x), shape (K, N, C).
+        scores: s_i(x), shape (K, N), non-negative and not all 0 for any sample; or None.
+
+    Returns:
+        Probabilities of shape (N, C), in float32 or the logits' dtype if that is wider.
+    """
+    if logits.ndim != 3:
+        raise ValueError(
+            f"logits must be (teachers, samples, classes), but are {tuple(logits.shape)}"
+        )
+    if logits.shape[0] == 0:
+        raise ValueError("there are no teachers: logits have shape " + str(tuple(logits.shape)))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if scores is None:
+        return logits.mean(dim=0).softmax(dim=-1)
+    if scores.shape != logits.shape[:2]:
+        raise ValueError(
+            f"scores must be (teachers, samples) = {tuple(logits.shape[:2])}, "
+            f"but are {tuple(scores.shape)}"
+        )
+    if bool((scores < 0).any()):
+        raise ValueError(f"scores must not be negative, but the smallest is {scores.min().item()}")
+    scores = scores.to(logits.dtype)
+    total = scores.sum(dim=0)
+    if not bool((total > 0).all()):
+        raise ValueError(
+            f"the scores of sample {int((~(total > 0)).nonzero()[0])} do not sum to a positive "
+            "number: add a small xi to them"
+        )
+    return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
+
+
+def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:
+    """Computes D_KL(targets, softmax(student_logits)), the mean over the batch.
+
+    Args:
+        student_logits: f(x, theta), shape (N, C).
+        targets: Probabilities of the teachers, shape (N, C), rows summing to 1.
+
+    Returns:
+        A scalar, 0 exactly where student and teachers agree.
+    """
+    if student_logits.shape != targets.shape or student_logits.ndim != 2:
+        raise ValueError(
+            "student logits and targets must both be (samples, classes), but are "
+            f"{tuple(student_logits.shape)} and {tuple(targets.shape)}"
+        )
+    return F.kl_div(student_logits.log_softmax(dim=-1), targets, reduction="batchmean")

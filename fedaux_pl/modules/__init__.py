@@ -1,0 +1,16 @@
+"""LightningModules that stand alone: each runs under an ordinary Trainer on ordinary batches."""
+
+from fedaux_pl.modules.client import ClientModule
+from fedaux_pl.modules.distillation import DistillationModule
+from fedaux_pl.modules.knn import KNNAccuracy
+from fedaux_pl.modules.scoring import Release, ScoringHead
+from fedaux_pl.modules.simclr import SimCLR
+
+__all__ = [
+    "ClientModule",
+    "DistillationModule",
+    "KNNAccuracy",
+    "Release",
+    "ScoringHead",
+    "SimCLR",
+]

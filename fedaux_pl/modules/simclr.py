@@ -1,0 +1,148 @@
+"""Self-supervised pre-training of h_0 on D_aux: SimCLR (Chen et al. 2020; FedAUX, 3.3)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchmetrics.aggregation import MeanMetric
+
+from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.modules.backbone import resolve_model, unsaved, without_head
+from fedaux_pl.modules.knn import KNNAccuracy
+from fedaux_pl.modules.optimizers import OptimizerName, create_optimizer
+
+Batch = Tensor | Sequence[Any]
+
+
+class SimCLR(pl.LightningModule):
+    """Learns features h by telling two views of an image from the views of all others.
+
+    Training batches are images, alone or first in a tuple; two random views of each are made on
+    the device. Where the first entry is itself a pair of images, as lightly's transforms give it,
+    that pair is taken for the views. Images are uint8, or floats in [0, 1].
+
+    Validation measures kNN accuracy where batches are (images, labels): with two data loaders the
+    first holds the neighbours and the second the queries, with one its samples are neighbours and
+    queries by turns. ``forward`` gives the features.
+
+    Args:
+        model: The name of an architecture, or a module with ``features``, ``head`` and
+            ``feature_dim``, whose head is not used. A module is not saved with the
+            hyper-parameters: give it again to ``load_from_checkpoint``.
+        temperature: Of the NT-Xent loss.
+        projection_dim: The dimension in which views are compared.
+        optimizer: ``adam``, ``adamw`` or ``sgd``.
+        lr: The learning rate.
+        momentum: Of sgd alone.
+        weight_decay: At least 0.
+        min_scale: The smallest share of an image's area that a crop covers.
+        flip: The probability of mirroring a view.
+        jitter: The probability of changing the colours of a view.
+        strength: How much colours are changed, s in the paper of SimCLR.
+        grayscale: The probability of removing the colours of a view.
+        knn_k: The number of neighbours of the kNN accuracy.
+        model_options: Further arguments of ``create_model``, such as ``in_channels``.
+    """
+
+    def __init__(
+        self,
+        model: str | nn.Module = "resnet8",
+        temperature: float = 0.5,
+        projection_dim: int = 128,
+        optimizer: OptimizerName = "adam",
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        min_scale: float = 0.08,
+        flip: float = 0.5,
+        jitter: float = 0.8,
+        strength: float = 0.5,
+        grayscale: float = 0.2,
+        knn_k: int = 200,
+        model_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        # Here, since importing it takes seconds that nobody else should wait for.
+        from lightly.loss.ntx_ent_loss import NTXentLoss
+        from lightly.models.modules.heads import SimCLRProjectionHead
+
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, but is {temperature}")
+        self.save_hyperparameters(ignore=unsaved(model))
+        # Without the head every parameter receives a gradient, which DDP insists on.
+        self.backbone = without_head(resolve_model(model, 1, model_options))
+        dim = self.backbone.feature_dim
+        self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
+        self.criterion = NTXentLoss(temperature=temperature, gather_distributed=True)
+        self.views = SimCLRViews(
+            min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
+        )
+        self._optimizer = (optimizer, lr, momentum, weight_decay)
+        create_optimizer(self.parameters(), *self._optimizer)  # a wrong setting fails here
+        self.train_loss = MeanMetric()
+        self.knn_accuracy = KNNAccuracy(k=knn_k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """h(x), the features of shape (N, d)."""
+        features: Tensor = self.backbone.features(x)  # type: ignore[operator]
+        return features
+
+    def backbone_state(self) -> dict[str, Tensor]:
+        """The weights of h_0, to be loaded by ``fedaux_pl.models.load_backbone``."""
+        return {key: tensor.detach().clone() for key, tensor in self.backbone.state_dict().items()}
+
+    def configure_optimizers(self) -> Optimizer:
+        """The optimizer over backbone and projection head."""
+        return create_optimizer(self.parameters(), *self._optimizer)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The NT-Xent loss between the two views of every image."""
+        first, second = self._two_views(batch)
+        # One pass for both views: BatchNorm sees them together, as in the original.
+        projections = self.projection_head(self(torch.cat([first, second])))
+        # bfloat16 keeps three digits of a similarity: too few for the logarithm over all pairs.
+        with torch.autocast(self.device.type, enabled=False):
+            loss: Tensor = self.criterion(*projections.float().chunk(2))
+        if self._trainer is not None:
+            self.train_loss(loss.detach(), weight=len(first))
+            self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
+        return loss
+
+    def _two_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        if isinstance(images, Tensor):
+            return self.views(images), self.views(images)
+        if len(images) != 2:
+            raise ValueError(
+                f"a batch must hold images or a pair of their views, but holds {len(images)} views"
+            )
+        return images[0], images[1]
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Collects the features of labelled images for the kNN accuracy."""
+        if isinstance(batch, Tensor) or len(batch) < 2:
+            return
+        features, labels = self(batch[0]), batch[1]
+        if self._validation_loaders() > 1:
+            self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
+        else:
+            self.knn_accuracy.update(features[::2], labels[::2], query=False)
+            self.knn_accuracy.update(features[1::2], labels[1::2], query=True)
+
+    def _validation_loaders(self) -> int:
+        loaders = self.trainer.val_dataloaders
+        return len(loaders) if isinstance(loaders, Sequence) else 1
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the kNN accuracy, where there were labels."""
+        if self.knn_accuracy.ready:
+            self.log("knn_accuracy", self.knn_accuracy.compute(), prog_bar=True, sync_dist=False)
+        self.knn_accuracy.reset()
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The features of shape (N, d)."""
+        features: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return features

@@ -1,0 +1,36 @@
+"""Every source can be chosen by class name, with its arguments documented in --help."""
+
+import jsonargparse
+import pytest
+
+from fedaux_pl.data import sources
+from fedaux_pl.data.source import Source
+
+REQUIRED = {
+    "ImageFolder": {"root": "x"},
+    "ImageNetSubset": {"root": "x"},
+    "NpzImages": {"path": "x"},
+}
+
+
+@pytest.mark.parametrize("name", sources.__all__)
+def test_by_name(name):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--source", type=Source)
+    config = parser.parse_object(
+        {"source": {"class_path": name, "init_args": REQUIRED.get(name, {})}}
+    )
+    # nothing is read: there is no such data
+    source = parser.instantiate(config).source
+    assert type(source) is getattr(sources, name)
+
+
+@pytest.mark.parametrize("name", sources.__all__)
+def test_every_argument_is_documented(name):
+    parser = jsonargparse.ArgumentParser()
+    parser.add_class_arguments(getattr(sources, name), "source")
+    actions = [action for action in parser._actions if action.dest.startswith("source.")]
+    assert actions
+    for action in actions:
+        assert action.help, action.dest
+        assert "kwargs" not in action.dest

@@ -1,0 +1,169 @@
+"""Folders of image files."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedaux_pl.data.sources import ImageFolder
+from fedaux_pl.errors import DataError, DataNotFoundError
+
+
+def save(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return torch.from_numpy(pixels).permute(2, 0, 1) if pixels.ndim == 3 else pixels
+
+
+@pytest.fixture
+def noise():
+    rng = np.random.default_rng(0)
+    return lambda *shape: rng.integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_labelled(tmp_path, noise):
+    cat = save(tmp_path / "cat" / "b.png", noise(6, 6, 3))
+    deep = save(tmp_path / "cat" / "a" / "more.BMP", noise(6, 6, 3))
+    ant = save(tmp_path / "ant" / "1.png", noise(6, 6, 3))
+    (tmp_path / "ant" / "notes.txt").write_text("not an image")
+    (tmp_path / "ant" / "._1.png").write_bytes(b"what an archive of macOS leaves")
+    (tmp_path / ".hidden").mkdir()
+    examples = ImageFolder(tmp_path, size=6).train()
+    assert torch.equal(examples.inputs, torch.stack([ant, deep, cat]))
+    assert examples.labels.tolist() == [0, 1, 1]
+    assert examples.classes == ("ant", "cat")
+
+
+def test_unlabeled(tmp_path, noise):
+    first, second = (save(tmp_path / f"{i}.png", noise(5, 5, 3)) for i in range(2))
+    source = ImageFolder(tmp_path, size=5)
+    for _ in range(2):  # the second time beside the cache, which is a sub-folder
+        examples = source.train()
+        assert torch.equal(examples.inputs, torch.stack([first, second]))
+        assert examples.labels is None
+        assert torch.equal(source.auxiliary(), examples.inputs)
+
+
+def test_test_images_have_the_labels_of_training(tmp_path, noise):
+    for name in ("ant", "bee", "cat"):
+        save(tmp_path / "train" / name / "1.png", noise(4, 4, 3))
+    image = save(tmp_path / "test" / "cat" / "2.png", noise(4, 4, 3))
+    source = ImageFolder(tmp_path / "train", size=4, test_root=tmp_path / "test")
+    test = source.test()
+    assert torch.equal(test.inputs[0], image)
+    assert test.labels.tolist() == [2]
+    assert test.classes == source.train().classes
+    save(tmp_path / "test" / "dog" / "3.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match="these are not: dog"):
+        source.test()
+    with pytest.raises(DataError, match="set `test_root`"):
+        ImageFolder(tmp_path / "train").test()
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+def test_cuts_the_longer_side_at_both_ends(tmp_path, noise, shape):
+    pixels = noise(*shape, 3)
+    save(tmp_path / "a.png", pixels)
+    square = pixels[2:8] if shape[0] > shape[1] else pixels[:, 2:8]
+    got = ImageFolder(tmp_path, size=6).auxiliary()[0]
+    assert torch.equal(got, torch.from_numpy(square).permute(2, 0, 1))
+
+
+def test_scales_without_aliasing(tmp_path):
+    # stripes one pixel wide: without the filter the result is black or white, with it grey
+    pixels = np.zeros((32, 32, 3), dtype=np.uint8)
+    pixels[:, ::2] = 254
+    save(tmp_path / "a.png", pixels)
+    got = ImageFolder(tmp_path, size=4).auxiliary()
+    assert (got.int() - 127).abs().max() <= 8
+
+
+def test_modes(tmp_path, noise):
+    grey = noise(4, 4)
+    save(tmp_path / "grey.png", grey)
+    colour = noise(4, 4, 4)
+    save(tmp_path / "rgba.png", colour)
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 10, 20, 30])
+    palette.save(tmp_path / "palette.png", transparency=bytes([0, 255]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images = ImageFolder(tmp_path, size=4).auxiliary()
+    assert torch.equal(images[0], torch.from_numpy(grey).expand(3, 4, 4))
+    assert images[1, :, 0, 0].tolist() == [10, 20, 30]
+    assert torch.equal(images[2], torch.from_numpy(colour[..., :3]).permute(2, 0, 1))
+
+
+def test_grey(tmp_path, noise):
+    pixels = noise(4, 4)
+    save(tmp_path / "a.png", pixels)
+    got = ImageFolder(tmp_path, size=4, channels=1).auxiliary()
+    assert torch.equal(got, torch.from_numpy(pixels)[None, None])
+
+
+def test_many_files_stay_in_order(tmp_path):
+    for i in range(200):
+        save(tmp_path / f"{i:03d}.png", np.full((3, 3, 3), i, dtype=np.uint8))
+    got = ImageFolder(tmp_path, size=3).auxiliary()
+    assert got[:, 0, 0, 0].tolist() == list(range(200))
+
+
+@pytest.mark.parametrize("damage", ["text", "truncated", "16 bit"])
+def test_names_the_file_that_cannot_be_read(tmp_path, noise, damage):
+    save(tmp_path / "good.png", noise(40, 40, 3))
+    bad = tmp_path / "bad.png"
+    if damage == "text":
+        bad.write_text("no image")
+    elif damage == "truncated":
+        bad.write_bytes((tmp_path / "good.png").read_bytes()[:2000])
+    else:
+        Image.fromarray(np.full((9, 9), 40_000, dtype=np.uint16)).save(bad)
+    with pytest.raises(DataError, match=f"cannot read the image {bad}"):
+        ImageFolder(tmp_path).auxiliary()
+
+
+def test_folders_without_images(tmp_path, noise):
+    with pytest.raises(DataNotFoundError, match=f"at {tmp_path}/none.\nCorrect the path"):
+        ImageFolder(tmp_path / "none").train()
+    with pytest.raises(DataNotFoundError, match=f"No image files were found in {tmp_path}"):
+        ImageFolder(tmp_path).train()
+    save(tmp_path / "ant" / "1.png", noise(4, 4, 3))
+    (tmp_path / "bee").mkdir()
+    with pytest.raises(DataError, match="hold no images: bee"):
+        ImageFolder(tmp_path).train()
+    save(tmp_path / "loose.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match=r"both sub-folders and images.*loose\.png"):
+        ImageFolder(tmp_path).train()
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"channels must be 3 .* is 2"):
+        ImageFolder("data", channels=2)
+    with pytest.raises(ValueError, match="size"):
+        ImageFolder("data", size=-1)
+
+
+def test_is_decoded_once_and_again_when_a_file_changes(tmp_path, noise, monkeypatch):
+    calls = []
+    from fedaux_pl.data.sources import _files
+
+    decode = _files._decode_one
+    monkeypatch.setattr(_files, "_decode_one", lambda *args: calls.append(args) or decode(*args))
+    place = tmp_path / "cache"
+    save(tmp_path / "images" / "a.png", noise(5, 5, 3))
+
+    def load(size=5):
+        return ImageFolder(tmp_path / "images", size=size, cache_dir=place).auxiliary()
+
+    first = load()
+    assert torch.equal(load(), first)
+    assert len(calls) == 1
+    assert not (tmp_path / "images" / ".fedaux_cache").exists()
+    load(size=4)
+    assert len(calls) == 2
+    changed = save(tmp_path / "images" / "a.png", noise(6, 6, 3))
+    assert torch.equal(load(size=6)[0], changed)
+    save(tmp_path / "images" / "b.png", noise(5, 5, 3))
+    assert len(load()) == 2

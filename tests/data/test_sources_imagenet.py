@@ -1,0 +1,121 @@
+"""Subsets of ImageNet, in its own layout and in Tiny ImageNet's."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedaux_pl.data.sources import ImageNetSubset
+from fedaux_pl.errors import DataError, DataNotFoundError
+
+CHIHUAHUA, BEAGLE, GOLDFISH, ROBIN, BOTTLE = (
+    "n02085620",
+    "n02088364",
+    "n01443537",
+    "n01558993",
+    "n04557648",
+)
+COLOURS = {CHIHUAHUA: 40, BEAGLE: 80, GOLDFISH: 120, ROBIN: 160, BOTTLE: 200}
+
+
+def write(root, inner=""):
+    for wnid, level in COLOURS.items():
+        folder = root / wnid / inner
+        folder.mkdir(parents=True)
+        for i in range(2):
+            Image.new("RGB", (50, 40), (level + i,) * 3).save(folder / f"{wnid}_{i}.JPEG")
+    return root
+
+
+@pytest.fixture(params=["train, plain", "train, tiny", "no train"])
+def root(request, tmp_path):
+    if request.param == "no train":
+        write(tmp_path)
+    else:
+        write(tmp_path / "train", "images" if "tiny" in request.param else "")
+    (tmp_path / "wnids.txt").write_text("not a class folder")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("subset", "classes"),
+    [
+        ("Dogs", [CHIHUAHUA, BEAGLE]),
+        ("Birds", [ROBIN]),
+        ("Animals", [GOLDFISH, ROBIN, CHIHUAHUA, BEAGLE]),
+        ("Mammals", [CHIHUAHUA, BEAGLE]),
+        ("n00001740", [GOLDFISH, ROBIN, CHIHUAHUA, BEAGLE, BOTTLE]),
+        ("n02085620", [CHIHUAHUA]),
+    ],
+)
+def test_takes_the_classes_below_an_id(root, subset, classes):
+    examples = ImageNetSubset(root, subset, size=8).train()
+    assert examples.inputs.shape == (2 * len(classes), 3, 8, 8)
+    levels = [COLOURS[wnid] + i for wnid in classes for i in range(2)]
+    assert (examples.inputs.amax((1, 2, 3)).int() - torch.tensor(levels)).abs().max() <= 1
+    assert examples.labels.tolist() == [label for label in range(len(classes)) for _ in range(2)]
+
+
+def test_names_and_auxiliary(root):
+    source = ImageNetSubset(root, "Dogs")
+    assert source.train().classes == ("Chihuahua", "beagle")
+    assert torch.equal(source.auxiliary(), source.train().inputs)
+    with pytest.raises(DataError, match="has no test data"):
+        source.test()
+
+
+def test_classes_of_one_name_are_told_apart(tmp_path):
+    for wnid in ("n02012849", "n03126707"):  # the bird and the machine
+        (tmp_path / wnid).mkdir()
+        Image.new("RGB", (9, 9)).save(tmp_path / wnid / "a.png")
+    classes = ImageNetSubset(tmp_path, "n00001740").train().classes
+    assert classes == ("crane (n02012849)", "crane (n03126707)")
+
+
+def test_large_jpegs_keep_their_place(tmp_path):
+    # big enough to be decoded at a fraction of the size
+    pixels = np.zeros((400, 600, 3), dtype=np.uint8)
+    pixels[:200, 100:300, 0] = 250
+    pixels[200:, 300:500, 2] = 250
+    (tmp_path / CHIHUAHUA).mkdir()
+    Image.fromarray(pixels).save(tmp_path / CHIHUAHUA / "a.JPEG", quality=95)
+    image = ImageNetSubset(tmp_path, "Dogs", size=16).auxiliary()[0]
+    expected = torch.zeros(3, 16, 16)
+    expected[0, :8, :8] = expected[2, 8:, 8:] = 250
+    inner = torch.cat([torch.arange(1, 7), torch.arange(9, 15)])
+    difference = (image.float() - expected)[:, inner][:, :, inner].abs()
+    assert difference.max() < 12
+
+
+def test_unknown_subset_lists_the_names():
+    with pytest.raises(ValueError, match=r"Animals, Birds, Dogs.*or a WordNet id.*'Cats'"):
+        ImageNetSubset("data", "Cats")
+
+
+@pytest.mark.parametrize("subset", ["n00000001", "n1"])
+def test_unknown_id(subset):
+    with pytest.raises(ValueError, match="WordNet"):
+        ImageNetSubset("data", subset)
+
+
+def test_no_class_below_the_id(root):
+    with pytest.raises(DataNotFoundError) as caught:
+        ImageNetSubset(root, "Invertebrates").train()
+    assert "n01905661 (invertebrate; 767 WordNet ids were looked for)" in str(caught.value)
+    assert "the 5 class folders" in str(caught.value)
+    assert str(root) in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["missing", ""])
+def test_no_class_folders(tmp_path, place):
+    with pytest.raises(
+        DataNotFoundError, match=r"names like n02085620, were found in /.*\n.*digits"
+    ):
+        ImageNetSubset(tmp_path / place, "Dogs").train()
+
+
+def test_empty_class_folder(root):
+    place = root / "train" if (root / "train").exists() else root
+    (place / "n02086240").mkdir()  # Shih-Tzu
+    with pytest.raises(DataError, match="n02086240 holds no images"):
+        ImageNetSubset(root, "Dogs").train()

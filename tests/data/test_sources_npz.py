@@ -1,0 +1,136 @@
+"""Arrays of one's own."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedaux_pl.data.sources import NpzImages
+from fedaux_pl.errors import DataError, DataNotFoundError
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
+
+
+def write(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_defaults(tmp_path, images):
+    path = write(
+        tmp_path / "a.npz",
+        train_x=images,
+        train_y=np.array([0, 2, 1, 2]),
+        test_x=images[:2],
+        test_y=np.array([1, 0], dtype=np.uint8),
+        wnids=np.array(["n1", "n2", "n3"]),
+    )
+    source = NpzImages(path)
+    train, test = source.train(), source.test()
+    assert torch.equal(train.inputs, torch.from_numpy(images))
+    assert train.labels.tolist() == [0, 2, 1, 2]
+    assert train.classes == test.classes == ("0", "1", "2")
+    assert test.labels.tolist() == [1, 0]
+    assert torch.equal(source.auxiliary(), train.inputs)
+    assert NpzImages(path, classes="wnids").train().classes == ("n1", "n2", "n3")
+
+
+def test_other_names_and_files(tmp_path, images):
+    names = np.array(["ant", "bee", "cat"])
+    path = write(tmp_path / "a.npz", x=images, y=np.array([0, 1, 0, 1]), classes=names)
+    test = write(tmp_path / "b.npz", u=images[:1], v=np.array([2]))
+    source = NpzImages(path, test, images="x", labels="y", test_images="u", test_labels="v")
+    assert source.train().classes == ("ant", "bee", "cat")
+    assert source.test().labels.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 3, 8, 8), (2, 3, 8, 8)),
+        ((2, 8, 6, 3), (2, 3, 8, 6)),
+        ((2, 8, 8, 1), (2, 1, 8, 8)),
+        ((2, 3, 8, 3), (2, 3, 8, 3)),  # could be either
+        ((2, 1, 1, 1), (2, 1, 1, 1)),
+        ((2, 8, 6), (2, 1, 8, 6)),
+    ],
+)
+def test_layouts(tmp_path, shape, expected):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    got = NpzImages(write(tmp_path / "a.npz", train_x=array)).auxiliary()
+    assert got.shape == expected
+    assert got.is_contiguous()
+    if shape[1] != expected[1] and len(shape) == 4:
+        array = array.transpose(0, 3, 1, 2)
+    assert torch.equal(got.flatten(), torch.from_numpy(array.copy()).flatten())
+
+
+def test_size(tmp_path):
+    array = np.zeros((1, 1, 4, 8), dtype=np.uint8)
+    array[..., 2:6] = 100  # the square in the middle
+    got = NpzImages(write(tmp_path / "a.npz", train_x=array), size=2).auxiliary()
+    assert torch.equal(got, torch.full((1, 1, 2, 2), 100, dtype=torch.uint8))
+
+
+def test_without_labels(tmp_path, images):
+    path = write(tmp_path / "a.npz", train_x=images)
+    assert NpzImages(path, labels=None).train().labels is None
+    assert len(NpzImages(path).auxiliary()) == 4
+    with pytest.raises(DataError, match="no array 'train_y', but: train_x; set `labels: null`"):
+        NpzImages(path).train()
+
+
+def test_missing_array_lists_those_there_are(tmp_path, images):
+    path = write(tmp_path / "a.npz", pictures=images, targets=np.zeros(4, dtype=int))
+    with pytest.raises(DataError, match=f"{path} holds no array 'train_x', but: pictures, targets"):
+        NpzImages(path).auxiliary()
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataNotFoundError, match=f"No NumPy file was found at {tmp_path}/a.npz"):
+        NpzImages(tmp_path / "a.npz").train()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"train_x": np.zeros((2, 3, 4, 4), dtype=np.float32)},
+            "but is float32: convert it to uin",
+        ),
+        ({"train_x": np.zeros((2, 4), dtype=np.uint8)}, r"but has \(2, 4\)"),
+        ({"train_x": np.zeros((2, 8, 8, 7), dtype=np.uint8)}, r"1 to 4 channels.*\(2, 8, 8, 7\)"),
+        ({"train_x": np.array([None, {}], dtype=object)}, "cannot read 'train_x'"),
+    ],
+)
+def test_unsuitable_images(tmp_path, arrays, message):
+    with pytest.raises(DataError, match=message):
+        NpzImages(write(tmp_path / "a.npz", **arrays)).auxiliary()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(4), "as integers, but is float64"),
+        (np.zeros(3, dtype=int), "labels must be int64 of shape"),
+        (np.array([0, 1, -1, 2]), "run from -1 to 2"),
+        (np.zeros(0, dtype=int), "labels must be int64 of shape"),
+    ],
+)
+def test_unsuitable_labels(tmp_path, images, labels, message):
+    with pytest.raises(DataError, match=message):
+        NpzImages(write(tmp_path / "a.npz", train_x=images, train_y=labels)).train()
+
+
+def test_not_an_npz_file(tmp_path, images):
+    (tmp_path / "a.npz").write_text("words")
+    (tmp_path / "b.npz").write_bytes(write(tmp_path / "c.npz", train_x=images).read_bytes()[:300])
+    (tmp_path / "d.npz").touch()
+    for name in "abd":
+        with pytest.raises(DataError, match="is not a readable"):
+            NpzImages(tmp_path / f"{name}.npz").auxiliary()
+    np.save(tmp_path / "e.npy", images)
+    with pytest.raises(DataError, match=r"a single array.*numpy\.savez"):
+        NpzImages(tmp_path / "e.npy").auxiliary()

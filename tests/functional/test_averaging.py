@@ -1,0 +1,127 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedaux_pl.functional import average_states, proximal_penalty
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+    for _ in range(seed + 1):
+        net(torch.randn(8, 3, 4, 4))
+    return net
+
+
+def test_average_is_the_weighted_mean_of_parameters_and_running_statistics():
+    states = [network(seed).state_dict() for seed in range(3)]
+    average = average_states(states, [10, 30, 60])
+    for key in states[0]:
+        expected = sum(w * s[key].double() for w, s in zip([0.1, 0.3, 0.6], states, strict=True))
+        if key.endswith("num_batches_tracked"):
+            continue
+        assert average[key].dtype == states[0][key].dtype
+        torch.testing.assert_close(average[key].double(), expected, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(average["1.running_var"], states[0]["1.running_var"])
+
+
+def test_counters_stay_integers_and_are_rounded():
+    # 1, 2 and 3 batches with weights 1, 1 and 2: 9/4 rounds to 2.
+    states = [network(seed).state_dict() for seed in range(3)]
+    counter = average_states(states, torch.tensor([1, 1, 2]))["1.num_batches_tracked"]
+    assert counter.dtype == torch.int64
+    assert counter.item() == 2
+
+
+def test_large_counters_are_exact():
+    big = 2**40 + 1
+    states = [{"n": torch.tensor(big)}, {"n": torch.tensor(big)}]
+    assert average_states(states, [1, 3])["n"].item() == big
+
+
+def test_the_average_loads_into_the_model_and_one_model_is_its_own_average():
+    net = network(1)
+    average = average_states([net.state_dict()], [7])
+    network(2).load_state_dict(average)
+    assert all(torch.equal(average[key], value) for key, value in net.state_dict().items())
+
+
+def test_order_of_clients_does_not_matter():
+    states = [network(seed).state_dict() for seed in range(4)]
+    forward = average_states(states, [1, 2, 3, 4])
+    backward = average_states(states[::-1], [4, 3, 2, 1])
+    for key in forward:
+        torch.testing.assert_close(forward[key], backward[key])
+
+
+def test_half_precision_is_accumulated_in_float32():
+    # 1 + 2^-8 is not a bfloat16; a running sum in bfloat16 would lose the small terms altogether.
+    states = [{"w": torch.tensor([1.0], dtype=torch.bfloat16)}] + [
+        {"w": torch.tensor([1 / 256], dtype=torch.bfloat16)} for _ in range(255)
+    ]
+    exact = (1 + 255 / 256) / 256
+    result = average_states(states, [1.0] * 256)["w"]
+    assert result.dtype == torch.bfloat16
+    assert abs(result.item() - exact) <= exact * 2**-8
+
+
+def test_the_inputs_are_left_alone():
+    state = {"w": torch.ones(3)}
+    average_states([state, {"w": torch.zeros(3)}], [1, 1])["w"].fill_(9)
+    assert torch.equal(state["w"], torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("second", "weights", "message"),
+    [
+        ({"v": torch.zeros(2)}, [1, 1], r"missing \['w'\], unexpected \['v'\]"),
+        ({"w": torch.zeros(3)}, [1, 1], r"'w' is torch.float32 of shape \(3,\) in state 1"),
+        ({"w": torch.zeros(2).double()}, [1, 1], "'w' is torch.float64"),
+        ({"w": torch.tensor([0, math.nan])}, [1, 1], "'w' of state 1 holds NaN or infinity"),
+        ({"w": torch.tensor([0, math.inf])}, [1, 1], "'w' of state 1 holds NaN or infinity"),
+        ({"w": torch.zeros(2)}, [1, -1], "weight 1 is -1.0"),
+        ({"w": torch.zeros(2)}, [1, math.nan], "weight 1 is nan"),
+        ({"w": torch.zeros(2)}, [math.inf, 1], "weight 0 is inf"),
+        ({"w": torch.zeros(2)}, [0, 0], "sum to 0"),
+        ({"w": torch.zeros(2)}, [1], "2 states need 2 weights"),
+    ],
+)
+def test_wrong_states_and_weights_are_named(second, weights, message):
+    with pytest.raises(ValueError, match=message):
+        average_states([{"w": torch.zeros(2)}, second], weights)
+
+
+def test_no_states():
+    with pytest.raises(ValueError, match="no states"):
+        average_states([], [])
+
+
+def test_proximal_penalty_is_half_mu_times_the_squared_distance():
+    params = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
+    anchor = [torch.randn(3, 2, requires_grad=True), torch.randn(4)]
+    naive = 0.0
+    for param, origin in zip(params, anchor, strict=True):
+        for a, b in zip(param.flatten().tolist(), origin.flatten().tolist(), strict=True):
+            naive += 0.3 / 2 * (a - b) ** 2
+    penalty = proximal_penalty(params, anchor, mu=0.3)
+    assert penalty.item() == pytest.approx(naive, rel=1e-5)
+    penalty.backward()
+    for param, origin in zip(params, anchor, strict=True):
+        torch.testing.assert_close(param.grad, 0.3 * (param - origin).detach())
+    assert anchor[0].grad is None
+
+
+@pytest.mark.parametrize(
+    ("params", "anchor", "mu", "message"),
+    [
+        ([torch.zeros(2)], [torch.zeros(2)], -1, "mu must be at least 0, but is -1"),
+        ([torch.zeros(2)], [], 1, "1 parameters cannot be held near 0 anchors"),
+        ([], [], 1, "0 parameters"),
+        ([torch.zeros(2)], [torch.zeros(2, 1)], 1, "parameter 0 has shape"),
+    ],
+)
+def test_proximal_penalty_refuses(params, anchor, mu, message):
+    with pytest.raises(ValueError, match=message):
+        proximal_penalty(params, anchor, mu)

@@ -1,0 +1,212 @@
+import math
+
+import dp_accounting
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaux_pl.functional import (
+    clip_rows,
+    fit_scoring_head,
+    fit_scoring_heads,
+    gaussian_sigma,
+    scoring_sensitivity,
+)
+
+
+def test_sensitivity_is_theorem_1_plus_the_solvers_tolerance():
+    assert scoring_sensitivity(0.1, 1000) == pytest.approx(0.02)
+    assert scoring_sensitivity(0.1, 1000, tolerance=1e-4) == pytest.approx(0.022)
+
+
+def unit_rows(n, d, generator):
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def neighbours(seed):
+    """Pairs of data sets (D_i, D_i', D^-) that differ in one record of D_i, rows of norm <= 1.
+
+    Some are random; in the adversarial ones all other rows are small or cancel, so that the one
+    record faces the regulariser alone, and it is turned to the opposite side.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    d = int(torch.randint(1, 6, (), generator=generator))
+    n, m = (int(torch.randint(1, 30, (), generator=generator)) for _ in range(2))
+    positives, negatives = unit_rows(n, d, generator), unit_rows(m, d, generator)
+    kind = seed % 4
+    if kind == 1:  # the others say nothing
+        positives, negatives = positives * 1e-3, negatives * 1e-3
+    elif kind == 2:  # the others cancel each other
+        negatives = positives[torch.arange(m) % n]
+    elif kind == 3:  # one direction only
+        positives = torch.ones(n, 1, dtype=torch.float64) * torch.eye(d, dtype=torch.float64)[0]
+        negatives = torch.zeros(m, d, dtype=torch.float64)
+    record = unit_rows(1, d, generator)[0]
+    positives[0] = record
+    changed = positives.clone()
+    changed[0] = -record
+    return positives, changed, negatives
+
+
+@pytest.mark.parametrize("regularization", [1.0, 0.1, 1e-3])
+def test_no_neighbouring_pair_moves_the_head_beyond_the_bound(regularization):
+    closest = 0.0
+    for seed in range(120):
+        positives, changed, negatives = neighbours(seed)
+        weights, norms = fit_scoring_heads([positives, changed], negatives, regularization)
+        tolerance = norms.max().item()
+        bound = scoring_sensitivity(regularization, len(positives) + len(negatives), tolerance)
+        moved = (weights[0] - weights[1]).norm().item()
+        assert moved <= bound
+        closest = max(closest, moved / bound)
+    # |l'| = 1/2 at w = 0, where strong regularisation holds w: half the bound is nearly attained.
+    if regularization == 1.0:
+        assert closest > 0.45
+
+
+def test_the_bound_is_nearly_attained():
+    """A claim a quarter smaller would be false.
+
+    All other records lie on the first axis and pull w to about -5.2 on it, where lambda |w| =
+    1/(1 + e^|w|). The one record, (0.45, 0.89) or (0.45, -0.89), is on the wrong side of that by
+    far, so |l'| = 0.91, and nothing but the regulariser resists it on the second axis: it moves w
+    there by 0.89 x 0.91 = 0.81 of 1/(lambda N), up or down.
+    """
+    positives = torch.tensor([[-1.0, 0.0]], dtype=torch.float64).repeat(2000, 1)
+    c = 0.45
+    positives[0] = torch.tensor([c, math.sqrt(1 - c**2)])
+    changed = positives.clone()
+    changed[0, 1] *= -1
+    negatives = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(2000, 1)
+    weights, _ = fit_scoring_heads([positives, changed], negatives, 1e-3)
+    moved = (weights[0] - weights[1]).norm().item()
+    bound = scoring_sensitivity(1e-3, 4000)
+    assert 0.75 * bound < moved <= bound
+
+
+def test_the_tolerance_term_covers_a_solver_that_stops_early():
+    positives, changed, negatives = neighbours(0)
+    n = len(positives) + len(negatives)
+    exact, _ = fit_scoring_head(positives, negatives, 0.01)
+    for tolerance in (1e-1, 1e-2, 1e-3):
+        early, norm = fit_scoring_head(changed, negatives, 0.01, tolerance=tolerance)
+        assert norm <= tolerance
+        assert (exact - early).norm() <= scoring_sensitivity(0.01, n, tolerance)
+
+
+def test_the_published_value():
+    assert gaussian_sigma(0.1, 1e-5, 1.0) == pytest.approx(30.7496, abs=5e-5)
+    assert gaussian_sigma(0.1, 1e-5, 1.0, mechanism="classical") == pytest.approx(48.448, abs=5e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_the_analytic_noise_is_dp_accountings(epsilon, delta):
+    other = dp_accounting.get_sigma_gaussian(epsilon, delta)
+    assert gaussian_sigma(epsilon, delta, 1.0) == pytest.approx(other, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    epsilon=st.floats(1e-4, 50).map(float),
+    exponent=st.floats(-12, -0.1),
+    sensitivity=st.floats(1e-6, 1e3),
+)
+def test_the_noise_attains_delta_and_less_would_not(epsilon, exponent, sensitivity):
+    """Balle and Wang's Theorem 8, evaluated with 60 digits."""
+    delta = 10**exponent
+    sigma = gaussian_sigma(epsilon, delta, sensitivity)
+
+    def attained(multiplier):
+        with mpmath.workdps(60):
+            u, e = mpmath.mpf(multiplier), mpmath.mpf(epsilon)
+            return mpmath.ncdf(1 / (2 * u) - e * u) - mpmath.exp(e) * mpmath.ncdf(
+                -1 / (2 * u) - e * u
+            )
+
+    assert attained(sigma / sensitivity) <= delta * (1 + 1e-6)
+    assert attained(sigma / sensitivity * (1 - 1e-4)) > delta
+
+
+def test_noise_scales_with_the_sensitivity():
+    assert gaussian_sigma(1, 1e-5, 3.0) == pytest.approx(3 * gaussian_sigma(1, 1e-5, 1.0))
+    assert gaussian_sigma(1, 1e-5, 0.0) == 0
+
+
+def test_the_analytic_mechanism_never_needs_more_than_the_classical():
+    for epsilon in (0.01, 0.1, 0.5, 1.0):
+        assert gaussian_sigma(epsilon, 1e-5, 1) < gaussian_sigma(epsilon, 1e-5, 1, "classical")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1e-5, 1), "epsilon must be positive and finite, but is 0"),
+        ((-1, 1e-5, 1), "epsilon must be positive"),
+        ((math.nan, 1e-5, 1), "epsilon must be positive"),
+        ((1, 0, 1), "delta must lie strictly between 0 and 1, but is 0"),
+        ((1, 1, 1), "delta must lie"),
+        ((1, 1e-5, -1), "sensitivity must be at least 0"),
+        ((1.01, 1e-5, 1, "classical"), "epsilon <= 1 only, but epsilon is 1.01"),
+        ((1, 1e-5, 1, "laplace"), "'analytic' or 'classical', but is 'laplace'"),
+    ],
+)
+def test_sigma_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        gaussian_sigma(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 10), "lambda must be positive"),
+        ((1, 0), "number of samples must be at least 1"),
+        ((1, 10, -1), "tolerance must be at least 0"),
+    ],
+)
+def test_sensitivity_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        scoring_sensitivity(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_clipped_rows_are_within_the_bound_to_the_last_digit(dtype):
+    generator = torch.Generator().manual_seed(0)
+    for d, bound in ((1, 1.0), (3, 0.1), (512, 7.3), (4096, 1.0)):
+        features = (torch.randn(500, d, generator=generator) * 5 * bound).to(dtype)
+        clipped = clip_rows(features, bound)
+        assert clipped.dtype == dtype
+        assert clipped.double().norm(dim=1).max().item() <= bound
+        assert clipped.double().norm(dim=1).max().item() > bound * 0.96
+
+
+def test_short_rows_are_untouched_and_long_ones_keep_their_direction():
+    features = torch.tensor([[0.3, 0.4], [30.0, 40.0], [0.0, 0.0]])
+    clipped = clip_rows(features, 1.0)
+    assert torch.equal(clipped[0], features[0])
+    assert torch.equal(clipped[2], features[2])
+    torch.testing.assert_close(clipped[1], torch.tensor([0.6, 0.8]))
+
+
+def test_clipping_huge_float32_features_does_not_overflow():
+    clipped = clip_rows(torch.full((1, 100), 3e38), 1.0)
+    assert clipped.norm().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("features", "bound", "message"),
+    [
+        (torch.zeros(2, 2), 0, "bound must be positive"),
+        (torch.zeros(2, 2), math.inf, "bound must be positive and finite"),
+        (torch.zeros(2), 1, "floats of shape"),
+        (torch.zeros(2, 2, dtype=torch.int64), 1, "floats of shape"),
+        (torch.tensor([[math.inf, 0]]), 1, "NaN or infinity"),
+        (torch.tensor([[math.nan, 0]]), 1, "NaN or infinity"),
+    ],
+)
+def test_clip_refuses(features, bound, message):
+    with pytest.raises(ValueError, match=message):
+        clip_rows(features, bound)

@@ -1,0 +1,30 @@
+import pytest
+
+from fedaux_pl.models.layers import group_count, scale_channels
+
+
+def test_group_count_is_the_greatest_allowed():
+    for channels in range(1, 1300):
+        powers = [g for g in (1, 2, 4, 8, 16, 32) if channels % g == 0 and channels // g >= 4]
+        assert group_count(channels) == max(powers, default=1), channels
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(512, 32), (64, 16), (50, 2), (24, 4), (8, 2)])
+def test_group_count_examples(channels, groups):
+    assert group_count(channels) == groups
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "divisor", "expected"),
+    [
+        (64, 1.0, 8, 64),
+        (24, 0.5, 8, 16),  # 12 lies between 8 and 16, and 8 would lose more than a tenth
+        (100, 1.0, 8, 104),
+        (97, 1.0, 8, 96),
+        (16, 0.01, 8, 8),
+        (200, 0.5, 8, 104),
+        (240, 0.25, 12, 60),
+    ],
+)
+def test_scale_channels(channels, width, divisor, expected):
+    assert scale_channels(channels, width, divisor) == expected

@@ -1,0 +1,185 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedaux_pl.modules import ClientModule
+from tests.modules.conftest import (
+    SMALL,
+    assert_bf16_trains_like_32_bits,
+    assert_same_weights,
+    loader,
+)
+
+
+def small(**options):
+    torch.manual_seed(1)
+    return ClientModule("resnet8", 10, model_options=SMALL, **options)
+
+
+def test_bf16(trainer, digits):
+    train = digits.train()
+    assert_bf16_trains_like_32_bits(trainer, small, train.inputs[:256], train.labels[:256])
+
+
+def test_it_learns_under_an_ordinary_trainer(trainer, digits):
+    train, test = digits.train(), digits.test()
+    fit = trainer(max_epochs=4)
+    fit.fit(
+        small(lr=3e-3),
+        loader(train.inputs, train.labels, shuffle=True),
+        loader(test.inputs, test.labels),
+    )
+    assert fit.callback_metrics["val_accuracy"] > 0.85
+    assert fit.callback_metrics["train_loss"] < 1.0
+
+
+def test_a_fit_is_plain_training(trainer, digits):
+    """The same steps written out: cross-entropy, Adam, BatchNorm in training mode."""
+    train = digits.train()
+    x, y = train.inputs[:200], train.labels[:200]
+    client = small()
+    net = copy.deepcopy(client.model)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for a, b in loader(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(net(a), b).backward()
+        optimizer.step()
+    trainer().fit(client, loader(x, y))
+    for key, value in net.state_dict().items():
+        torch.testing.assert_close(client.model.state_dict()[key], value)
+
+
+def test_the_proximal_term_is_in_the_loss(digits):
+    """After one plain step, loss(mu) - loss(0) = mu/2 |theta - theta_0|^2."""
+    x, y = digits.train().inputs[:32], digits.train().labels[:32]
+    client = small(mu=0.5)
+    client.set_anchor()
+    start = [p.detach().clone() for p in client.parameters()]
+    with torch.no_grad():
+        for p in client.parameters():
+            p.add_(0.01 * torch.randn_like(p))
+    client.eval()
+    distance = sum(
+        float((p.detach() - s).double().square().sum())
+        for p, s in zip(client.parameters(), start, strict=True)
+    )
+    plain = F.cross_entropy(client(x), y)
+    loss = client.training_step((x, y), 0)
+    assert (loss - plain).item() == pytest.approx(0.25 * distance, rel=1e-3)
+
+
+def test_mu_0_is_plain_training_and_a_large_mu_holds_the_model(trainer, digits):
+    train = digits.train()
+
+    def moved(mu):
+        client = small(mu=mu)
+        before = torch.cat([p.detach().flatten() for p in client.parameters()])
+        trainer(max_epochs=2).fit(client, loader(train.inputs, train.labels))
+        return (torch.cat([p.detach().flatten() for p in client.parameters()]) - before).norm()
+
+    free, held = moved(0.0), moved(100.0)
+    assert held < 0.3 * free
+
+
+def test_a_resumed_fit_is_held_near_the_same_point(trainer, digits, tmp_path):
+    train = digits.train()
+    data = loader(train.inputs, train.labels)
+    whole = small(mu=1.0)
+    trainer(max_epochs=2).fit(whole, data)
+    half = small(mu=1.0)
+    first = trainer(max_epochs=1)
+    first.fit(half, data)
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    rest = small(mu=1.0)
+    trainer(max_epochs=2).fit(rest, data, ckpt_path=tmp_path / "half.ckpt")
+    assert_same_weights(whole, rest)
+
+
+def test_every_fit_has_an_anchor_of_its_own(trainer, digits):
+    train = digits.train()
+    client = small(mu=1.0)
+    data = loader(train.inputs[:64], train.labels[:64])
+    trainer().fit(client, data)
+    first = client.anchor[0].clone()
+    trainer().fit(client, data)
+    assert not torch.equal(client.anchor[0], first)
+
+
+def test_head_only_training_leaves_the_features_alone(trainer, digits):
+    train = digits.train()
+    client = small(train="head", lr=1e-2)
+    before = copy.deepcopy(client.state_dict())
+    trainer(max_epochs=2).fit(client, loader(train.inputs, train.labels))
+    changed = {key for key, value in client.state_dict().items() if not value.equal(before[key])}
+    assert changed == {"model.head.weight", "model.head.bias"}  # BatchNorm's statistics included
+
+
+@pytest.mark.parametrize("options", [{}, {"mu": 0.1, "train": "head", "optimizer": "sgd"}])
+def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path, options):
+    train = digits.train()
+    client = small(**options)
+    fit = trainer()
+    fit.fit(client, loader(train.inputs[:64], train.labels[:64]))
+    fit.save_checkpoint(tmp_path / "c.ckpt")
+    again = ClientModule.load_from_checkpoint(tmp_path / "c.ckpt", weights_only=True)
+    assert_same_weights(client, again)
+    assert dict(again.hparams) == dict(client.hparams)
+    assert again.mu == client.mu
+    assert again.head_only == client.head_only
+
+
+class Own(nn.Module):
+    feature_dim = 64
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def features(self, x):
+        return x.float().flatten(1) / 255
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def test_somebodys_own_model(trainer, digits, tmp_path):
+    train = digits.train()
+    client = ClientModule(Own(), 10)
+    fit = trainer()
+    fit.fit(client, loader(train.inputs, train.labels))
+    fit.save_checkpoint(tmp_path / "own.ckpt")
+    again = ClientModule.load_from_checkpoint(tmp_path / "own.ckpt", weights_only=True, model=Own())
+    assert_same_weights(client, again)
+    with pytest.raises(TypeError, match="Linear lacks features, head, feature_dim"):
+        ClientModule(nn.Linear(2, 2), 10)
+    with pytest.raises(ValueError, match="model_options belong to a model given by name"):
+        ClientModule(Own(), 10, model_options={"width": 2.0})
+
+
+def test_predictions_are_probabilities(trainer, digits):
+    x = digits.test().inputs
+    with_labels = trainer().predict(small(), loader(x, digits.test().labels))
+    alone = trainer().predict(small(), torch.utils.data.DataLoader(x, batch_size=64))
+    for batches in (with_labels, alone):
+        probabilities = torch.cat(batches)
+        assert probabilities.shape == (len(x), 10)
+        torch.testing.assert_close(probabilities.sum(1), torch.ones(len(x)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mu": -1.0}, "mu must be at least 0, but is -1.0"),
+        ({"lr": 0.0}, "lr must be positive, but is 0.0"),
+        ({"train": "tail"}, "'full' or 'head', but is 'tail'"),
+        ({"optimizer": "lbfgs"}, "one of adam, adamw, sgd, but is 'lbfgs'"),
+        ({"momentum": 0.9}, "momentum belongs to sgd"),
+        ({"model": "resnet9"}, "resnet8"),
+    ],
+)
+def test_client_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        ClientModule(**({"model": "resnet8", "model_options": SMALL} | options))

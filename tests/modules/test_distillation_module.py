@@ -1,0 +1,66 @@
+import copy
+
+import torch
+
+from fedaux_pl.functional import distillation_loss, soft_labels
+from fedaux_pl.modules import DistillationModule
+from tests.modules.conftest import (
+    SMALL,
+    assert_bf16_trains_like_32_bits,
+    assert_same_weights,
+    loader,
+)
+
+
+def small(**options):
+    torch.manual_seed(1)
+    return DistillationModule("resnet8", 10, model_options=SMALL, **options)
+
+
+def teachers(labels, k=3):
+    """K teachers who mostly know the label."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(k, len(labels), 10, generator=generator)
+    return soft_labels(noise + 6 * torch.nn.functional.one_hot(labels, 10))
+
+
+def test_bf16(trainer, digits):
+    train = digits.train()
+    targets = teachers(train.labels[:256])
+    assert_bf16_trains_like_32_bits(trainer, small, train.inputs[:256], targets)
+
+
+def test_the_student_learns_what_the_teachers_know(trainer, digits):
+    train, test = digits.train(), digits.test()
+    fit = trainer(max_epochs=4)
+    fit.fit(
+        small(lr=3e-3),
+        loader(train.inputs, teachers(train.labels), shuffle=True),
+        loader(test.inputs, test.labels),
+    )
+    assert fit.callback_metrics["val_accuracy"] > 0.85
+    assert fit.callback_metrics["train_agreement"] > 0.85
+
+
+def test_a_fit_is_plain_training_on_the_divergence(trainer, digits):
+    x, targets = digits.auxiliary()[:200], teachers(torch.arange(200) % 10)
+    student = small()
+    net = copy.deepcopy(student.model)
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-5)
+    for a, b in loader(x, targets, batch_size=128):
+        optimizer.zero_grad()
+        distillation_loss(net(a), b).backward()
+        optimizer.step()
+    trainer().fit(student, loader(x, targets, batch_size=128))
+    for key, value in net.state_dict().items():
+        torch.testing.assert_close(student.model.state_dict()[key], value)
+
+
+def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
+    student = small(lr=1e-4, train="head")
+    fit = trainer()
+    fit.fit(student, loader(digits.auxiliary()[:64], teachers(torch.arange(64) % 10)))
+    fit.save_checkpoint(tmp_path / "d.ckpt")
+    again = DistillationModule.load_from_checkpoint(tmp_path / "d.ckpt", weights_only=True)
+    assert_same_weights(student, again)
+    assert dict(again.hparams) == dict(student.hparams)

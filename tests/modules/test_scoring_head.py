@@ -1,0 +1,228 @@
+import copy
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch.utils.data import DataLoader
+from torchmetrics.functional.classification import binary_auroc
+
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.functional import fit_scoring_head, gaussian_sigma, scoring_sensitivity
+from fedaux_pl.models import create_model
+from fedaux_pl.modules import ScoringHead
+from tests.modules.conftest import SMALL, loader
+
+
+def features(n=60, m=90, d=5):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, d, generator=generator) + 0.4, torch.rand(m, d, generator=generator)
+
+
+def fitted(**options):
+    head = ScoringHead(**options)
+    head.fit_features(*features())
+    return head
+
+
+def membership(positives, negatives):
+    flags = torch.cat([torch.ones(len(positives)), torch.zeros(len(negatives))])
+    return torch.cat([positives, negatives]), flags
+
+
+def test_a_fit_under_a_trainer_solves_the_papers_problem(trainer):
+    positives, negatives = features()
+    head = ScoringHead(regularization=0.05)
+    fit = trainer(max_epochs=5)
+    fit.fit(head, loader(*membership(positives, negatives), shuffle=True))
+    assert fit.current_epoch == 1  # it stops by itself
+    bound = negatives.double().norm(dim=1).max()
+    rows = [x.double() / x.double().norm(dim=1, keepdim=True).clamp(min=bound) for x in features()]
+    expected, _ = fit_scoring_head(rows[0], rows[1], 0.05)
+    torch.testing.assert_close(head.release_without_privacy(), expected, rtol=0, atol=1e-8)
+    assert fit.callback_metrics["gradient_norm"] <= 1e-10
+    assert 0.5 < fit.callback_metrics["train_auroc"] <= 1
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_it_tells_a_clients_images_from_the_negatives(trainer, digits, precision):
+    train = digits.train()
+    own = train.inputs[train.labels == 0]
+    torch.manual_seed(0)
+    model = create_model("resnet8", 10, **SMALL)
+    head = ScoringHead(model, regularization=1e-4)
+    trainer(precision=precision).fit(head, loader(*membership(own, digits.auxiliary())))
+    head.release_without_privacy()
+    test = digits.test()
+    scores = torch.cat(trainer(precision=precision).predict(head, loader(test.inputs)))
+    assert binary_auroc(scores, (test.labels == 0).long()) > 0.8
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_h0_is_left_as_it_is(trainer, digits):
+    model = create_model("resnet8", 10, **SMALL)
+    before = copy.deepcopy(model.state_dict())
+    data = membership(digits.train().inputs[:50], digits.auxiliary()[:50])
+    trainer().fit(ScoringHead(model), loader(*data))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_noise_is_gaussian_with_the_sigma_of_the_guarantee():
+    """600 releases of 5 coordinates: Kolmogorov-Smirnov against the normal distribution."""
+    head = fitted(regularization=0.1)
+    exact = head.release_without_privacy()
+    sigma = gaussian_sigma(0.5, 1e-5, scoring_sensitivity(0.1, 150, 1e-10))
+    draws = torch.cat([head.release(0.5, 1e-5, compose=True) - exact for _ in range(600)])
+    assert stats.kstest((draws / sigma).numpy(), "norm").pvalue > 1e-4
+    assert len(draws.unique()) == len(draws)
+    assert head.ledger[-1].sigma == sigma
+
+
+def test_a_seed_repeats_the_noise_and_none_does_not():
+    assert torch.equal(
+        fitted().release(1, 1e-5, noise_seed=3), fitted().release(1, 1e-5, noise_seed=3)
+    )
+    torch.manual_seed(0)
+    one = fitted().release(1, 1e-5)
+    torch.manual_seed(0)
+    assert not torch.equal(one, fitted().release(1, 1e-5))
+
+
+def test_a_second_release_is_refused_unless_it_is_accounted_for():
+    head = fitted()
+    head.release(0.1, 1e-5)
+    with pytest.raises(PrivacyError, match=r"already, at \(0.1, 1e-05\).*compose=True"):
+        head.release(0.1, 1e-5)
+    with pytest.raises(PrivacyError, match="already"):
+        head.release_without_privacy()
+    head.release(0.2, 1e-6, compose=True)
+    assert head.spent == (pytest.approx(0.3), pytest.approx(1.1e-5))
+
+
+def test_fitting_again_does_not_forget_what_was_spent():
+    head = fitted()
+    head.release(0.1, 1e-5)
+    head.fit_features(*features())
+    with pytest.raises(PrivacyError, match="already"):
+        head.release(0.1, 1e-5)
+
+
+def test_a_refused_release_costs_nothing():
+    head = fitted()
+    with pytest.raises(ValueError, match="epsilon must be positive"):
+        head.release(0, 1e-5)
+    assert head.spent == (0, 0)
+    assert head.weight is None
+
+
+def test_without_noise_nothing_is_promised():
+    head = fitted()
+    head.release_without_privacy()
+    assert head.spent[0] == math.inf
+    assert head.ledger[0].mechanism == "none"
+
+
+def test_a_fit_short_of_its_tolerance_is_not_released():
+    head = fitted(tolerance=1e-30)
+    with pytest.raises(PrivacyError, match=r"above the tolerance of 1e-30"):
+        head.release(1, 1e-5)
+    with pytest.raises(PrivacyError, match="tolerance"):
+        head.release_without_privacy()
+
+
+def test_the_bound_comes_from_the_negatives_alone():
+    """A client's outlier, however long, changes neither the bound nor the rows beyond clipping."""
+    positives, negatives = features()
+    positives[0] = 1e6
+    head = ScoringHead()
+    head.fit_features(positives, negatives)
+    assert head.bound == pytest.approx(negatives.norm(dim=1).max().item())
+    assert head._rows(positives).norm(dim=1).max() <= 1
+    fixed = ScoringHead(norm_bound=3.0)
+    fixed.fit_features(positives, negatives)
+    assert fixed.bound == 3.0
+
+
+def test_scores_are_those_of_the_released_weight():
+    head = fitted(xi=0.125)
+    weight = head.release(1, 1e-5)
+    x = torch.rand(7, 5) * 3
+    for row, score in zip(x.tolist(), head(x).tolist(), strict=True):
+        norm = math.hypot(*row)
+        z = sum(a * b for a, b in zip(row, weight.tolist(), strict=True)) / max(norm, head.bound)
+        assert score == pytest.approx(1 / (1 + math.exp(-z)) + 0.125, rel=1e-6)
+
+
+def test_nothing_is_scored_or_released_too_early():
+    with pytest.raises(PrivacyError, match="fit first"):
+        ScoringHead().release(1, 1e-5)
+    with pytest.raises(PrivacyError, match=r"call release\(epsilon, delta\) first"):
+        fitted()(torch.rand(2, 5))
+
+
+def test_a_checkpoint_holds_the_release_and_its_cost_but_never_the_fit(trainer, tmp_path):
+    head = ScoringHead()
+    fit = trainer()
+    fit.fit(head, loader(*membership(*features())))
+    exact = head._fitted.clone()
+    fit.save_checkpoint(tmp_path / "before.ckpt")
+    head.release(0.5, 1e-5)
+    fit.save_checkpoint(tmp_path / "after.ckpt")
+    for name in ("before.ckpt", "after.ckpt"):
+        content = torch.load(tmp_path / name, weights_only=True)
+        assert not any(exact.equal(tensor) for tensor in tensors_in(content))
+        assert "positives" not in str(content)
+    again = ScoringHead.load_from_checkpoint(tmp_path / "after.ckpt", weights_only=True)
+    x = torch.rand(4, 5)
+    assert torch.equal(again(x), head(x))
+    assert again.ledger == head.ledger
+    with pytest.raises(PrivacyError, match="never the fit itself"):
+        again.release(1, 1e-5, compose=True)
+
+
+def tensors_in(content):
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, dict):
+        for value in content.values():
+            yield from tensors_in(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from tensors_in(value)
+
+
+def test_validation_measures_the_released_scores(trainer):
+    head = fitted(regularization=1e-3)
+    head.release_without_privacy()
+    fit = trainer()
+    x, flags = membership(*features())
+    fit.validate(head, loader(x, flags), verbose=False)
+    expected = binary_auroc(head(x), flags.long())
+    assert expected > 0.55
+    assert fit.callback_metrics["val_auroc"] == pytest.approx(expected.item())
+
+
+def test_predict_takes_batches_without_labels(trainer):
+    head = fitted()
+    head.release(1, 1e-5)
+    x = torch.rand(9, 5)
+    assert torch.equal(torch.cat(trainer().predict(head, DataLoader(x, batch_size=4))), head(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regularization": 0.0}, "lambda must be positive"),
+        ({"tolerance": -1.0}, "tolerance must be at least 0"),
+        ({"norm_bound": "largest"}, "'negatives' or a positive number, but is 'largest'"),
+        ({"norm_bound": 0.0}, "'negatives' or a positive number"),
+    ],
+)
+def test_scoring_head_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        ScoringHead(**options)
+
+
+def test_negatives_without_length_give_no_bound():
+    with pytest.raises(ValueError, match=r"largest norm among the negatives is 0\.0"):
+        ScoringHead().fit_features(torch.ones(2, 3), torch.zeros(2, 3))

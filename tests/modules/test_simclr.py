@@ -1,0 +1,184 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+from fedaux_pl.models import create_model, load_backbone
+from fedaux_pl.modules import KNNAccuracy, SimCLR
+from tests.modules.conftest import (
+    SMALL,
+    assert_bf16_trains_like_32_bits,
+    assert_same_weights,
+    loader,
+)
+
+
+def small(**options):
+    torch.manual_seed(1)
+    return SimCLR("resnet8", model_options=SMALL, **({"flip": 0.0, "knn_k": 20} | options))
+
+
+def nt_xent(z0, z1, temperature):
+    """NT-Xent from its definition, pair by pair (Chen et al. 2020, eq. 1)."""
+    z = F.normalize(torch.cat([z0, z1]), dim=1).tolist()
+    n, total = len(z0), 0.0
+
+    def similarity(a, b):
+        return sum(p * q for p, q in zip(a, b, strict=True)) / temperature
+
+    for i in range(2 * n):
+        others = [similarity(z[i], z[k]) for k in range(2 * n) if k != i]
+        total += torch.tensor(others).logsumexp(0).item() - similarity(z[i], z[(i + n) % (2 * n)])
+    return total / (2 * n)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.1])
+def test_the_loss_is_nt_xent_of_the_projected_views(digits, temperature):
+    model = small(temperature=temperature).eval()
+    first, second = digits.auxiliary()[:12], digits.auxiliary()[12:24]
+    loss = model.training_step([[first, second], None], 0)
+    z0, z1 = (model.projection_head(model(x)).detach() for x in (first, second))
+    assert loss.item() == pytest.approx(nt_xent(z0, z1, temperature), rel=1e-4)
+
+
+def test_bf16(trainer, digits):
+    assert_bf16_trains_like_32_bits(trainer, small, digits.auxiliary()[:256])
+
+
+def test_it_learns_features_that_tell_classes_apart(trainer, digits):
+    train, test = digits.train(), digits.test()
+    probe = [loader(train.inputs, train.labels), loader(test.inputs, test.labels)]
+    model = small(lr=3e-3, min_scale=0.5)
+    fit = trainer(max_epochs=12, check_val_every_n_epoch=12)
+    before = fit.validate(model, probe, verbose=False)[0]["knn_accuracy"]
+    fit.fit(model, DataLoader(digits.auxiliary(), batch_size=128, shuffle=True), probe)
+    after = fit.callback_metrics["knn_accuracy"].item()
+    assert after > before + 0.1
+
+
+def test_batches_of_all_kinds(digits):
+    model = small()
+    x = digits.auxiliary()[:8]
+    for batch in (x, [x], (x, torch.zeros(8)), ([x, x], torch.zeros(8), ["name"] * 8)):
+        assert model.training_step(batch, 0).isfinite()
+    with pytest.raises(ValueError, match="holds 3 views"):
+        model.training_step(([x, x, x],), 0)
+
+
+def test_the_two_views_are_different_and_random(digits):
+    model = small()
+    x = digits.auxiliary()[:8]
+    torch.manual_seed(0)
+    first, second = model._two_views(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    again, _ = model._two_views(x)
+    assert torch.equal(first, again)
+
+
+def test_bf16_does_not_round_the_similarities(digits):
+    model = small().eval()
+    views = [digits.auxiliary()[:16], digits.auxiliary()[16:32]]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model.training_step([views], 0)
+        z0, z1 = (model.projection_head(model(torch.cat(views)))).float().detach().chunk(2)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(nt_xent(z0, z1, 0.5), rel=1e-5)
+
+
+def test_h0_goes_into_a_classifier(trainer, digits):
+    model = small()
+    trainer().fit(model, DataLoader(digits.auxiliary(), batch_size=128))
+    classifier = create_model("resnet8", 10, **SMALL)
+    head = copy.deepcopy(classifier.head.state_dict())
+    load_backbone(classifier, model.backbone_state())
+    x = digits.test().inputs[:16]
+    torch.testing.assert_close(classifier.eval().features(x), model.eval()(x))
+    assert all(torch.equal(head[key], value) for key, value in classifier.head.state_dict().items())
+
+
+def test_a_given_model_keeps_its_head_and_shares_its_features(trainer, digits):
+    own = create_model("resnet8", 10, **SMALL)
+    model = SimCLR(own)
+    before = own.conv1.weight.detach().clone()
+    trainer().fit(model, DataLoader(digits.auxiliary(), batch_size=128))
+    assert own.head.out_features == 10
+    assert all(p.requires_grad for p in own.parameters())
+    assert not torch.equal(own.conv1.weight, before)
+    assert own(digits.test().inputs[:4]).shape == (4, 10)
+
+
+def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
+    model = small(temperature=0.3)
+    fit = trainer()
+    fit.fit(model, DataLoader(digits.auxiliary()[:64], batch_size=32))
+    fit.save_checkpoint(tmp_path / "s.ckpt")
+    again = SimCLR.load_from_checkpoint(tmp_path / "s.ckpt", weights_only=True)
+    assert_same_weights(model, again)
+    assert dict(again.hparams) == dict(model.hparams)
+    assert again.criterion.temperature == 0.3
+
+
+def test_one_labelled_loader_is_split_and_an_unlabelled_one_measures_nothing(trainer, digits):
+    test = digits.test()
+    fit = trainer()
+    fit.validate(small(), loader(test.inputs, test.labels), verbose=False)
+    assert 0 < fit.callback_metrics["knn_accuracy"] <= 1
+    fit = trainer()
+    fit.validate(small(), loader(test.inputs), verbose=False)
+    assert "knn_accuracy" not in fit.callback_metrics
+
+
+def test_predict_gives_features(trainer, digits):
+    features = torch.cat(trainer().predict(small(), loader(digits.test().inputs)))
+    assert features.shape == (len(digits.test()), small().backbone.feature_dim)
+
+
+def test_simclr_refuses():
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        small(temperature=0.0)
+    with pytest.raises(ValueError, match="lr must be positive"):
+        small(lr=-1.0)
+    with pytest.raises(ValueError, match="min_scale"):
+        small(min_scale=0.0)
+
+
+def test_weights_of_another_architecture_are_refused():
+    state = small().backbone_state()
+    with pytest.raises(ValueError, match=r"not of this architecture: \d+ .* 'bn1\.bias'"):
+        load_backbone(create_model("resnet8", 10, in_channels=1), state)
+
+
+def test_knn_accuracy_is_that_of_scikit_learn():
+    from sklearn.neighbors import KNeighborsClassifier
+
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(4, 16, generator=generator)
+    labels = torch.randint(0, 4, (400,), generator=generator)
+    features = centres[labels] + 1.2 * torch.randn(400, 16, generator=generator)
+    metric = KNNAccuracy(k=7, temperature=0.1)
+    metric.update(features[:150], labels[:150], query=False)
+    metric.update(features[150:300], labels[150:300], query=False)
+    metric.update(features[300:], labels[300:], query=True)
+    normal = F.normalize(features).numpy()
+    reference = KNeighborsClassifier(
+        7,
+        metric="cosine",
+        weights=lambda distance: torch.tensor((1 - distance) / 0.1).exp().numpy(),
+    ).fit(normal[:300], labels[:300])
+    expected = reference.score(normal[300:], labels[300:])
+    assert 0.5 < expected < 1.0
+    assert metric.compute().item() == pytest.approx(expected)
+
+
+def test_knn_accuracy_with_fewer_neighbours_than_k():
+    metric = KNNAccuracy(k=200)
+    assert not metric.ready
+    metric.update(torch.eye(3), torch.arange(3), query=False)
+    metric.update(torch.eye(3) + 0.1, torch.arange(3), query=True)
+    assert metric.ready
+    assert metric.compute().item() == 1.0
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        KNNAccuracy(k=0)

@@ -1,4 +1,4 @@
-"""The command line, `fedaux-pl VERB ...`: one verb, one parser.
+"""The command line, `fedaux-pl VERB ...`.
 
 This module imports nothing heavy, so that help and version answer at once; a verb loads what it
 needs when it is called.
@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import FedauxError
 
-_VERBS = {"pretrain": "learn features h_0 from unlabeled auxiliary data, by SimCLR"}
+VERBS = {
+    "fit": "run a federation: prepare, then train round by round",
+    "validate": "accuracy of a checkpoint on the test data",
+    "test": "the same, under the name that Lightning gives it",
+    "predict": "class probabilities for a folder or an npz file of images",
+    "pretrain": "only the first step of fit, learning h_0, which fit then finds",
+}
 
-_HELP = """usage: fedaux-pl VERB [--config FILE] [--OPTION VALUE ...]
+_HELP = """usage: fedaux-pl VERB [--config FILE ...] [--OPTION VALUE ...]
 
 Federated learning with unlabeled auxiliary data (FedAUX).
 
@@ -23,15 +29,28 @@ options:
   -h, --help   this text
   --version    the version
 
-Of every verb:
-  fedaux-pl VERB --help                  all its options (most of them are the Trainer's)
-  fedaux-pl VERB --data.auxiliary.help Digits
-                                         the options of one class, here of the data source Digits
-  fedaux-pl VERB --config F --print_config
-                                         what a configuration amounts to
+The first run (no download, about a minute):
+  fedaux-pl fit --config configs/quickstart.yaml
 
-A run without any download:
-  fedaux-pl pretrain --config configs/pretrain_digits.yaml
+The options people set:
+  --model.algorithm FedAUX             or FedAvg, FedProx, FedDF, FedBE
+  --model.algorithm.pretrained true    start from features learned on the auxiliary data
+  --model.algorithm.epsilon 0.1        privacy of FedAUX's scores
+  --model.clients '{{resnet8: 20}}'      who trains what; several architectures may be mixed
+  --model.participation 0.4            share of the clients in a round
+  --data.private CIFAR10 --data.auxiliary STL10 --data.alpha 0.01
+  --trainer.max_epochs 100             rounds
+  --trainer.default_root_dir logs      all output goes below it
+  --trainer.precision bf16-mixed
+  --seed_everything 0
+  --ckpt_path last                     go on with the newest run, or a path
+
+More:
+  fedaux-pl fit --model.help                       all options of the federation
+  fedaux-pl fit --model.algorithm.help FedAUX      those of one method
+  fedaux-pl fit --data.auxiliary.help ImageFolder  those of one data source
+  fedaux-pl fit --config F --print_config          what a configuration amounts to
+  fedaux-pl fit --help                             everything (most of it is the Trainer's)
 """
 
 
@@ -47,24 +66,24 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):
-        width = max(map(len, _VERBS))
-        print(_HELP.format(verbs="\n".join(f"  {v:{width}}  {t}" for v, t in _VERBS.items())))
+        width = max(map(len, VERBS))
+        print(_HELP.format(verbs="\n".join(f"  {v:{width}}  {t}" for v, t in VERBS.items())))
         return 0
     if verb == "--version":
         print(f"fedaux-pl {__version__}")
         return 0
-    if verb not in _VERBS:
+    if verb not in VERBS:
         print(
-            f"fedaux-pl: error: there is no verb {verb!r}; the verbs are: {', '.join(_VERBS)} "
+            f"fedaux-pl: error: there is no verb {verb!r}; the verbs are: {', '.join(VERBS)} "
             "(fedaux-pl --help tells more)",
             file=sys.stderr,
         )
         return 2
-    from fedaux_pl.pretrain import pretrain
+    from fedaux_pl import commands
 
     try:
-        pretrain(rest)
-    except FedauxError as error:
+        getattr(commands, verb)(rest)
+    except (FedauxError, FloatingPointError) as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -13,5 +13,9 @@ class DataNotFoundError(DataError, FileNotFoundError):
     """Data that is not where it was looked for."""
 
 
+class ConfigurationError(FedauxError):
+    """Settings that do not go together."""
+
+
 class PrivacyError(FedauxError):
     """A release that the claimed privacy guarantee would not cover."""

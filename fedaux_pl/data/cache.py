@@ -33,6 +33,11 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def tensor_digest(*tensors: Tensor) -> str:
+    """The SHA-256 of the contents, shapes and types of tensors, wherever they are."""
+    return _checksum({str(index): tensor.cpu() for index, tensor in enumerate(tensors)})
+
+
 def cached(
     folder: Path, key: Mapping[str, str | int], build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
@@ -89,7 +94,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for entry, tensor in sorted(tensors.items()):
         digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.numpy().reshape(-1).view(np.uint8).data)
+        digest.update(tensor.contiguous().numpy().reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -1,12 +1,14 @@
 """Who holds which data: clients, server and test set of a federation, and D_aux on its own."""
 
 import math
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.batches import TensorBatches
+from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed, dirichlet_partition
@@ -85,8 +87,15 @@ class FederatedDataModule(pl.LightningDataModule):
                 )
             generator = torch.Generator().manual_seed(derive_seed(self.seed, _AUXILIARY_SPLIT))
             order = torch.randperm(len(inputs), generator=generator)
+            self._auxiliary = inputs
             self._negatives = inputs[order[:count].sort().values]
             self._distill = inputs[order[count:].sort().values]
+        self.fingerprints = {
+            "private": tensor_digest(train.inputs, train.targets),
+            "test": tensor_digest(test.inputs, test.targets),
+        }
+        if self.auxiliary is not None:
+            self.fingerprints["auxiliary"] = tensor_digest(self._auxiliary)
         self._clients = dirichlet_partition(
             train.targets, self.num_clients, self.alpha, derive_seed(self.seed, _PARTITION)
         )
@@ -96,6 +105,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self._loaded()
         self._train, self._test = self._train.to(device), self._test.to(device)
         if self.auxiliary is not None:
+            self._auxiliary = self._auxiliary.to(device)
             self._negatives = self._negatives.to(device)
             self._distill = self._distill.to(device)
         return self
@@ -104,6 +114,19 @@ class FederatedDataModule(pl.LightningDataModule):
         if self._clients is None:
             raise RuntimeError("the data are not loaded yet: call setup() first")
         return self._clients
+
+    def settings(self) -> dict[str, Any]:
+        """All that determines who holds which data, as plain values."""
+        self._loaded()
+        return {
+            "private": type(self.private).__name__,
+            "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
+            "num_clients": self.num_clients,
+            "alpha": self.alpha,
+            "negatives": self.negatives,
+            "seed": self.seed,
+            "contents": dict(self.fingerprints),
+        }
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -134,6 +157,12 @@ class FederatedDataModule(pl.LightningDataModule):
             raise IndexError(f"clients are numbered 0 ... {len(clients) - 1}, but got {index}")
         where = clients[index].to(self._train.inputs.device)
         return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
+
+    @property
+    def auxiliary_inputs(self) -> Tensor:
+        """D_aux, all of it."""
+        self._auxiliary_loaded()
+        return self._auxiliary
 
     @property
     def negative_inputs(self) -> Tensor:
@@ -182,6 +211,20 @@ class FederatedDataModule(pl.LightningDataModule):
             seed=derive_seed(self.seed, _DISTILL_BATCHES, seed),
             smallest=min(2, len(self.distill_inputs)),
         )
+
+    def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
+        """Shuffled batches (inputs,) of D_aux."""
+        return TensorBatches(
+            self.auxiliary_inputs,
+            batch_size=batch_size,
+            shuffle=True,
+            seed=derive_seed(self.seed, _PRETRAIN_BATCHES, seed),
+            smallest=2,
+        )
+
+    def train_dataloader(self) -> list[int]:
+        """One batch that means nothing: an epoch of a federation is one round."""
+        return [0]
 
     def test_dataloader(self) -> TensorBatches:
         """The test data in large batches, in their order."""

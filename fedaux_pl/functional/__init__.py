@@ -1,15 +1,21 @@
 """The paper's mathematics: pure functions on tensors, each with its equation."""
 
 from fedaux_pl.functional.averaging import average_states
-from fedaux_pl.functional.distillation import distillation_loss, soft_labels
+from fedaux_pl.functional.distillation import (
+    SoftLabelSum,
+    distillation_loss,
+    soft_labels,
+)
 from fedaux_pl.functional.partition import dirichlet_partition
 from fedaux_pl.functional.posterior import bayesian_ensemble, sample_posterior
 from fedaux_pl.functional.privacy import clip_rows, gaussian_sigma, scoring_sensitivity
 from fedaux_pl.functional.proximal import proximal_penalty
 from fedaux_pl.functional.scoring import certainty_scores, fit_scoring_head, fit_scoring_heads
 from fedaux_pl.functional.seeds import derive_seed
+from fedaux_pl.functional.selection import sample_clients
 
 __all__ = [
+    "SoftLabelSum",
     "average_states",
     "bayesian_ensemble",
     "certainty_scores",
@@ -21,6 +27,7 @@ __all__ = [
     "fit_scoring_heads",
     "gaussian_sigma",
     "proximal_penalty",
+    "sample_clients",
     "sample_posterior",
     "scoring_sensitivity",
     "soft_labels",

@@ -48,6 +48,32 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
 
 
+class SoftLabelSum:
+    """A_mean or A_s teacher by teacher: sum_i s_i f_i and sum_i s_i, for any number of teachers.
+
+    Adding K teachers and asking for the result is ``soft_labels`` of their K logits, without ever
+    holding more than one of them.
+    """
+
+    def __init__(self) -> None:
+        self._weighted: Tensor | None = None
+        self._weight: Tensor | None = None
+
+    def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
+        """Adds f_i(x), shape (N, C), with s_i(x), shape (N,), or with weight 1."""
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        weight = torch.ones_like(wide[:, 0]) if scores is None else scores.to(wide)
+        weighted = weight[:, None] * wide
+        self._weighted = weighted if self._weighted is None else self._weighted + weighted
+        self._weight = weight if self._weight is None else self._weight + weight
+
+    def result(self) -> Tensor:
+        """The soft labels of the teachers so far, shape (N, C)."""
+        if self._weighted is None or self._weight is None:
+            raise ValueError("there are no teachers: add at least one")
+        return (self._weighted / self._weight[:, None]).softmax(dim=-1)
+
+
 def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:
     """Computes D_KL(targets, softmax(student_logits)), the mean over the batch.
 

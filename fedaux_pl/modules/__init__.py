@@ -3,7 +3,7 @@
 from fedaux_pl.modules.client import ClientModule
 from fedaux_pl.modules.distillation import DistillationModule
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.scoring import Release, ScoringHead
+from fedaux_pl.modules.scoring import Release, ReleasedHead, Scoring, ScoringHead
 from fedaux_pl.modules.simclr import SimCLR
 
 __all__ = [
@@ -11,6 +11,8 @@ __all__ = [
     "DistillationModule",
     "KNNAccuracy",
     "Release",
+    "ReleasedHead",
+    "Scoring",
     "ScoringHead",
     "SimCLR",
 ]

@@ -25,6 +25,7 @@ from fedaux_pl.functional import (
     certainty_scores,
     clip_rows,
     fit_scoring_head,
+    fit_scoring_heads,
     gaussian_sigma,
     scoring_sensitivity,
 )
@@ -42,6 +43,7 @@ class Release:
         sigma: The standard deviation of the noise in every coordinate.
         sensitivity: The l2-sensitivity for which sigma was chosen.
         mechanism: ``analytic`` or ``classical``; ``none`` without noise.
+        flaw: Why (epsilon, delta) is not what was really spent; empty where it is.
     """
 
     epsilon: float
@@ -49,6 +51,76 @@ class Release:
     sigma: float
     sensitivity: float
     mechanism: str
+    flaw: str = ""
+
+
+@dataclass(frozen=True)
+class ReleasedHead:
+    """What a client sends of its scoring head: the weight with noise, and nothing before it.
+
+    Attributes:
+        client: The client's id.
+        weight: w_i, float64 of shape (d,).
+        bound: The norm to which feature vectors are clipped, and by which they are divided.
+        xi: The least score.
+        release: The record of the release.
+    """
+
+    client: int
+    weight: Tensor
+    bound: float
+    xi: float
+    release: Release
+
+    def scores(self, features: Tensor) -> Tensor:
+        """s_i(x) for features h_0(x) of shape (N, d)."""
+        rows = _bounded(features, self.bound)
+        return certainty_scores(rows, self.weight.to(rows.device), self.xi)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The settings of certainty scoring; see ``ScoringHead`` and its ``release``.
+
+    An epsilon of None releases the heads without noise.
+    """
+
+    regularization: float = 0.1
+    epsilon: float | None = 0.1
+    delta: float = 1e-5
+    xi: float = 1e-8
+    mechanism: Mechanism = "analytic"
+    norm_bound: float | Literal["negatives", "private"] = "negatives"
+    normalized: bool = True
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        self.create_head()
+        if self.epsilon is not None:
+            gaussian_sigma(self.epsilon, self.delta, 1.0, self.mechanism)
+
+    def create_head(self) -> "ScoringHead":
+        """A head with these settings, for features."""
+        return ScoringHead(
+            regularization=self.regularization,
+            norm_bound=self.norm_bound,
+            normalized=self.normalized,
+            xi=self.xi,
+            tolerance=self.tolerance,
+        )
+
+    def release(
+        self, client: int, positives: Tensor, negatives: Tensor, noise_seed: int | None
+    ) -> ReleasedHead:
+        """Algorithm 1, P2 and P3 on the client's side: fits the head and releases it once."""
+        head = self.create_head()
+        head.fit_features(positives, negatives)
+        if self.epsilon is None:
+            weight = head.release_without_privacy()
+        else:
+            weight = head.release(self.epsilon, self.delta, self.mechanism, noise_seed=noise_seed)
+        assert head.bound is not None  # noqa: S101 - a head that was fitted has one
+        return ReleasedHead(client, weight, head.bound, self.xi, head.ledger[-1])
 
 
 class ScoringHead(pl.LightningModule):
@@ -67,8 +139,14 @@ class ScoringHead(pl.LightningModule):
             ``feature_dim``; None if batches hold features already. A module is not saved with
             the hyper-parameters: give it again to ``load_from_checkpoint``.
         regularization: lambda of the objective.
-        norm_bound: The bound on the norm of a feature vector: a number that is public, or
-            ``negatives`` for the largest norm among D^-.
+        norm_bound: The bound on the norm of a feature vector: a number that is public,
+            ``negatives`` for the largest norm among D^-, or ``private`` for the paper's largest
+            norm among D_i and D^-, which is itself a release of private data: for comparison
+            only, releases are recorded as flawed.
+        normalized: Whether lambda weighs against the mean of the loss, as in the paper's equation.
+            False weighs it against the sum, as the authors' code does; one record then moves the
+            head N times as far as the noise is made for: for comparison only, releases are
+            recorded as flawed.
         xi: The least score.
         tolerance: The norm of the objective's gradient at which a fit is finished. It is part of
             the sensitivity, and a fit that does not reach it cannot be released.
@@ -80,7 +158,8 @@ class ScoringHead(pl.LightningModule):
         self,
         model: str | nn.Module | None = None,
         regularization: float = 0.1,
-        norm_bound: float | Literal["negatives"] = "negatives",
+        norm_bound: float | Literal["negatives", "private"] = "negatives",
+        normalized: bool = True,
         xi: float = 1e-8,
         tolerance: float = 1e-10,
         max_iter: int = 1000,
@@ -89,11 +168,12 @@ class ScoringHead(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         scoring_sensitivity(regularization, 1, tolerance)  # a wrong setting fails here
-        if norm_bound != "negatives" and not (
+        if norm_bound not in ("negatives", "private") and not (
             isinstance(norm_bound, int | float) and 0 < norm_bound < math.inf
         ):
             raise ValueError(
-                f"norm_bound must be 'negatives' or a positive number, but is {norm_bound!r}"
+                "norm_bound must be 'negatives', 'private' or a positive number, but is "
+                f"{norm_bound!r}"
             )
         self.save_hyperparameters(ignore=unsaved(model))
         self.backbone = None
@@ -101,6 +181,7 @@ class ScoringHead(pl.LightningModule):
             self.backbone = without_head(resolve_model(model, 1, model_options))
         self.regularization = regularization
         self.norm_bound = norm_bound
+        self.normalized = normalized
         self.xi = xi
         self.tolerance = tolerance
         self.max_iter = max_iter
@@ -118,27 +199,43 @@ class ScoringHead(pl.LightningModule):
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
-        if self.norm_bound == "negatives":
+        if isinstance(self.norm_bound, str):
             bound = float(negatives.double().norm(dim=1).max())
+            if self.norm_bound == "private":
+                bound = max(bound, float(positives.double().norm(dim=1).max()))
             if not 0 < bound < math.inf:
                 raise ValueError(f"the largest norm among the negatives is {bound}: no bound")
         else:
             bound = float(self.norm_bound)
         self.bound = bound
-        self._fitted, self._gradient_norm = fit_scoring_head(
-            self._rows(positives),
-            self._rows(negatives),
-            self.regularization,
-            self.max_iter,
-            self.tolerance,
-        )
         self._num_samples = len(positives) + len(negatives)
+        strength = self.regularization / (1 if self.normalized else self._num_samples)
+        rows = self._rows(positives), self._rows(negatives)
+        if negatives.is_cuda:
+            weights, norms = fit_scoring_heads(
+                [rows[0]], rows[1], strength, self.max_iter, self.tolerance
+            )
+            self._fitted, self._gradient_norm = weights[0].cpu(), float(norms[0])
+        else:
+            self._fitted, self._gradient_norm = fit_scoring_head(
+                *rows, strength, self.max_iter, self.tolerance
+            )
+
+    @property
+    def flaw(self) -> str:
+        """Why a release of this head does not cost what it says; empty where it does."""
+        reasons = []
+        if self.norm_bound == "private":
+            reasons.append("the norm bound is the largest of private data")
+        if not self.normalized:
+            reasons.append("the sensitivity is that of another objective (unnormalised lambda)")
+        return "; ".join(reasons)
 
     def _rows(self, features: Tensor) -> Tensor:
         """Features as the head sees them: clipped to the bound, at most of norm 1, float64."""
         if self.bound is None:
             raise PrivacyError("the scoring head is not fitted yet: fit it first")
-        return clip_rows(features.detach().double(), self.bound) / self.bound
+        return _bounded(features, self.bound)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -220,14 +317,14 @@ class ScoringHead(pl.LightningModule):
         fitted = self._releasable(compose)
         sensitivity = scoring_sensitivity(self.regularization, self._num_samples, self.tolerance)
         sigma = gaussian_sigma(epsilon, delta, sensitivity, mechanism)
-        self.ledger.append(Release(epsilon, delta, sigma, sensitivity, mechanism))
+        self.ledger.append(Release(epsilon, delta, sigma, sensitivity, mechanism, self.flaw))
         self.weight = fitted + sigma * _standard_normal(len(fitted), noise_seed)
         return self.weight
 
     def release_without_privacy(self, compose: bool = False) -> Tensor:
         """Releases the head as it was fitted: for comparison, with no guarantee at all."""
         fitted = self._releasable(compose)
-        self.ledger.append(Release(math.inf, 0.0, 0.0, 0.0, "none"))
+        self.ledger.append(Release(math.inf, 0.0, 0.0, 0.0, "none", self.flaw))
         self.weight = fitted.clone()
         return self.weight
 
@@ -253,8 +350,12 @@ class ScoringHead(pl.LightningModule):
 
     @property
     def spent(self) -> tuple[float, float]:
-        """(epsilon, delta) of all releases together, by basic composition: the sums."""
-        return sum(r.epsilon for r in self.ledger), sum(r.delta for r in self.ledger)
+        """(epsilon, delta) of all releases together, by basic composition: the sums.
+
+        A flawed release promises nothing: it counts as infinite.
+        """
+        epsilons = [math.inf if r.flaw else r.epsilon for r in self.ledger]
+        return sum(epsilons), sum(r.delta for r in self.ledger)
 
     # --- scores --------------------------------------------------------------------------------
 
@@ -290,6 +391,11 @@ class ScoringHead(pl.LightningModule):
         """Restores what was released and what it cost."""
         self.weight, self.bound = state["weight"], state["bound"]
         self.ledger = [Release(**release) for release in state["ledger"]]
+
+
+def _bounded(features: Tensor, bound: float) -> Tensor:
+    """Rows clipped to the bound and divided by it: float64, of norm at most 1."""
+    return clip_rows(features.detach().double(), bound) / bound
 
 
 def _standard_normal(count: int, seed: int | None) -> Tensor:

@@ -154,7 +154,7 @@ def test_missing_data(tmp_path, source, method, content):
     assert str(tmp_path / "none") in message
     assert content in message
     assert "download: true" in message
-    assert "configs/pretrain_digits.yaml" in message
+    assert "configs/quickstart.yaml" in message
     assert message.count("\n") == 1
     assert isinstance(caught.value.__cause__, RuntimeError)
 

@@ -143,6 +143,30 @@ def test_the_bound_comes_from_the_negatives_alone():
     assert fixed.bound == 3.0
 
 
+def test_the_private_maximum_is_a_flaw_that_is_recorded():
+    positives, negatives = features()
+    positives[0] = 100.0
+    head = ScoringHead(norm_bound="private")
+    head.fit_features(positives, negatives)
+    assert head.bound == pytest.approx(positives[0].norm().item())
+    head.release(0.1, 1e-5)
+    assert "largest of private data" in head.ledger[0].flaw
+    assert head.spent[0] == math.inf
+
+
+def test_the_authors_lambda_is_another_objective_and_a_flaw_that_is_recorded():
+    positives, negatives = features()
+    head = ScoringHead(regularization=0.5, normalized=False)
+    head.fit_features(positives, negatives)
+    same = ScoringHead(regularization=0.5 / 150)
+    same.fit_features(positives, negatives)
+    torch.testing.assert_close(head._fitted, same._fitted, rtol=0, atol=1e-6)
+    head.release(0.1, 1e-5)
+    assert head.ledger[0].sensitivity == pytest.approx(2 / (0.5 * 150))
+    assert "another objective" in head.ledger[0].flaw
+    assert head.spent[0] == math.inf
+
+
 def test_scores_are_those_of_the_released_weight():
     head = fitted(xi=0.125)
     weight = head.release(1, 1e-5)
@@ -214,8 +238,8 @@ def test_predict_takes_batches_without_labels(trainer):
     [
         ({"regularization": 0.0}, "lambda must be positive"),
         ({"tolerance": -1.0}, "tolerance must be at least 0"),
-        ({"norm_bound": "largest"}, "'negatives' or a positive number, but is 'largest'"),
-        ({"norm_bound": 0.0}, "'negatives' or a positive number"),
+        ({"norm_bound": "largest"}, "or a positive number, but is 'largest'"),
+        ({"norm_bound": 0.0}, "or a positive number"),
     ],
 )
 def test_scoring_head_refuses(options, message):

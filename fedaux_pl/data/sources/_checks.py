@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedaux_pl.errors import DataNotFoundError
 
-EMBEDDED = "to run without any download use the embedded data: `configs/pretrain_digits.yaml`"
+EMBEDDED = "to run without any download use the embedded data: `configs/quickstart.yaml`"
 
 
 def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:

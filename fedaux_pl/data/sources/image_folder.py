@@ -46,7 +46,7 @@ class ImageFolder(Source):
     def train(self) -> Examples:
         """The images below ``root``, with labels where there are sub-folders."""
         files = _list_classes(self.root)
-        images = self._load(self.root, [file for group in files.values() for file in group])
+        images = self._load(self.root, self.files())
         if "" in files:
             return Examples(images)
         names = tuple(files)
@@ -71,6 +71,10 @@ class ImageFolder(Source):
         images = self._load(self.test_root, [file for group in files.values() for file in group])
         labels = [names.index(name) for name, group in files.items() for _ in group]
         return Examples(images, tensor(labels), names)
+
+    def files(self) -> list[Path]:
+        """The files below ``root``, in the order of the images."""
+        return [file for group in _list_classes(self.root).values() for file in group]
 
     def _load(self, root: Path, files: list[Path]) -> Tensor:
         return load_images(files, root, self.size, self.channels, self.cache_dir)

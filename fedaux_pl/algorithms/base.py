@@ -1,0 +1,101 @@
+"""What all methods share, and the few things in which they differ."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.modules import Scoring
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends back in a round.
+
+    Attributes:
+        client: Its id.
+        architecture: The name of its model.
+        state: theta_i, parameters and buffers.
+        size: |D_i|.
+        loss: Its mean training loss, for the log.
+    """
+
+    client: int
+    architecture: str
+    state: dict[str, Tensor]
+    size: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The models of a round, and what they say about some data.
+
+    Attributes:
+        updates: What the selected clients sent.
+        averages: theta^P, the weighted average of each architecture.
+        predict: f(x) on the data for an architecture and its weights, shape (N, C).
+        scores: s_i(x) on the data for every client of the federation, shape (n, N), or None.
+        buffers: For each architecture the names of the entries that are no parameters.
+        seed: For methods that sample.
+    """
+
+    updates: Sequence[Update]
+    averages: Mapping[str, State]
+    predict: Callable[[str, State], Tensor]
+    scores: Tensor | None
+    buffers: Mapping[str, Collection[str]]
+    seed: int
+
+
+class Algorithm:
+    """A method of federated learning: FedAVG, unless a subclass says otherwise.
+
+    In every method the selected clients train from the server's model and the server averages
+    their weights within each architecture. A method may change the clients' loss (``mu``), ask for
+    certainty scores (``scoring``), and turn the clients' models into soft labels from which the
+    averages are distilled further (``soft_labels``).
+
+    Args:
+        pretrained: Whether models start from features h_0 that were learned on the auxiliary data
+            (the paper's +P), or from random weights.
+    """
+
+    distills: ClassVar[bool] = False
+    secret_noise: bool = False
+
+    def __init__(self, pretrained: bool = False) -> None:
+        self.pretrained = pretrained
+
+    @property
+    def name(self) -> str:
+        """The name in tables, as the paper writes it."""
+        return type(self).__name__ + ("+P" if self.pretrained else "")
+
+    @property
+    def mu(self) -> float:
+        """The strength of the proximal term in the clients' loss."""
+        return 0.0
+
+    @property
+    def scoring(self) -> Scoring | None:
+        """How the clients' certainty is scored, or None where it is not."""
+        return None
+
+    @property
+    def needs_auxiliary(self) -> bool:
+        """Whether the method cannot do without auxiliary data."""
+        return self.pretrained or self.distills
+
+    def soft_labels(self, ensemble: Ensemble) -> Tensor | None:
+        """What the clients together say about the data, (N, C); None if they are not asked."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """The method and its options as plain values: what must not change within a run."""
+        plain: dict[str, Any] = {"method": type(self).__name__}
+        for name, value in vars(self).items():
+            plain |= asdict(value) if isinstance(value, Scoring) else {name.strip("_"): value}
+        return plain

@@ -1,0 +1,119 @@
+"""The clients, behind one seam: the server asks a pool, and does not know where they are.
+
+What a client computes is written here once, as functions of what it is sent and its own data.
+``LocalClients`` runs them in this process, one after another.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from fedaux_pl.algorithms import Update
+from fedaux_pl.callbacks.progress import StageProgress
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine.inference import predict_features
+from fedaux_pl.engine.settings import LocalTraining
+from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.functional import derive_seed
+from fedaux_pl.modules import ClientModule, ReleasedHead, Scoring
+
+_TRAIN, _NOISE = 10, 11  # what a seed is for
+
+
+class ClientPool(Protocol):
+    """All clients of a federation, wherever they are."""
+
+    def train(
+        self, round_: int, ids: Sequence[int], states: Mapping[str, Mapping[str, Tensor]]
+    ) -> list[Update]:
+        """Algorithm 2, T1: every selected client trains from the server's model."""
+
+    def prepare(
+        self, scoring: Scoring, h0: Mapping[str, nn.Module], secret_noise: bool
+    ) -> list[ReleasedHead]:
+        """Algorithm 1, P2 and P3: every client fits its scoring head and releases it."""
+
+
+class LocalClients:
+    """Clients that live in this process, with the data of a data module.
+
+    Args:
+        data: Who holds which data.
+        runner: Runs the training.
+        modules: The ClientModule of each architecture; its weights are replaced for every client.
+        architectures: The architecture of each client.
+        settings: How clients train.
+        optimizer_states: Where each client's optimizer is kept until the next round in which it
+            takes part; None to start afresh.
+        seed: What all of a client's randomness is derived from.
+        progress: Where to show which client is at work.
+    """
+
+    def __init__(
+        self,
+        data: FederatedDataModule,
+        runner: StageRunner,
+        modules: Mapping[str, ClientModule],
+        architectures: Sequence[str],
+        settings: LocalTraining,
+        optimizer_states: dict[int, dict[str, Any]] | None,
+        seed: int,
+        progress: StageProgress,
+    ) -> None:
+        self.data = data
+        self.runner = runner
+        self.modules = modules
+        self.architectures = architectures
+        self.settings = settings
+        self.seed = seed
+        self.progress = progress
+        self.optimizer_states = optimizer_states
+
+    def prepare(
+        self, scoring: Scoring, h0: Mapping[str, nn.Module], secret_noise: bool
+    ) -> list[ReleasedHead]:
+        """Fits and releases the scoring head of every client, in the order of their ids."""
+        negatives = {
+            name: predict_features(model, self.data.negative_inputs) for name, model in h0.items()
+        }
+        released = []
+        with self.progress.stage("scoring heads", len(self.architectures), "client") as stage:
+            for client, architecture in enumerate(self.architectures):
+                own = predict_features(h0[architecture], self.data.client(client).inputs)
+                noise_seed = None if secret_noise else derive_seed(self.seed, _NOISE, client)
+                released.append(scoring.release(client, own, negatives[architecture], noise_seed))
+                stage.update(1)
+        return released
+
+    def train(
+        self, round_: int, ids: Sequence[int], states: Mapping[str, Mapping[str, Tensor]]
+    ) -> list[Update]:
+        """Trains the selected clients one after another; their order changes nothing."""
+        updates = []
+        with self.progress.stage("clients", total=len(ids), unit="client") as stage:
+            for client in ids:
+                updates.append(self._train_one(round_, client, states))
+                stage.update(1, loss=updates[-1].loss)
+        return updates
+
+    def _train_one(
+        self, round_: int, client: int, states: Mapping[str, Mapping[str, Tensor]]
+    ) -> Update:
+        architecture = self.architectures[client]
+        module = self.modules[architecture]
+        module.model.load_state_dict(states[architecture])
+        module.set_anchor()
+        seed = derive_seed(self.seed, _TRAIN, round_, client)
+        carried = None if self.optimizer_states is None else self.optimizer_states.get(client)
+        result = self.runner.run(
+            module,
+            self.data.client_batches(client, self.settings.batch_size, seed=round_),
+            self.settings.epochs,
+            seed=seed,
+            optimizer_state=carried,
+        )
+        if self.optimizer_states is not None:
+            self.optimizer_states[client] = result.optimizer_state
+        state = {key: value.detach().clone() for key, value in module.model.state_dict().items()}
+        return Update(client, architecture, state, self.data.client_sizes[client], result.loss)

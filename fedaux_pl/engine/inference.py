@@ -1,0 +1,78 @@
+"""Predictions of many inputs at once, outside of any training."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+BatchNormStatistics = Literal["running", "batch"]
+
+
+@contextmanager
+def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
+    """Puts a model into evaluation mode, with the BatchNorm statistics that are asked for."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        if statistics == "batch":
+            with batch_statistics(model):
+                yield
+        else:
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Lets BatchNorm normalise by the batch at hand, and leaves its running statistics alone.
+
+    This is what the authors' code does for teachers and evaluation. It is transductive: the
+    prediction for a sample depends on the others of its batch, test data included.
+    """
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [(layer.training, layer.momentum, layer.num_batches_tracked) for layer in layers]
+    for layer in layers:
+        layer.training = True
+        layer.momentum = 0.0  # the running statistics move by nothing
+        counter = layer.num_batches_tracked
+        layer.num_batches_tracked = None if counter is None else counter.clone()
+    try:
+        yield
+    finally:
+        for layer, (training, momentum, counter) in zip(layers, before, strict=True):
+            layer.training, layer.momentum, layer.num_batches_tracked = training, momentum, counter
+
+
+@torch.no_grad()
+def predict_logits(
+    model: nn.Module,
+    inputs: Tensor,
+    statistics: BatchNormStatistics = "running",
+    batch_size: int = 2048,
+) -> Tensor:
+    """f(x) of all inputs, shape (N, C), float32."""
+    with evaluating(model, statistics):
+        return torch.cat([model(part).float() for part in _parts(inputs, batch_size)])
+
+
+@torch.no_grad()
+def predict_features(
+    model: nn.Module,
+    inputs: Tensor,
+    statistics: BatchNormStatistics = "running",
+    batch_size: int = 2048,
+) -> Tensor:
+    """h(x) of all inputs, shape (N, d), float32."""
+    with evaluating(model, statistics):
+        features = model.features
+        return torch.cat([features(part).float() for part in _parts(inputs, batch_size)])  # type: ignore[operator]
+
+
+def _parts(inputs: Tensor, batch_size: int) -> Iterator[Tensor]:
+    for start in range(0, len(inputs), batch_size):
+        yield inputs[start : start + batch_size]

@@ -1,0 +1,98 @@
+"""The settings of the three kinds of training, with the paper's defaults for images."""
+
+from dataclasses import dataclass
+
+from fedaux_pl.modules.optimizers import OptimizerName
+
+
+def _check(epochs: int, batch_size: int, smallest: int, lr: float) -> None:
+    if epochs < 0:
+        raise ValueError(f"epochs must be at least 0, but is {epochs}")
+    if batch_size < smallest:
+        raise ValueError(f"batch_size must be at least {smallest}, but is {batch_size}")
+    if not lr > 0:
+        raise ValueError(f"lr must be positive, but is {lr}")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains.
+
+    Args:
+        epochs: E, passes over the client's data in a round.
+        batch_size: Samples of a step.
+        optimizer: ``adam``, ``adamw`` or ``sgd``.
+        lr: The learning rate.
+        momentum: Of sgd alone.
+        weight_decay: At least 0.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    optimizer: OptimizerName = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch_size, 1, self.lr)
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How the server distils its students.
+
+    Args:
+        epochs: Passes over D_distill in a round.
+        batch_size: Samples of a step.
+        optimizer: ``adam``, ``adamw`` or ``sgd``.
+        lr: The learning rate.
+        momentum: Of sgd alone.
+        weight_decay: At least 0.
+    """
+
+    epochs: int = 1
+    batch_size: int = 128
+    optimizer: OptimizerName = "adam"
+    lr: float = 5e-5
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch_size, 1, self.lr)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How h_0 is learned from D_aux by SimCLR.
+
+    Args:
+        epochs: Passes over D_aux.
+        batch_size: Images of a step, each in two views.
+        temperature: Of the NT-Xent loss.
+        optimizer: ``adam``, ``adamw`` or ``sgd``.
+        lr: The learning rate.
+        momentum: Of sgd alone.
+        weight_decay: At least 0.
+        min_scale: The smallest share of an image's area that a crop covers.
+        flip: The probability of mirroring a view.
+        jitter: The probability of changing the colours of a view.
+        strength: How much colours are changed, s in the paper of SimCLR.
+        grayscale: The probability of removing the colours of a view.
+    """
+
+    epochs: int = 100
+    batch_size: int = 512
+    temperature: float = 0.5
+    optimizer: OptimizerName = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    min_scale: float = 0.08
+    flip: float = 0.5
+    jitter: float = 0.8
+    strength: float = 0.5
+    grayscale: float = 0.2
+
+    def __post_init__(self) -> None:
+        _check(self.epochs, self.batch_size, 2, self.lr)

@@ -1,0 +1,503 @@
+"""The federation: Algorithms 1 and 2 of FedAUX (Sattler et al. 2021), driven by one Trainer.
+
+One epoch of the Trainer is one communication round. All randomness is derived from the seed, the
+round, the client and the stage, so that a resumed run, another order of clients or more processes
+change nothing. Work is done on copies and the server's models are replaced last: a run that is
+killed goes on after its last finished round.
+"""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from fedaux_pl.algorithms import Algorithm, Ensemble, Update
+from fedaux_pl.callbacks.progress import find_progress
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine import (
+    Distillation,
+    LocalClients,
+    LocalTraining,
+    Pretraining,
+    StageRunner,
+    evaluating,
+    isolated_rng,
+    predict_features,
+    predict_logits,
+)
+from fedaux_pl.engine.accounting import preparation_bytes, update_bytes
+from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.preparation import Preparation, describe_privacy, extractor, pack, unpack
+from fedaux_pl.engine.resuming import check_same_settings
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional import average_states, derive_seed, sample_clients
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.models import create_model, load_backbone
+from fedaux_pl.modules import ClientModule, DistillationModule, KNNAccuracy, ReleasedHead
+from fedaux_pl.modules.classifier import TrainedPart
+
+_INIT, _SELECT, _DISTILL, _ENSEMBLE = range(20, 24)  # what a seed is for
+
+
+class Federation(pl.LightningModule):
+    """Runs any of the methods, round by round.
+
+    Args:
+        algorithm: The method: FedAvg, FedProx, FedDF, FedBE or FedAUX, each with its options.
+        clients: How many clients train each architecture, e.g. {resnet8: 20}.
+        participation: C, the share of the clients that take part in a round; at least one does.
+        train: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
+        local: How clients train.
+        distillation: How the server distils its students, in the methods that do.
+        pretraining: How h_0 is learned, in the methods that start from it.
+        optimizer_state: ``reset`` starts every optimizer afresh in every round, ``carry`` lets each
+            client's and each student's go on.
+        batchnorm: The statistics that teachers and evaluation use: ``running``, or those of the
+            ``batch`` at hand, as the authors' code does (transductive: a prediction then depends
+            on the other test images of its batch).
+        model_options: Further arguments of ``create_model`` for every architecture, e.g.
+            {width: 0.5}.
+        seed: What all randomness of the run is derived from.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: dict[str, int],
+        participation: float = 0.4,
+        train: TrainedPart = "full",
+        local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
+        distillation: Distillation = Distillation(),  # noqa: B008 - frozen
+        pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
+        optimizer_state: Literal["reset", "carry"] = "reset",
+        batchnorm: BatchNormStatistics = "running",
+        model_options: dict[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if not clients or any(count < 1 for count in clients.values()):
+            raise ValueError(
+                f"clients must name architectures with at least 1 client each, but is {clients}"
+            )
+        sample_clients(1, participation, 0)  # a wrong share fails here
+        for name in clients:
+            create_model(name, 2, **(model_options or {}))  # and a wrong name or option here
+        self.algorithm = algorithm
+        self.clients = clients
+        self.participation = participation
+        self.train_part = train
+        self.local = local
+        self.distillation = distillation
+        self.pretraining = pretraining
+        self.carry = optimizer_state == "carry"
+        self.batchnorm: BatchNormStatistics = batchnorm
+        self.model_options = model_options or {}
+        self.seed = seed
+        self.only_pretrain = False
+        self.architectures = [name for name, count in clients.items() for _ in range(count)]
+        self.students = nn.ModuleDict()
+        self.accuracies = nn.ModuleDict()
+        self.heads: list[ReleasedHead] = []
+        self.scores: dict[str, Tensor] = {}
+        self.history: list[dict[str, float]] = []
+        self.h0: dict[str, dict[str, Tensor]] = {}
+        self._entry: dict[str, float] = {}
+        self._server_optimizers: dict[str, dict[str, Any]] = {}
+        self._client_optimizers: dict[int, dict[str, Any]] = {}
+
+    # --- before the first round ----------------------------------------------------------------
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """Who holds which data."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, FederatedDataModule):
+            raise ConfigurationError(
+                "a federation needs to know who holds which data: give the Trainer a "
+                "FederatedDataModule as datamodule"
+            )
+        return data
+
+    def setup(self, stage: str) -> None:
+        """Creates the server's models, once the data say how many classes there are."""
+        data = self.data
+        if data.num_clients != len(self.architectures):
+            raise ConfigurationError(
+                f"the data are split over {data.num_clients} clients, but the federation has "
+                f"{len(self.architectures)}: {self.clients}"
+            )
+        if self.algorithm.needs_auxiliary and data.auxiliary is None:
+            raise ConfigurationError(
+                f"{self.algorithm.name} needs auxiliary data: set data.auxiliary, or choose FedAvg "
+                "or FedProx with pretrained: false"
+            )
+        if self.students:
+            return
+        for number, name in enumerate(self.clients):
+            with isolated_rng(derive_seed(self.seed, _INIT, number)):
+                self.students[name] = create_model(
+                    name, len(data.classes), in_channels=data.input_shape[0], **self.model_options
+                )
+        for name in (*self.clients, "ensemble"):
+            self.accuracies[name] = MulticlassAccuracy(len(data.classes), average="micro")
+
+    def configure_optimizers(self) -> list[Any]:
+        """None of its own: every stage has one."""
+        return []
+
+    def on_fit_start(self) -> None:
+        """Algorithm 1, and the clients and stages that Algorithm 2 works with."""
+        self.progress = find_progress(self.trainer)
+        self.runner = StageRunner(self.trainer)
+        options = {"num_classes": len(self.data.classes), "train": self.train_part}
+        stages = {name: copy.deepcopy(model) for name, model in self.students.items()}
+        client_options = {**options, **_optimizer(self.local), "mu": self.algorithm.mu}
+        student_options = {**options, **_optimizer(self.distillation)}
+        # Plain dicts: what is in them is no part of the server's state.
+        self.pool = LocalClients(
+            self.data,
+            self.runner,
+            {
+                name: ClientModule(copy.deepcopy(model), **client_options).to(self.device)
+                for name, model in stages.items()
+            },
+            self.architectures,
+            self.local,
+            self._client_optimizers if self.carry else None,
+            self.seed,
+            self.progress,
+        )
+        self.distillers = {
+            name: DistillationModule(model, **student_options).to(self.device)
+            for name, model in stages.items()
+        }
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Algorithm 1: pre-train h_0, let every client release its scoring head, and score."""
+        preparation = Preparation(
+            self.data,
+            self.runner,
+            self.progress,
+            Path(self.trainer.default_root_dir) / "cache",
+            self.pretraining,
+            self.seed,
+        )
+        if self.algorithm.pretrained and not self.h0:
+            self.h0 = {
+                name: preparation.pretrain(name, self.students[name]) for name in self.clients
+            }
+            if not self.history:
+                for name, state in self.h0.items():
+                    load_backbone(self.students[name], state)
+        if self.only_pretrain:
+            self.trainer.should_stop = True
+            self.trainer.fit_loop.max_epochs = 0
+            return
+        scoring = self.algorithm.scoring
+        if scoring is not None:
+            h0 = {name: extractor(self.students[name], self.h0[name]) for name in self.clients}
+            if not self.heads:
+                self.heads = preparation.release_heads(
+                    self.pool, scoring, h0, self.algorithm.secret_noise
+                )
+            for part in ("distill", "test"):
+                self.scores[part] = preparation.score(
+                    self.heads, h0, self.architectures, self._inputs(part)
+                )
+        self._announce("on_federation_prepared")
+
+    # --- a round -------------------------------------------------------------------------------
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Algorithm 2: one communication round."""
+        round_ = self.current_epoch + 1
+        self._entry = {"round": round_}
+        selected = sample_clients(
+            len(self.architectures), self.participation, derive_seed(self.seed, _SELECT, round_)
+        )
+        with self._timed("clients"):
+            updates = self.pool.train(round_, selected, self._states())
+        averages = self._average(updates)
+        with self._timed("evaluation"):
+            self._evaluate_averages(averages)
+        with self._timed("teachers"):
+            targets = self._teach(round_, updates, averages)
+        with self._timed("distillation"):
+            states = averages if targets is None else self._distill(round_, averages, targets)
+        self._account(updates)
+        for name, state in states.items():
+            self.students[name].load_state_dict(state)
+        self._count_round()
+
+    def _inputs(self, part: str) -> Tensor:
+        return self.data.distill_inputs if part == "distill" else self.data.test_examples.inputs
+
+    def _states(self) -> dict[str, dict[str, Tensor]]:
+        return {name: model.state_dict() for name, model in self.students.items()}
+
+    def _average(self, updates: Sequence[Update]) -> dict[str, State]:
+        """theta^P by |D_i| within each architecture; one without a client keeps its model."""
+        averages: dict[str, State] = dict(self._states())
+        for name in self.clients:
+            own = [update for update in updates if update.architecture == name]
+            if own:
+                averages[name] = average_states([u.state for u in own], [u.size for u in own])
+        losses = [update.loss for update in updates]
+        self._entry |= {
+            "client_loss/mean": sum(losses) / len(losses),
+            "client_loss/min": min(losses),
+            "client_loss/max": max(losses),
+        }
+        return averages
+
+    def _teach(
+        self, round_: int, updates: Sequence[Update], averages: Mapping[str, State]
+    ) -> Tensor | None:
+        """The soft labels of this round's clients on D_distill, and how good they are."""
+        if not self.algorithm.distills:
+            return None
+        with self.progress.stage("teachers", len(updates), "client") as stage:
+            ensemble = self._ensemble(round_, updates, averages, "distill")
+            targets = self.algorithm.soft_labels(
+                dataclasses.replace(
+                    ensemble, predict=_counting(ensemble.predict, lambda: stage.update(1))
+                )
+            )
+        test = self.data.test_examples
+        votes: list[Tensor] = []
+        ensemble = self._ensemble(round_, updates, averages, "test")
+        on_test = self.algorithm.soft_labels(
+            dataclasses.replace(ensemble, predict=_watching(ensemble.predict, votes))
+        )
+        assert on_test is not None  # noqa: S101 - a method that distils has soft labels
+        said = on_test.argmax(dim=1)
+        self._entry["teachers/accuracy"] = _mean(said == test.targets)
+        self._entry["teachers/agreement"] = _mean(torch.stack(votes) == said)
+        if self.scores:
+            share = self.scores["distill"][[update.client for update in updates]]
+            share = share / share.sum(dim=0)
+            self._entry["certainty/effective_teachers"] = float(
+                (1 / share.square().sum(dim=0)).mean()
+            )
+        return targets
+
+    def _ensemble(
+        self, round_: int, updates: Sequence[Update], averages: Mapping[str, State], part: str
+    ) -> Ensemble:
+        inputs = self._inputs(part)
+
+        def predict(architecture: str, state: State) -> Tensor:
+            model = self.pool.modules[architecture].model
+            model.load_state_dict(state)
+            return predict_logits(model, inputs, self.batchnorm)
+
+        buffers = {
+            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            for name, model in self.students.items()
+        }
+        seed = derive_seed(self.seed, _ENSEMBLE, round_)
+        return Ensemble(updates, averages, predict, self.scores.get(part), buffers, seed)
+
+    def _distill(
+        self, round_: int, averages: Mapping[str, State], targets: Tensor
+    ) -> dict[str, State]:
+        """Every architecture's student, from the average, on the same soft labels."""
+        states: dict[str, State] = {}
+        total = self.distillation.epochs * len(self.clients)
+        with self.progress.stage("distillation", total, "epoch") as stage:
+            for number, (name, average) in enumerate(averages.items()):
+                module = self.distillers[name]
+                module.model.load_state_dict(average)
+                result = self.runner.run(
+                    module,
+                    self.data.distill_batches(targets, self.distillation.batch_size, seed=round_),
+                    self.distillation.epochs,
+                    derive_seed(self.seed, _DISTILL, round_, number),
+                    self._server_optimizers.get(name),
+                    on_epoch=lambda loss: stage.update(1, loss=loss),
+                )
+                if self.carry:
+                    self._server_optimizers[name] = result.optimizer_state
+                states[name] = {k: v.detach().clone() for k, v in module.model.state_dict().items()}
+                self._entry[f"distillation_loss/{name}"] = result.loss
+        return states
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._entry[f"seconds/{stage}"] = time.perf_counter() - start
+
+    def _account(self, updates: Sequence[Update]) -> None:
+        """Bytes of this round and of all so far, the preparation included."""
+        sent = update_bytes(updates, head_only=self.train_part == "head")
+        if self.history:
+            up, down = (self.history[-1][f"bytes/{way}_total"] for way in ("up", "down"))
+        else:
+            negatives = len(self.data.negative_inputs) if self.heads else 0
+            up, down = preparation_bytes(self.architectures, self.h0, self.heads, negatives)
+        self._entry |= {
+            "bytes/up": sent,
+            "bytes/down": sent,
+            "bytes/up_total": up + sent,
+            "bytes/down_total": down + sent,
+        }
+
+    def _count_round(self) -> None:
+        """Advances ``global_step``, without which no checkpoint would be written."""
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
+
+    # --- evaluation ----------------------------------------------------------------------------
+
+    def _evaluate_averages(self, averages: Mapping[str, State]) -> None:
+        test = self.data.test_examples
+        for name, state in averages.items():
+            model = self.pool.modules[name].model
+            model.load_state_dict(state)
+            said = predict_logits(model, test.inputs, self.batchnorm).argmax(dim=1)
+            self._entry[f"averaged_accuracy/{name}"] = _mean(said == test.targets)
+
+    def knn_accuracy(self) -> dict[str, float]:
+        """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.
+
+        It uses the labels of all clients, which no server has.
+        """
+        result = {}
+        for name, state in self.h0.items():
+            model = extractor(self.students[name], state)
+            metric = KNNAccuracy().to(self.device)
+            for index in range(len(self.architectures)):
+                own = self.data.client(index)
+                metric.update(predict_features(model, own.inputs), own.targets, query=False)
+            test = self.data.test_examples
+            metric.update(predict_features(model, test.inputs), test.targets, query=True)
+            result[name] = float(metric.compute())
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class probabilities of the ensemble of all students, shape (N, C)."""
+        logits = [model(x).float() for model in self.students.values()]
+        return torch.stack(logits).mean(dim=0).softmax(dim=-1)
+
+    def _evaluate(self, batch: Sequence[Tensor]) -> None:
+        x, labels = batch[0], batch[1]
+        logits = {}
+        for name, model in self.students.items():
+            with evaluating(model, self.batchnorm):
+                logits[name] = model(x).float()
+        logits["ensemble"] = torch.stack(list(logits.values())).mean(dim=0)
+        for name, values in logits.items():
+            metric = cast(MulticlassAccuracy, self.accuracies[name])
+            metric.update(values, labels)
+            key = "accuracy" if name == "ensemble" else f"accuracy/{name}"
+            self.log(key, metric, logger=False, on_step=False, on_epoch=True)
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Accuracy of each student and of their ensemble."""
+        self._evaluate(batch)
+
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Accuracy of each student and of their ensemble."""
+        self._evaluate(batch)
+
+    def on_train_epoch_end(self) -> None:
+        """The round is over: what it measured becomes history."""
+        for key, value in self.trainer.callback_metrics.items():
+            if key.startswith("accuracy"):
+                self._entry[key] = float(value)
+        self.history.append(self._entry)
+        self._announce("on_round_end")
+
+    def _announce(self, hook: str) -> None:
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            getattr(callback, hook, lambda *_: None)(self.trainer, self)
+
+    # --- what the run promises -----------------------------------------------------------------
+
+    def privacy(self) -> list[str]:
+        """What was released under which guarantee, and what was not, a sentence each."""
+        return describe_privacy(self.heads)
+
+    def settings(self) -> dict[str, Any]:
+        """All that determines the result, as plain values: what a resumed run must share."""
+        return {
+            "algorithm": self.algorithm.settings(),
+            "clients": dict(self.clients),
+            "participation": self.participation,
+            "train": self.train_part,
+            "local": dataclasses.asdict(self.local),
+            "distillation": dataclasses.asdict(self.distillation),
+            "pretraining": dataclasses.asdict(self.pretraining),
+            "optimizer_state": "carry" if self.carry else "reset",
+            "batchnorm": self.batchnorm,
+            "model_options": dict(self.model_options),
+            "seed": self.seed,
+            "data": self.data.settings(),
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps, beside the students, all that the next round needs."""
+        checkpoint["federation"] = {
+            "settings": self.settings(),
+            "classes": list(self.data.classes),
+            "input_shape": list(self.data.input_shape),
+            "history": self.history,
+            "h0": self.h0 if self.heads else {},
+            "heads": pack(self.heads) if self.heads else {},
+            "server_optimizers": self._server_optimizers,
+            "client_optimizers": self._client_optimizers,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restores it, unless the run that asks for it is another one."""
+        kept = checkpoint["federation"]
+        check_same_settings(kept["settings"], self.settings())
+        self.history = kept["history"]
+        self.h0 = kept["h0"]
+        if kept["heads"] and self.algorithm.scoring is not None:
+            self.heads = unpack(kept["heads"], self.algorithm.scoring)
+        self._server_optimizers = kept["server_optimizers"]
+        self._client_optimizers = kept["client_optimizers"]
+
+
+def _optimizer(settings: LocalTraining | Distillation) -> dict[str, Any]:
+    names = ("optimizer", "lr", "momentum", "weight_decay")
+    return {name: getattr(settings, name) for name in names}
+
+
+def _mean(hits: Tensor) -> float:
+    return float(hits.float().mean())
+
+
+def _counting(predict: Any, count: Any) -> Any:
+    """The same predictions, reporting each."""
+
+    def counted(architecture: str, state: State) -> Tensor:
+        logits: Tensor = predict(architecture, state)
+        count()
+        return logits
+
+    return counted
+
+
+def _watching(predict: Any, votes: list[Tensor]) -> Any:
+    """The same predictions, with the class that each member votes for kept."""
+
+    def watched(architecture: str, state: State) -> Tensor:
+        logits: Tensor = predict(architecture, state)
+        votes.append(logits.argmax(dim=1))
+        return logits
+
+    return watched

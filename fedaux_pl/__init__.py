@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from fedaux_pl._version import __version__
 
 if TYPE_CHECKING:
+    from fedaux_pl.algorithms import Algorithm as Algorithm
+    from fedaux_pl.algorithms import FedAUX as FedAUX
+    from fedaux_pl.algorithms import FedAvg as FedAvg
+    from fedaux_pl.algorithms import FedBE as FedBE
+    from fedaux_pl.algorithms import FedDF as FedDF
+    from fedaux_pl.algorithms import FedProx as FedProx
     from fedaux_pl.data import AuxiliaryDataModule as AuxiliaryDataModule
     from fedaux_pl.data import FederatedDataModule as FederatedDataModule
+    from fedaux_pl.federation import Federation as Federation
     from fedaux_pl.models import create_model as create_model
     from fedaux_pl.models import load_backbone as load_backbone
     from fedaux_pl.modules import ClientModule as ClientModule
@@ -20,10 +27,17 @@ if TYPE_CHECKING:
     from fedaux_pl.modules import SimCLR as SimCLR
 
 _HOMES = {
+    "Algorithm": "fedaux_pl.algorithms",
     "AuxiliaryDataModule": "fedaux_pl.data",
     "ClientModule": "fedaux_pl.modules",
     "DistillationModule": "fedaux_pl.modules",
+    "FedAUX": "fedaux_pl.algorithms",
+    "FedAvg": "fedaux_pl.algorithms",
+    "FedBE": "fedaux_pl.algorithms",
+    "FedDF": "fedaux_pl.algorithms",
+    "FedProx": "fedaux_pl.algorithms",
     "FederatedDataModule": "fedaux_pl.data",
+    "Federation": "fedaux_pl.federation",
     "ScoringHead": "fedaux_pl.modules",
     "SimCLR": "fedaux_pl.modules",
     "create_model": "fedaux_pl.models",

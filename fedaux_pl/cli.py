@@ -46,6 +46,7 @@ The options people set:
   --ckpt_path last                     go on with the newest run, or a path
 
 More:
+  fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
   fedaux-pl fit --model.help                       all options of the federation
   fedaux-pl fit --model.algorithm.help FedAUX      those of one method
   fedaux-pl fit --data.auxiliary.help ImageFolder  those of one data source
@@ -83,7 +84,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
     try:
         getattr(commands, verb)(rest)
-    except (FedauxError, FloatingPointError) as error:
+    except (FedauxError, FloatingPointError, OSError) as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
     return 0

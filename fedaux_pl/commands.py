@@ -1,5 +1,6 @@
 """What the verbs of the command line do."""
 
+import logging
 import re
 import sys
 import warnings
@@ -10,33 +11,55 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 
-from fedaux_pl import algorithms
+from fedaux_pl import algorithms, prediction
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import FederatedDataModule, sources
 from fedaux_pl.engine import AtomicCheckpointIO
+from fedaux_pl.engine.resuming import find_checkpoint, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
-from fedaux_pl.prediction import predict as predict
+from fedaux_pl.messages import clarify
 
 _KNOWN = {
     "model.algorithm": sorted(set(algorithms.__all__) - {"Algorithm", "Ensemble", "Update"}),
     "data.private": sorted(sources.__all__),
     "data.auxiliary": sorted(sources.__all__),
 }
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+# What a value must be, where the type does not say it.
+_MEANT = {
+    "model.clients": "architectures with their numbers of clients, like {resnet8: 20}",
+    "seed_everything": "an integer",
+    "trainer.precision": f"one of {', '.join(_PRECISIONS)}",
+}
 
 
 class _Parser(LightningArgumentParser):
-    """Says what is wrong with a command line without a page of usage before it."""
+    """Says what is wrong without a page of usage, and answers --model.help and --data.help."""
+
+    def parse_args(self, *args: Any, **options: Any) -> Any:
+        """Parses, unless the options of one part are asked for: the Trainer's are very many."""
+        for part in ("model", "data"):
+            if args and args[0] is not None and f"--{part}.help" in args[0]:
+                sections = self.format_help().split("\n\n")
+                of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
+                print("\n\n".join(section for section in sections if of_part.search(section)))
+                self.exit()
+        return super().parse_args(*args, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        for key, names in _KNOWN.items():
-            if key in message and "import path" in message:
-                message = f"{key} must be one of {', '.join(names)}.\n{message.strip()}"
-        print(f"{self.prog}: error: {message}\n({self.prog} --help lists options)", file=sys.stderr)
+        if not self.exit_on_error:  # the parser of a class within, whose parent goes on from here
+            super().error(message, ex)
+        print(
+            f"{self.prog}: error: {clarify(message, self.prog, _KNOWN, _MEANT)}\n"
+            f"(fedaux-pl --help shows the usual options, {self.prog} --help all)",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from ex
 
 
@@ -59,6 +82,11 @@ class FederationCLI(LightningCLI):
         """Finds the checkpoint, whose run's folder the Trainer then goes on writing to."""
         settings = self.config.trainer
         self.checkpoint = find_checkpoint(self.config.ckpt_path, Path(settings.default_root_dir))
+        if self.checkpoint is not None:
+            load_checkpoint(self.checkpoint)  # a file of another kind fails here
+            # It is the folder that the run goes on in, or one that was moved: both are as meant.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
+            warnings.filterwarnings("ignore", message="The dirpath has changed")
         callbacks: list[Callback] = [FederationReport()]
         if settings.enable_progress_bar is not False:
             callbacks.append(FederationProgress())
@@ -91,8 +119,32 @@ class FederationCLI(LightningCLI):
         """Reports a setting that a class refuses as a mistake of the command line."""
         try:
             super().instantiate_classes()
-        except (ValueError, TypeError, MisconfigurationException) as error:
+            _check_trainer(self.trainer)
+        except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
             self.parser.error(str(error))
+
+
+def _check_trainer(trainer: pl.Trainer) -> None:
+    """Refuses what a Trainer offers and a federation cannot do, before it has begun."""
+    if trainer.precision not in _PRECISIONS:
+        raise ValueError(
+            f"trainer.precision must be one of {', '.join(_PRECISIONS)}, but is {trainer.precision}"
+        )
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+        raise ValueError(
+            "trainer.strategy must be auto, a federation's models are small enough for one device, "
+            f"but is {type(trainer.strategy).__name__}"
+        )
+    if trainer.world_size > 1:
+        raise ValueError(
+            f"a federation runs in one process, but trainer.devices and trainer.num_nodes ask for "
+            f"{trainer.world_size}: set both to 1"
+        )
+    if trainer.gradient_clip_val is not None or trainer.accumulate_grad_batches != 1:
+        raise ValueError(
+            "trainer.gradient_clip_val and trainer.accumulate_grad_batches do not reach the "
+            "clients' training: leave them out"
+        )
 
 
 def parse(verb: str, args: Sequence[str]) -> FederationCLI:
@@ -104,6 +156,9 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
     """
     # Meant for those who pass arguments by mistake; here the verb in front is why.
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+    # What Lightning and torch say about each other and about a product, at every start.
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_no_tip)
     return FederationCLI(
         Federation,
         FederatedDataModule,
@@ -113,6 +168,7 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
         seed_everything_default=0,
         trainer_defaults={
             "default_root_dir": "logs",
+            "devices": 1,
             "max_epochs": 100,
             "num_sanity_val_steps": 0,
             "log_every_n_steps": 1,
@@ -120,6 +176,8 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
         },
         parser_class=_Parser,
         parser_kwargs={"prog": f"fedaux-pl {verb}"},
+        # Measuring a run leaves the configuration that made it alone.
+        save_config_callback=SaveConfigCallback if verb in ("fit", "pretrain") else None,
         save_config_kwargs={"overwrite": True},
     )
 
@@ -130,12 +188,11 @@ def fit(args: Sequence[str]) -> FederationCLI:
     _guarded(cli, cli.trainer.fit)
     federation = cli.model
     if cli.trainer.is_global_zero and federation.history and not cli.trainer.interrupted:
-        last = federation.history[-1]
-        best = max(entry.get("accuracy", 0.0) for entry in federation.history)
-        print(
-            f"{federation.algorithm.name} after {last['round']:.0f} rounds: accuracy "
-            f"{last.get('accuracy', float('nan')):.1%} (best {best:.1%})"
-        )
+        measured = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
+        outcome = "accuracy not measured"
+        if measured:
+            outcome = f"accuracy {measured[-1]:.1%} (best {max(measured):.1%})"
+        print(f"{federation.algorithm.name} after {_rounds(len(federation.history))}: {outcome}")
         print(f"Results and checkpoint: {cli.trainer.log_dir or cli.trainer.default_root_dir}")
         print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
     return cli
@@ -158,6 +215,13 @@ def _measure(verb: str, args: Sequence[str]) -> FederationCLI:
             f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
         )
     _guarded(cli, getattr(cli.trainer, verb))
+    if cli.trainer.is_global_zero:
+        rounds, measured = len(cli.model.history), cli.trainer.callback_metrics
+        each = [f"{name} {float(measured[f'accuracy/{name}']):.2%}" for name in cli.model.clients]
+        print(
+            f"{cli.model.algorithm.name} after {_rounds(rounds)}: accuracy "
+            f"{float(measured['accuracy']):.2%}" + (f" ({', '.join(each)})" if each[1:] else "")
+        )
     return cli
 
 
@@ -172,10 +236,25 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
     cli.model.only_pretrain = True
     _guarded(cli, cli.trainer.fit)
     if cli.trainer.is_global_zero:
-        for name, accuracy in cli.model.knn_accuracy().items():
+        for name, accuracy in cli.model.h0_accuracy.items():
             print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
         print(f"Kept in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
     return cli
+
+
+def predict(args: Sequence[str]) -> Path:
+    """Writes class probabilities for a folder or an npz file of images."""
+    parser = _Parser(prog="fedaux-pl predict", description=str(predict.__doc__))
+    add = parser.add_argument
+    add("--ckpt_path", type=str, required=True, help="A checkpoint; 'last' for the newest.")
+    add("--root", type=Path, default=Path("logs"), help="Where 'last' is looked for.")
+    add("--images", type=Path, required=True, help="A folder, or an npz file.")
+    add("--key", type=str, default="train_x", help="The array of an npz file.")
+    add("--output", type=Path, default=Path("predictions.csv"), help="A csv file.")
+    options = parser.parse_args(list(args))
+    checkpoint = find_checkpoint(options.ckpt_path, options.root)
+    assert checkpoint is not None  # noqa: S101 - it is only where there is no ckpt_path
+    return prediction.predict(checkpoint, options.images, options.output, options.key)
 
 
 def _guarded(cli: FederationCLI, run: Any) -> None:
@@ -184,24 +263,10 @@ def _guarded(cli: FederationCLI, run: Any) -> None:
         run(cli.model, datamodule=cli.datamodule, ckpt_path=cli.checkpoint, weights_only=True)
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
-
-
-def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
-    """The path of a checkpoint, or of the newest one below ``root`` for 'last'."""
-    if ckpt_path is None:
-        return None
-    if ckpt_path != "last":
-        path = Path(ckpt_path)
-        if not path.is_file():
-            raise ConfigurationError(f"there is no checkpoint at {path.absolute()}")
-        return path
-    found = sorted(root.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise ConfigurationError(
-            f"there is no last.ckpt below {root.absolute()} to go on from: give its path, or leave "
-            "ckpt_path out to start anew"
-        )
-    return found[-1]
+    except ValueError as error:
+        if cli.model._entry:  # in a round, where a wrong setting is no longer the likely reason
+            raise
+        raise ConfigurationError(str(error)) from error  # a setting that only the data refuse
 
 
 def _version_of(checkpoint: Path | None, root: Path) -> int | None:
@@ -210,6 +275,14 @@ def _version_of(checkpoint: Path | None, root: Path) -> int | None:
         return None
     match = re.search(r"version_(\d+)", str(checkpoint.absolute().relative_to(root.absolute())))
     return int(match[1]) if match else None
+
+
+def _no_tip(record: logging.LogRecord) -> bool:
+    return "Tip:" not in record.getMessage()
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'' if count == 1 else 's'}"
 
 
 def _count(clients: dict[str, int]) -> int:

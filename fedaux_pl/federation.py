@@ -103,6 +103,7 @@ class Federation(pl.LightningModule):
         self.model_options = model_options or {}
         self.seed = seed
         self.only_pretrain = False
+        self.h0_accuracy: dict[str, float] = {}
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.students = nn.ModuleDict()
         self.accuracies = nn.ModuleDict()
@@ -200,15 +201,15 @@ class Federation(pl.LightningModule):
                 for name, state in self.h0.items():
                     load_backbone(self.students[name], state)
         if self.only_pretrain:
-            self.trainer.should_stop = True
-            self.trainer.fit_loop.max_epochs = 0
+            self.h0_accuracy = self._knn_accuracy()
+            self.trainer.fit_loop.max_epochs = 0  # no rounds
             return
         scoring = self.algorithm.scoring
         if scoring is not None:
             h0 = {name: extractor(self.students[name], self.h0[name]) for name in self.clients}
             if not self.heads:
                 self.heads = preparation.release_heads(
-                    self.pool, scoring, h0, self.algorithm.secret_noise
+                    self.pool, scoring, h0, self.architectures, self.algorithm.secret_noise
                 )
             for part in ("distill", "test"):
                 self.scores[part] = preparation.score(
@@ -225,19 +226,33 @@ class Federation(pl.LightningModule):
         selected = sample_clients(
             len(self.architectures), self.participation, derive_seed(self.seed, _SELECT, round_)
         )
-        with self._timed("clients"):
-            updates = self.pool.train(round_, selected, self._states())
-        averages = self._average(updates)
-        with self._timed("evaluation"):
-            self._evaluate_averages(averages)
-        with self._timed("teachers"):
-            targets = self._teach(round_, updates, averages)
-        with self._timed("distillation"):
-            states = averages if targets is None else self._distill(round_, averages, targets)
-        self._account(updates)
+        with self._all_or_nothing():
+            with self._timed("clients"):
+                updates = self.pool.train(round_, selected, self._states())
+            averages = self._average(updates)
+            with self._timed("evaluation"):
+                self._evaluate_averages(averages)
+            with self._timed("teachers"):
+                targets = self._teach(round_, updates, averages)
+            with self._timed("distillation"):
+                states = averages if targets is None else self._distill(round_, averages, targets)
+            self._account(updates)
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Gives carried optimizers back as they were if the round fails."""
+        clients, server = dict(self._client_optimizers), dict(self._server_optimizers)
+        try:
+            yield
+        except BaseException:
+            # in place: the pool holds the first one too
+            self._client_optimizers.clear()
+            self._client_optimizers.update(clients)
+            self._server_optimizers = server
+            raise
 
     def _inputs(self, part: str) -> Tensor:
         return self.data.distill_inputs if part == "distill" else self.data.test_examples.inputs
@@ -251,7 +266,10 @@ class Federation(pl.LightningModule):
         for name in self.clients:
             own = [update for update in updates if update.architecture == name]
             if own:
-                averages[name] = average_states([u.state for u in own], [u.size for u in own])
+                average = average_states([u.state for u in own], [u.size for u in own])
+                if self.train_part == "head":  # h is the same everywhere, but for rounding
+                    average = {k: v for k, v in average.items() if k.startswith("head.")}
+                averages[name] = {**averages[name], **average}
         losses = [update.loss for update in updates]
         self._entry |= {
             "client_loss/mean": sum(losses) / len(losses),
@@ -369,7 +387,7 @@ class Federation(pl.LightningModule):
             said = predict_logits(model, test.inputs, self.batchnorm).argmax(dim=1)
             self._entry[f"averaged_accuracy/{name}"] = _mean(said == test.targets)
 
-    def knn_accuracy(self) -> dict[str, float]:
+    def _knn_accuracy(self) -> dict[str, float]:
         """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.
 
         It uses the labels of all clients, which no server has.
@@ -408,15 +426,18 @@ class Federation(pl.LightningModule):
         """Accuracy of each student and of their ensemble."""
         self._evaluate(batch)
 
+    def on_validation_epoch_end(self) -> None:
+        """Takes down the accuracies; a round without validation has none."""
+        for name, metric in self.accuracies.items():
+            value = float(cast(MulticlassAccuracy, metric).compute())
+            self._entry["accuracy" if name == "ensemble" else f"accuracy/{name}"] = value
+
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Accuracy of each student and of their ensemble."""
         self._evaluate(batch)
 
     def on_train_epoch_end(self) -> None:
         """The round is over: what it measured becomes history."""
-        for key, value in self.trainer.callback_metrics.items():
-            if key.startswith("accuracy"):
-                self._entry[key] = float(value)
         self.history.append(self._entry)
         self._announce("on_round_end")
 
@@ -454,7 +475,9 @@ class Federation(pl.LightningModule):
             "classes": list(self.data.classes),
             "input_shape": list(self.data.input_shape),
             "history": self.history,
-            "h0": self.h0 if self.heads else {},
+            # not yet history where the checkpoint is written after validation
+            "round": self._entry,
+            "h0": self.h0,
             "heads": pack(self.heads) if self.heads else {},
             "server_optimizers": self._server_optimizers,
             "client_optimizers": self._client_optimizers,
@@ -465,6 +488,7 @@ class Federation(pl.LightningModule):
         kept = checkpoint["federation"]
         check_same_settings(kept["settings"], self.settings())
         self.history = kept["history"]
+        self._entry = kept["round"]
         self.h0 = kept["h0"]
         if kept["heads"] and self.algorithm.scoring is not None:
             self.heads = unpack(kept["heads"], self.algorithm.scoring)

@@ -1,50 +1,38 @@
 """`fedaux-pl predict`: what the students of a run say about other images."""
 
 import csv
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from fedaux_pl.data import ImageFolder, NpzImages
 from fedaux_pl.engine import predict_logits
-from fedaux_pl.errors import ConfigurationError, DataError
+from fedaux_pl.engine.resuming import load_checkpoint
+from fedaux_pl.errors import DataError, DataNotFoundError
 from fedaux_pl.models import create_model
 
 
-def predict(args: Sequence[str]) -> Path:
+def predict(checkpoint: Path, images: Path, output: Path, key: str = "train_x") -> Path:
     """Writes class probabilities for a folder or an npz file of images.
 
     Args:
-        args: The command line after the verb.
+        checkpoint: The checkpoint of a run.
+        images: A folder of image files, or an npz file.
+        output: The csv file to write.
+        key: The name of the array in the npz file.
 
     Returns:
         The path of the table.
     """
-    parser = ArgumentParser(prog="fedaux-pl predict", description=predict.__doc__)
-    parser.add_argument("--ckpt_path", type=str, required=True, help="The checkpoint of a run.")
-    parser.add_argument("--images", type=Path, required=True, help="A folder, or an npz file.")
-    parser.add_argument("--key", type=str, default="train_x", help="The array of an npz file.")
-    parser.add_argument("--output", type=Path, default=Path("predictions.csv"), help="A csv file.")
-    options = parser.parse_args(list(args))
-    kept = load_run(Path(options.ckpt_path))
-    inputs, names = read_images(options.images, options.key, kept["federation"]["input_shape"])
-    write_table(options.output, names, probabilities(kept, inputs), kept["federation"]["classes"])
-    print(f"{len(names)} images: {options.output}")
-    return Path(options.output)
-
-
-def load_run(path: Path) -> dict[str, Any]:
-    """A checkpoint of a federation."""
-    if not path.is_file():
-        raise ConfigurationError(f"there is no checkpoint at {path.absolute()}")
-    checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    if "federation" not in checkpoint:
-        raise ConfigurationError(f"{path} is no checkpoint of a federation")
-    return checkpoint
+    kept = load_checkpoint(checkpoint)
+    inputs, names = read_images(images, key, kept["federation"]["input_shape"])
+    write_table(output, names, probabilities(kept, inputs), kept["federation"]["classes"])
+    print(f"{len(names)} images: {output}")
+    return output
 
 
 def read_images(path: Path, key: str, shape: Sequence[int]) -> tuple[Tensor, list[str]]:
@@ -53,8 +41,13 @@ def read_images(path: Path, key: str, shape: Sequence[int]) -> tuple[Tensor, lis
     if path.is_dir():
         if height != width:
             raise DataError(f"a folder is read as square images, but the run has {height}x{width}")
-        source = ImageFolder(path, size=height, channels=1 if channels == 1 else 3)
-        return source.auxiliary(), [str(file) for file in source.files()]
+        with tempfile.TemporaryDirectory() as scratch:  # nothing is kept in a folder of others
+            source = ImageFolder(path, height, 1 if channels == 1 else 3, cache_dir=scratch)
+            return source.auxiliary(), [str(file) for file in source.files()]
+    if not path.exists():
+        raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
+    if path.suffix != ".npz":
+        raise DataError(f"images must be a folder of image files or an npz file, but are {path}")
     inputs = NpzImages(path, images=key).auxiliary()
     if tuple(inputs.shape[1:]) != tuple(shape):
         raise DataError(

@@ -538,7 +538,7 @@ def _heat_map(axes: "Axes", means: Floats, main: Integers) -> None:
     shades = colormaps["RdBu_r"](np.linspace(0.1, 0.9, 256))
     colours = LinearSegmentedColormap.from_list("weight", shades).with_extremes(bad=_NO_DATA)
     # Never narrower than half to twice: pale colours shall mean that the scores say little.
-    span = 2.0 ** _clip(math.ceil(math.log2(np.nanmax(means))), 1, 4)
+    span = 2.0 ** _clip(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
     image = axes.imshow(
         np.ma.masked_invalid(means),
         cmap=colours,

@@ -14,8 +14,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 INTERVAL = 0.2
 """Seconds between two drawings of a stage: anything faster is flicker."""
 
-WIDE = 100
-"""Columns of a terminal on which there is room for the rate."""
+WIDE = 96
+"""Columns from which on a bar has room for the rate too."""
 
 LONG_STAGE = 10.0
 """Seconds from which on a stage is worth a line where there is no terminal."""
@@ -139,7 +139,6 @@ class FederationProgress(ProgressBar):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Starts afresh, whatever an earlier run or the process this one is a fork of left."""
-        self._close()
         self._forget()
         super().setup(trainer, pl_module, stage)
 
@@ -163,8 +162,7 @@ class FederationProgress(ProgressBar):
         if trainer.sanity_checking or self.metric not in trainer.callback_metrics:
             return
         value = 100 * float(trainer.callback_metrics[self.metric])
-        if value > self._best:  # not max(), which NaN may win
-            self._best = value
+        self._best = max(self._best, value)  # in this order NaN never wins
         self._note = f"{self.metric} {value:.1f} %"
         if self._rounds is not None:
             self._rounds.set_postfix_str(f"{self._note} (best {self._best:.1f} %)")

@@ -20,7 +20,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Saves to a temporary file in the same folder, flushes it to the disk and renames it."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+        # always the same name: what a killed process leaves is overwritten by the next
+        scratch = target.with_name(f".{target.name}.part")
         try:
             with scratch.open("wb") as file:
                 torch.save(checkpoint, file)

@@ -15,6 +15,7 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.cache import cached, tensor_digest
 from fedaux_pl.engine.clients import ClientPool
 from fedaux_pl.engine.inference import predict_features
+from fedaux_pl.engine.randomness import isolated_rng
 from fedaux_pl.engine.settings import Pretraining
 from fedaux_pl.engine.stage import StageRunner
 from fedaux_pl.functional import derive_seed
@@ -60,7 +61,8 @@ class Preparation:
         options = dataclasses.asdict(self.settings)
         epochs, batch_size = options.pop("epochs"), options.pop("batch_size")
         seed = derive_seed(self.seed, _PRETRAIN)
-        module = SimCLR(copy.deepcopy(model), **options)
+        with isolated_rng(derive_seed(self.seed, _PRETRAIN, 0)):  # the projection head is drawn
+            module = SimCLR(copy.deepcopy(model), **options)
         batches = self.data.pretrain_batches(batch_size, seed=seed)
         with self.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
             self.runner.run(
@@ -69,7 +71,12 @@ class Preparation:
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 
     def release_heads(
-        self, pool: ClientPool, scoring: Scoring, h0: Mapping[str, nn.Module], secret: bool
+        self,
+        pool: ClientPool,
+        scoring: Scoring,
+        h0: Mapping[str, nn.Module],
+        architectures: Sequence[str],
+        secret: bool,
     ) -> list[ReleasedHead]:
         """P2 and P3 at the clients, or what they released before: asking again would cost again."""
         weights = [tensor for model in h0.values() for tensor in model.state_dict().values()]
@@ -77,6 +84,7 @@ class Preparation:
             "kind": "scoring-heads",
             "scoring": json.dumps(dataclasses.asdict(scoring), sort_keys=True),
             "secret": int(secret),
+            "architectures": " ".join(architectures),
             "h0": tensor_digest(*weights),
             "data": json.dumps(self.data.settings(), sort_keys=True),
             "seed": self.seed,

@@ -1,5 +1,6 @@
 """One stage of training inside a round, under the precision and the device of the outer Trainer."""
 
+import copy
 import math
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ class StageRunner:
                 f"run as a stage, but returned {type(optimizer).__name__}"
             )
         if optimizer_state is not None:
-            optimizer.load_state_dict(optimizer_state)
+            # A copy: the optimizer would work on the tensors that it is given.
+            optimizer.load_state_dict(copy.deepcopy(optimizer_state))
         module.train()
         loss, steps = math.nan, 0
         with isolated_rng(seed), torch.enable_grad():

@@ -168,11 +168,15 @@ def test_a_nested_stage_is_a_note_on_the_outer_bar(terminal):
         last = terminal.drawn()[-1]
         clients.update(1)
         after = terminal.drawn()[-1]
+        with callback.stage("batch") as batches:
+            batches.update(4)
+            again = terminal.drawn()[-1]
     assert "| 1/3 [" in drawn
     assert drawn.endswith("loss 0.25, batch 12/50, loss 1.5]")
     assert last.endswith("loss 0.25, batch 13/50]")
     assert "| 2/3 [" in after
     assert "batch" not in after
+    assert again.endswith("batch 4]")
     assert "deeper" not in terminal.getvalue()
     assert terminal.screen() == [""]
 
@@ -188,6 +192,31 @@ def test_preparation_is_not_time_per_round(terminal, monkeypatch):
     )
     trainer_of(callback, max_epochs=2).fit(Federation())
     assert began[0] < 0.05
+
+
+def test_the_clock_of_the_rounds_moves_with_a_stage(terminal, monkeypatch):
+    drawn = []
+
+    def work(self, *_):
+        with find_progress(self.trainer).stage("stage", total=2) as stage:
+            before = len(rounds_of(terminal))
+            stage.update()
+            drawn.append(len(rounds_of(terminal)) - before)
+
+    monkeypatch.setattr(Federation, "on_train_start", work)
+    monkeypatch.setattr(Federation, "training_step", work)
+    trainer_of(FederationProgress(), max_epochs=2).fit(Federation())
+    assert drawn == [0, 1, 1]  # but not in the preparation
+
+
+def test_what_is_logged_after_the_last_round_has_its_own_line(terminal, monkeypatch):
+    lines = []
+    monkeypatch.setattr(
+        Federation, "on_train_epoch_end", lambda self: lines.append(terminal.screen()[-1])
+    )
+    trainer_of(FederationProgress(), max_epochs=2).fit(Federation())
+    assert lines[0].startswith("rounds:  50%")
+    assert lines[1] == ""
 
 
 @pytest.fixture(params=["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
@@ -229,11 +258,11 @@ def test_unlimited_rounds(terminal):
 def test_a_narrow_terminal_still_shows_the_accuracy(terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)  # tqdm asks for the width only here
     monkeypatch.setattr(terminal, "fileno", lambda: 2)
-    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((80, 24)))
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((72, 24)))
     trainer_of(FederationProgress(), max_epochs=5).fit(Federation())
     last = rounds_of(terminal)[-1]
     assert last.endswith("accuracy 80.0 % (best 80.0 %)]")
-    assert len(last) < 80
+    assert len(last) < 72
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -265,6 +294,16 @@ def test_stages_in_quick_succession_are_not_drawn(terminal, monkeypatch):
             stage.update()
     assert "first" in terminal.getvalue()
     assert "second" not in terminal.getvalue()
+
+
+def test_a_stage_drawn_late_counts_from_its_beginning(terminal):
+    callback = FederationProgress()
+    callback._opened = time.monotonic() + 60
+    with callback.stage("clients", total=3) as stage:
+        assert terminal.getvalue() == ""
+        time.sleep(0.05)
+        stage.update()
+        assert time.time() - stage._bar.start_t >= 0.05
 
 
 def test_values_are_read_only_when_drawn(terminal, monkeypatch):
@@ -301,8 +340,9 @@ def test_lines_where_there_is_no_terminal(capsys, monkeypatch):
 
 
 def test_a_round_without_validation_has_no_accuracy(capsys):
-    trainer_of(FederationProgress(), max_epochs=2, check_val_every_n_epoch=2).fit(Federation())
-    assert lines_of(capsys) == ["round 1/2: _ s", "round 2/2: accuracy 75.0 %, _ s"]
+    trainer_of(FederationProgress(), check_val_every_n_epoch=2).fit(Federation())
+    lines = ["round 1/3: _ s", "round 2/3: accuracy 75.0 %, _ s", "round 3/3: _ s"]
+    assert lines_of(capsys) == lines
 
 
 def test_unlimited_rounds_have_no_total(capsys):

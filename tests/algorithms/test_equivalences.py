@@ -1,0 +1,292 @@
+"""Methods that are the same where their difference is switched off, and rounds written out."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fedaux_pl.federation
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
+from fedaux_pl.engine import Distillation, LocalTraining
+from fedaux_pl.modules import Scoring
+from tests.federations import (
+    MIXED,
+    assert_close,
+    assert_same,
+    create,
+    fit,
+    measured,
+    run,
+    split,
+    weights,
+)
+
+# Adam divides a gradient by its own size: where that is nearly 0 it makes rounding errors large.
+STEADY = {
+    "local": LocalTraining(batch_size=16, optimizer="sgd", lr=0.05),
+    "distillation": Distillation(batch_size=16, optimizer="sgd", lr=0.05),
+}
+
+
+def spy(monkeypatch, owner, name):
+    """Keeps what a method is called with and returns."""
+    calls = []
+    original = getattr(owner, name)
+
+    def called(*args, **kwargs):
+        result = original(*args, **kwargs)
+        calls.append((args, copy.deepcopy(result)))  # what is live changes later
+        return result
+
+    monkeypatch.setattr(owner, name, called)
+    return calls
+
+
+def test_fedprox_with_mu_0_is_fedavg(tmp_path):
+    plain, zero, held = (
+        weights(run(tmp_path, algorithm))
+        for algorithm in (FedAvg(), FedProx(mu=0.0), FedProx(mu=1.0))
+    )
+    assert_same(plain, zero)
+    assert not torch.equal(plain["resnet8.conv1.weight"], held["resnet8.conv1.weight"])
+
+
+def test_fedaux_with_equal_scores_is_feddf_with_pretraining(tmp_path, monkeypatch):
+    plain = run(tmp_path, FedDF(pretrained=True), **STEADY)
+    certain = run(tmp_path, FedAUX(epsilon=None), **STEADY)
+    assert certain.history[-1]["certainty/effective_teachers"] < 3 - 1e-3
+    original = Scoring.release
+
+    def without_opinion(*args, **kwargs):
+        head = original(*args, **kwargs)
+        head.weight.zero_()
+        return head
+
+    monkeypatch.setattr(Scoring, "release", without_opinion)
+    equal = run(tmp_path / "other", FedAUX(epsilon=None), **STEADY)
+    assert equal.history[-1]["certainty/effective_teachers"] == pytest.approx(3)
+    assert_close(weights(equal), weights(plain))
+    with pytest.raises(AssertionError):
+        assert_close(weights(certain), weights(plain))
+
+
+def start_of(federation, data):
+    """The server's model before the first round."""
+    model = create(federation.algorithm, dict(federation.clients), seed=federation.seed)
+    model.trainer = federation.trainer
+    model.setup("fit")
+    return copy.deepcopy(model.students["resnet8"])
+
+
+def by_hand(net, data, rounds, carry):
+    """Ordinary training: Adam and cross-entropy on the same batches."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    net.train()
+    for round_ in range(1, rounds + 1):
+        if not carry:
+            optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+        for x, labels in data.client_batches(0, 32, seed=round_):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), labels).backward()
+            optimizer.step()
+    return {f"resnet8.{key}": value for key, value in net.state_dict().items()}
+
+
+def test_one_client_is_ordinary_training(tmp_path):
+    """With one client the average is its model; resetting or keeping Adam is the only choice."""
+    results = {}
+    for state in ("reset", "carry"):
+        data = split(1)
+        federation = create(
+            clients={"resnet8": 1}, local=LocalTraining(batch_size=32), optimizer_state=state
+        )
+        fit(tmp_path, federation, 2, data)
+        results[state] = weights(federation)
+        expected = by_hand(start_of(federation, data), data, 2, carry=state == "carry")
+        assert_same(results[state], expected)
+    a, b = (results[state]["resnet8.conv1.weight"] for state in ("reset", "carry"))
+    assert not torch.equal(a, b)
+
+
+def test_two_epochs_go_over_the_data_in_two_orders(tmp_path):
+    data = split(1)
+    federation = create(clients={"resnet8": 1}, local=LocalTraining(batch_size=32, epochs=2))
+    fit(tmp_path, federation, 1, data)
+    net = start_of(federation, data).train()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    batches = data.client_batches(0, 32, seed=1)
+    for x, labels in [*batches, *batches]:  # every pass counts one epoch on
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), labels).backward()
+        optimizer.step()
+    expected = {f"resnet8.{key}": value for key, value in net.state_dict().items()}
+    assert_same(weights(federation), expected)
+
+
+def test_the_order_of_clients_does_not_matter(tmp_path, monkeypatch):
+    plain = run(tmp_path, FedDF(), **STEADY)
+    original = fedaux_pl.federation.sample_clients
+    monkeypatch.setattr(fedaux_pl.federation, "sample_clients", lambda *args: original(*args)[::-1])
+    reverse = run(tmp_path, FedDF(), **STEADY)
+    assert_close(weights(reverse), weights(plain))
+    assert reverse.history[0]["client_loss/mean"] == pytest.approx(
+        plain.history[0]["client_loss/mean"]
+    )
+
+
+def test_the_average_is_weighted_by_the_number_of_samples(tmp_path, monkeypatch):
+    """A naive loop over what the clients sent; sizes far from equal, so that they show."""
+    federation = create()
+    data = split(3)
+    data.setup()
+    shares = [[0, 1, 2, 3], list(range(4, 20)), list(range(20, 64))]
+    data._clients = [torch.tensor(share) for share in shares]
+    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
+    fit(tmp_path, federation, 1, data)
+    ((_, updates),) = calls
+    assert [update.size for update in updates] == [4, 16, 44]
+    for key, value in federation.students["resnet8"].state_dict().items():
+        own = [update.state[key].double() for update in updates]
+        mean = (4 * own[0] + 16 * own[1] + 44 * own[2]) / 64
+        mean = mean if value.is_floating_point() else mean.round()
+        torch.testing.assert_close(value, mean.to(value.dtype))
+        if key == "conv1.weight":
+            assert not torch.allclose(value.double(), (own[0] + own[1] + own[2]) / 3, atol=1e-4)
+
+
+def test_carried_optimizers_change_clients_and_students(tmp_path):
+    runs = {state: run(tmp_path, FedDF(), optimizer_state=state) for state in ("reset", "carry")}
+    assert measured(runs["reset"])[0] == measured(runs["carry"])[0]  # nothing to carry yet
+    first, second = (runs[state].history[1] for state in ("reset", "carry"))
+    assert first["client_loss/mean"] != second["client_loss/mean"]
+    assert not runs["reset"]._client_optimizers
+    assert set(runs["carry"]._client_optimizers) == {0, 1, 2}
+    # 2 batches of 16 or fewer a round for about 21 samples, 2 for 32 distillation samples
+    steps = [
+        int(runs["carry"]._client_optimizers[client]["state"][0]["step"]) for client in range(3)
+    ]
+    assert steps == [4, 4, 4]
+    assert int(runs["carry"]._server_optimizers["resnet8"]["state"][0]["step"]) == 4
+
+
+def test_head_only_training_leaves_h_alone(tmp_path, monkeypatch):
+    """For clients and for students, BatchNorm's statistics included."""
+    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
+    federation = run(tmp_path, FedDF(), 3, train="head")
+    start = start_of(federation, None).state_dict()
+    heads = {"head.weight", "head.bias"}
+    for states in [
+        federation.students["resnet8"].state_dict(),
+        *(update.state for _, updates in calls for update in updates),
+    ]:
+        assert {key for key in states if not torch.equal(states[key], start[key])} == heads
+    assert len(calls) == 3
+    # the students moved beyond the average: distillation trains g too
+    assert federation.history[0]["distillation_loss/resnet8"] > 0
+    assert not torch.equal(
+        federation.students["resnet8"].head.weight,
+        run(tmp_path, FedAvg(), 3, train="head").students["resnet8"].head.weight,
+    )
+
+
+def test_mixed_architectures(tmp_path, monkeypatch):
+    """Clients 0, 1 and 2: ShuffleNet has nobody in this round, and is distilled all the same."""
+    monkeypatch.setattr(
+        fedaux_pl.federation, "sample_clients", lambda n, *_: [0] if n == 1 else [0, 1, 2]
+    )
+    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
+    averages = spy(monkeypatch, fedaux_pl.federation.Federation, "_average")
+    federation = create(FedDF(), dict(MIXED))
+    trainer = fit(tmp_path, federation, 1)
+    ((_, updates),) = calls
+    ((_, average),) = averages
+    assert [update.architecture for update in updates] == ["resnet8", "resnet8", "mobilenetv2"]
+    assert_same(average["mobilenetv2"], updates[2].state)
+    assert_close(
+        {"w": average["resnet8"]["conv1.weight"]},
+        {
+            "w": sum(u.size * u.state["conv1.weight"] for u in updates[:2])
+            / sum(u.size for u in updates[:2])
+        },
+    )
+    fresh = create(FedDF(), dict(MIXED))
+    fresh.trainer = trainer
+    fresh.setup("fit")
+    untouched = fresh.students["shufflenet"].state_dict()
+    assert_same(average["shufflenet"], untouched)
+    student = federation.students["shufflenet"].state_dict()
+    assert not torch.equal(student["head.weight"], untouched["head.weight"])
+    entry = federation.history[0]
+    for name in MIXED:
+        assert 0 <= entry[f"accuracy/{name}"] <= 1
+        assert 0 <= entry[f"averaged_accuracy/{name}"] <= 1
+        assert entry[f"distillation_loss/{name}"] > 0
+    x, labels = federation.data.test_examples.inputs, federation.data.test_examples.targets
+    federation.eval()
+    with torch.no_grad():
+        logits = {name: model(x) for name, model in federation.students.items()}
+    for name, values in logits.items():
+        hits = (values.argmax(1) == labels).float().mean()
+        assert entry[f"accuracy/{name}"] == pytest.approx(hits.item())
+    together = sum(logits.values()).argmax(1)
+    assert entry["accuracy"] == pytest.approx((together == labels).float().mean().item())
+
+
+def test_an_architecture_without_a_client_keeps_its_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(fedaux_pl.federation, "sample_clients", lambda *_: [0])
+    federation = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
+    trainer = fit(tmp_path, federation, 1)
+    fresh = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
+    fresh.trainer = trainer
+    fresh.setup("fit")
+    for name, same in (("shufflenet", True), ("resnet8", False)):
+        before, after = fresh.students[name].state_dict(), federation.students[name].state_dict()
+        assert all(torch.equal(before[key], after[key]) for key in before) is same
+
+
+@pytest.mark.parametrize("algorithm", [FedBE(samples=0), FedBE(samples=2), FedDF(), FedAUX()])
+def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
+    """From the models that were sent, the network written out anew for each."""
+    ensembles = spy(monkeypatch, type(algorithm), "soft_labels")
+    federation = create(algorithm)
+    fit(tmp_path, federation, 1)
+    (_, ensemble), soft = ensembles[0]
+    x = federation.data.distill_inputs
+    members = [(u.client, u.state) for u in ensemble.updates]
+    net = copy.deepcopy(federation.students["resnet8"]).eval()
+    logits = []
+    with torch.no_grad():
+        for _, state in members:
+            net.load_state_dict(state)
+            logits.append(net(x))
+        net.load_state_dict(ensemble.averages["resnet8"])
+        average = net(x)
+    if isinstance(algorithm, FedBE):
+        expected = sum(values.softmax(1) for values in [*logits, average]) / 4
+        close = torch.allclose(soft, expected, atol=1e-6)
+        assert close is (algorithm.samples == 0)  # samples are members like the others
+    elif isinstance(algorithm, FedAUX):
+        scores = federation.scores["distill"]
+        mixed = sum(s[:, None] * f for s, f in zip(scores, logits, strict=True))
+        expected = (mixed / scores.sum(0)[:, None]).softmax(1)
+        torch.testing.assert_close(soft, expected)
+    else:
+        torch.testing.assert_close(soft, (sum(logits) / 3).softmax(1))
+    assert soft.shape == (len(x), 10)
+    torch.testing.assert_close(soft.sum(1), torch.ones(len(x)))
+
+
+def test_batch_statistics_of_the_teachers(tmp_path, monkeypatch):
+    """They give other soft labels, and no running statistics move while teachers are asked."""
+    ensembles = spy(monkeypatch, FedDF, "soft_labels")
+    runs = {kind: run(tmp_path, FedDF(), 1, batchnorm=kind) for kind in ("running", "batch")}
+    running, batch = ensembles[0][1], ensembles[2][1]
+    assert not torch.allclose(running, batch, atol=1e-3)
+    a, b = (runs[kind].history[0]["client_loss/mean"] for kind in ("running", "batch"))
+    assert a == b  # the clients' training knows nothing of it
+    for _, ensemble in (ensembles[0][0], ensembles[2][0]):
+        for update in ensemble.updates:  # 2 steps a client; asking for predictions adds none
+            assert int(update.state["bn1.num_batches_tracked"]) == 2
+    for one, other in zip(ensembles[0][0][1].updates, ensembles[2][0][1].updates, strict=True):
+        assert_same(one.state, other.state)

@@ -1,0 +1,42 @@
+"""Teachers one by one give what they give all at once."""
+
+import pytest
+import torch
+
+from fedaux_pl.algorithms import Ensemble, FedBE, FedDF, Update
+from fedaux_pl.functional import SoftLabelSum, soft_labels
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("teachers", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_sum_is_all_at_once(scored, teachers, dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = (5 * torch.randn(teachers, 7, 3, generator=generator)).to(dtype)
+    scores = torch.rand(teachers, 7, generator=generator) + 1e-8 if scored else None
+    total = SoftLabelSum()
+    for index in range(teachers):
+        total.add(logits[index], None if scores is None else scores[index])
+    result = total.result()
+    assert result.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(result, soft_labels(logits, scores))
+
+
+def test_there_must_be_teachers():
+    with pytest.raises(ValueError, match="no teachers: add at least one"):
+        SoftLabelSum().result()
+    nobody = Ensemble([], {}, lambda name, state: state["logits"], None, {}, 0)
+    with pytest.raises(ValueError, match="no teachers"):
+        FedDF().soft_labels(nobody)
+    with pytest.raises(ValueError, match="no clients"):
+        FedBE().soft_labels(nobody)
+
+
+def test_scores_are_taken_by_the_id_of_a_client():
+    """Clients 4 and 1 of 6 take part: theirs are rows 4 and 1 of the scores."""
+    logits, scores = torch.randn(2, 7, 3), torch.rand(6, 7) + 0.1
+    updates = [Update(c, "a", {"logits": logits[i]}, 9, 0.0) for i, c in enumerate((4, 1))]
+    ensemble = Ensemble(updates, {}, lambda name, state: state["logits"], scores, {}, 0)
+    torch.testing.assert_close(
+        FedDF().soft_labels(ensemble), soft_labels(logits, scores[torch.tensor([4, 1])])
+    )

@@ -1,0 +1,77 @@
+import copy
+
+import pytest
+import torch
+
+from fedaux_pl.engine import batch_statistics, evaluating, predict_features, predict_logits
+from fedaux_pl.models import create_model
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.running_mean.uniform_(-0.5, 0.5)
+            layer.running_var.uniform_(0.5, 2)
+    return model
+
+
+def images(count=20):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize("statistics", ["running", "batch"])
+@pytest.mark.parametrize("training", [True, False])
+def test_predicting_changes_nothing(model, statistics, training):
+    model.train(training)
+    model.layer1.train(not training)
+    modes = [module.training for module in model.modules()]
+    before = copy.deepcopy(model.state_dict())
+    predict_logits(model, images(), statistics)
+    predict_features(model, images(), statistics)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    # and the statistics of a training step afterwards move as ever
+    model.train()
+    model(images())
+    assert int(model.bn1.num_batches_tracked) == int(before["bn1.num_batches_tracked"]) + 1
+    assert not torch.equal(model.bn1.running_mean, before["bn1.running_mean"])
+
+
+def test_running_statistics_are_evaluation_mode(model):
+    x = images()
+    expected = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(predict_logits(model, x), expected(x))
+        torch.testing.assert_close(predict_features(model, x), expected.features(x))
+
+
+def test_batch_statistics_are_training_mode(model):
+    x = images()
+    expected = copy.deepcopy(model).train()
+    with torch.no_grad():
+        torch.testing.assert_close(predict_logits(model, x, "batch"), expected(x))
+    assert not torch.allclose(predict_logits(model, x, "batch"), predict_logits(model, x))
+
+
+def test_parts(model):
+    """In parts the same as at once, save that the statistics of a batch are those of a part."""
+    x = images(20)
+    torch.testing.assert_close(predict_logits(model, x, batch_size=7), predict_logits(model, x))
+    halves = [predict_logits(model, part, "batch") for part in x.split(10)]
+    torch.testing.assert_close(predict_logits(model, x, "batch", batch_size=10), torch.cat(halves))
+    assert predict_features(model, x, batch_size=7).shape == (20, model.feature_dim)
+
+
+def test_modes_are_restored_after_an_error(model):
+    model.train()
+    momentum = model.bn1.momentum
+    for context in (evaluating(model, "batch"), batch_statistics(model)):
+        with pytest.raises(RuntimeError), context:
+            raise RuntimeError
+    assert model.training
+    assert model.bn1.training
+    assert model.bn1.momentum == momentum

@@ -1,0 +1,102 @@
+"""Federations that are small enough to run many of them."""
+
+import pytorch_lightning as pl
+import torch
+
+from fedaux_pl.algorithms import FedAvg
+from fedaux_pl.data import Digits, Examples, FederatedDataModule, Source
+from fedaux_pl.engine import Distillation, LocalTraining, Pretraining
+from fedaux_pl.federation import Federation
+
+SMALL = {"width": 0.125}
+MIXED = {"resnet8": 2, "mobilenetv2": 2, "shufflenet": 2}
+
+
+class FewDigits(Source):
+    """The first of the digits that come with the package."""
+
+    def __init__(self, train=64, test=40, auxiliary=40):
+        self.sizes = {"train": train, "test": test, "auxiliary": auxiliary}
+
+    def train(self):
+        return self._first(Digits().train(), self.sizes["train"])
+
+    def test(self):
+        return self._first(Digits().test(), self.sizes["test"])
+
+    def auxiliary(self):
+        return Digits().auxiliary()[: self.sizes["auxiliary"]]
+
+    def _first(self, examples, count):
+        return Examples(examples.inputs[:count], examples.targets[:count], examples.classes)
+
+
+def create(algorithm=None, clients=None, **options):
+    """A federation of small networks whose every stage is a few steps long."""
+    defaults = {
+        "participation": 1.0,
+        "local": LocalTraining(batch_size=16),
+        "distillation": Distillation(batch_size=16, lr=1e-3),
+        "pretraining": Pretraining(epochs=1, batch_size=20),
+        "model_options": SMALL,
+    }
+    return Federation(algorithm or FedAvg(), clients or {"resnet8": 3}, **(defaults | options))
+
+
+def split(num_clients=3, **options):
+    """The data of as many clients."""
+    defaults = {"private": FewDigits(), "auxiliary": FewDigits(), "alpha": 1.0}
+    return FederatedDataModule(num_clients=num_clients, **(defaults | options))
+
+
+def fit(root, federation, rounds=2, data=None, ckpt_path=None, **options):
+    """Runs a federation below a folder, in which it finds what was prepared there before."""
+    defaults = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": root,
+    }
+    trainer = pl.Trainer(max_epochs=rounds, **(defaults | options))
+    data = data or split(len(federation.architectures))
+    trainer.fit(federation, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def run(root, algorithm=None, rounds=2, data=None, clients=None, **options):
+    """Creates and runs a federation."""
+    federation = create(algorithm, clients, **options)
+    fit(root, federation, rounds, data)
+    return federation
+
+
+def weights(federation):
+    """A copy of the server's models, by architecture and name."""
+    return {key: value.clone() for key, value in federation.students.state_dict().items()}
+
+
+def assert_same(one, other):
+    """Bit for bit."""
+    assert one.keys() == other.keys()
+    for key in one:
+        assert torch.equal(one[key], other[key]), key
+
+
+def assert_close(one, other, **tolerance):
+    """To what rounding allows."""
+    assert one.keys() == other.keys()
+    for key in one:
+        torch.testing.assert_close(
+            one[key], other[key], **tolerance, msg=lambda m, k=key: f"{k}: {m}"
+        )
+
+
+def measured(federation):
+    """The history without what depends on the machine's mood."""
+    return [
+        {key: value for key, value in entry.items() if not key.startswith("seconds/")}
+        for entry in federation.history
+    ]

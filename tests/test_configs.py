@@ -1,0 +1,247 @@
+"""Every file under configs/ is what it says, alone or on top of the file that it belongs on."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedaux_pl import commands
+from fedaux_pl.data import NpzImages, Source
+from fedaux_pl.models import model_names
+from fedaux_pl.modules import Scoring
+
+ROOT = Path(__file__).parent.parent
+BASE = "configs/fedaux_resnet8.yaml"
+FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
+# What the constructor's argument is called on the object, where it is not called the same.
+RENAMED = {"train": "train_part"}
+
+
+@pytest.fixture
+def created(monkeypatch, tmp_path):
+    """Parses and instantiates, from the folder that the commands in the files are meant for."""
+    monkeypatch.chdir(ROOT)
+
+    def create(*files, more=()):
+        args = [argument for file in files for argument in ("--config", file)]
+        here = ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path}"]
+        if BASE in files:  # which leaves it alone; drawing the weights of a wide network takes long
+            here.append("--model.model_options={width: 0.0625}")
+        return commands.parse("fit", [*args, *here, *more])
+
+    return create
+
+
+def layered(*names):
+    return [BASE, *(f"configs/{name}.yaml" for name in names)]
+
+
+def leaves(tree, path=()):
+    """All values of a YAML with the path to each; a dict of clients is one value."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and key != "clients":
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def of_object(cli, path):
+    """What the created objects have where a configuration has this path."""
+    part, name, *rest = path
+    if part == "trainer":
+        return {
+            "max_epochs": cli.trainer.max_epochs,
+            "devices": cli.trainer.num_devices,
+            "precision": cli.trainer.precision,
+        }[name]
+    if name == "algorithm":
+        settings = cli.model.algorithm.settings()
+        return settings["method"] if rest == ["class_path"] else settings[rest[1]]
+    value = getattr(cli.model if part == "model" else cli.datamodule, RENAMED.get(name, name))
+    if isinstance(value, Source):
+        value = type(value).__name__ if rest in ([], ["class_path"]) else getattr(value, rest[1])
+    elif rest:
+        value = getattr(value, rest[0]) if dataclasses.is_dataclass(value) else value[rest[0]]
+    return str(value) if isinstance(value, Path) else value
+
+
+def test_there_is_a_file_for_every_point_of_the_paper():
+    def names(folder):
+        return {Path(file).stem for file in FILES if Path(file).parent.name == folder}
+
+    methods = {"fedavg", "fedprox", "feddf", "fedbe"}
+    assert names("methods") == {"fedaux"} | methods | {f"{name}_p" for name in methods}
+    assert names("scoring") == {"paper", "paper_literal", "authors", "no_noise"}
+    assert names("participation") == {"c20", "c40", "c80", "c100"}
+    alphas = (0.01, 0.04, 0.16, 0.64, 2.56, 10.24, 100)
+    assert names("heterogeneity") == {f"alpha_{alpha:g}" for alpha in alphas}
+    subsets = ("birds", "dogs", "devices", "invertebrates", "structures", "animals")
+    expected = {"stl10", "cifar100", "svhn"} | {f"imagenet_{name}" for name in subsets}
+    assert names("auxiliary") == expected
+    assert names("private") == {"cifar10", "cifar100"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_gives_the_objects_that_it_says(file, created):
+    text = (ROOT / file).read_text()
+    comment = re.match(r"(?:#.*\n)+", text)
+    assert comment, "it must begin with a comment that says what it is"
+    (command,) = re.findall(r"^#   fedaux-pl fit (.*)$", comment[0], re.MULTILINE)
+    files = shlex.split(command.replace("--config", ""))
+    assert files[-1] == file
+    assert files[:-1] in ([], [BASE])
+
+    cli = created(*files)
+    config = cli.config.as_dict()
+    values = list(leaves(yaml.safe_load(text)))
+    assert values
+    for path, value in values:
+        parsed = config
+        for key in path:
+            parsed = parsed[key]
+        if path == ("seed_everything",):
+            assert parsed == cli.model.seed == cli.datamodule.seed == value
+        elif path == ("trainer", "accelerator"):  # the fixture's own
+            assert value == "auto"
+        elif isinstance(parsed, dict) and "class_path" in parsed:  # `private: Digits`
+            assert parsed["class_path"].split(".")[-1] == value == of_object(cli, path)
+        elif path[-1] == "class_path":
+            assert parsed.split(".")[-1] == value == of_object(cli, path)
+        else:
+            assert parsed == value
+            assert of_object(cli, path) == value, path
+        assert not str(value).startswith(("/", "~")), "a path must be relative"
+    assert cli.datamodule.num_clients == sum(cli.model.clients.values())
+    assert set(cli.model.clients) <= set(model_names())
+
+
+def test_names_of_files_are_their_values():
+    for file in FILES:
+        said = yaml.safe_load((ROOT / file).read_text())
+        if "/heterogeneity/" in file:
+            assert said == {"data": {"alpha": float(Path(file).stem.removeprefix("alpha_"))}}
+        if "/participation/" in file:
+            assert said == {
+                "model": {"participation": int(Path(file).stem.removeprefix("c")) / 100}
+            }
+        if name := re.search(r"epsilon_([\d.]+)_delta_(1e-\d)(?:_lambda_([\d.]+))?\.yaml", file):
+            point = said["model"]["algorithm"]["init_args"]
+            assert (point["epsilon"], point["delta"]) == (float(name[1]), float(name[2]))
+            assert point["regularization"] == float(name[3] or 0.01)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        ("fedavg", "FedAvg"),
+        ("fedavg_p", "FedAvg+P"),
+        ("fedprox", "FedProx"),
+        ("fedprox_p", "FedProx+P"),
+        ("feddf", "FedDF"),
+        ("feddf_p", "FedDF+P"),
+        ("fedbe", "FedBE"),
+        ("fedbe_p", "FedBE+P"),
+        ("fedaux", "FedAUX"),
+    ],
+)
+def test_a_method_is_itself_after_another_one(layer, name, created):
+    # One that starts from the other kind of weights: an option of the same name would be kept.
+    other = "methods/fedavg" if layer.endswith(("_p", "aux")) else "methods/fedprox_p"
+    assert created(*layered(other, f"methods/{layer}")).model.algorithm.name == name
+
+
+def test_the_base_is_the_papers_setting(created):
+    cli = created(BASE)
+    model = cli.model
+    assert cli.trainer.max_epochs == 100
+    assert (model.clients, model.participation, model.train_part) == ({"resnet8": 20}, 0.4, "full")
+    assert model.algorithm.scoring == Scoring(regularization=0.1, epsilon=0.1, delta=1e-5)
+    for stage, epochs, batch_size, lr in (
+        (model.local, 1, 32, 1e-3),
+        (model.distillation, 1, 128, 5e-5),
+        (model.pretraining, 100, 512, 1e-3),
+    ):
+        assert (stage.epochs, stage.batch_size, stage.lr) == (epochs, batch_size, lr)
+        assert stage.optimizer == "adam"
+    assert cli.datamodule.negatives == 0.2
+
+
+def test_another_method_keeps_nothing_of_the_scoring(created):
+    cli = created(*layered("scoring/authors", "scoring/no_noise", "methods/feddf_p"))
+    assert cli.model.algorithm.settings() == {"method": "FedDF", "pretrained": True}
+    assert cli.model.algorithm.scoring is None
+    cli = created(*layered("methods/fedbe_p", "methods/feddf"))
+    assert cli.model.algorithm.settings() == {"method": "FedDF", "pretrained": False}
+    back = created(*layered("scoring/authors", "methods/feddf", "methods/fedaux"))
+    assert back.model.algorithm.settings() == created(BASE).model.algorithm.settings()
+
+
+def test_scorings_are_those_of_text_and_code(created):
+    authors = Scoring(
+        regularization=0.01,
+        epsilon=0.1,
+        delta=1e-5,
+        mechanism="classical",
+        norm_bound="private",
+        normalized=False,
+        tolerance=1e-6,
+    )
+
+    def scoring(*names):
+        return created(*layered(*names)).model.algorithm.scoring
+
+    assert scoring("scoring/authors") == authors
+    assert scoring("scoring/authors", "methods/fedaux") == authors
+    assert scoring("scoring/authors", "scoring/paper") == Scoring()
+    assert scoring("scoring/paper_literal") == Scoring(norm_bound="private", mechanism="classical")
+    without = dataclasses.replace(authors, epsilon=None)
+    assert scoring("scoring/authors", "scoring/no_noise") == without
+    stricter = dataclasses.replace(authors, epsilon=0.04, delta=1e-6)
+    assert scoring("privacy/epsilon_0.04_delta_1e-6", "scoring/authors") == stricter
+
+
+@pytest.mark.parametrize(
+    "name", ["paper_literal", "authors", "no_noise", "privacy/no_noise"], ids=lambda name: name
+)
+def test_what_is_not_private_says_so(name):
+    path = f"configs/{name}.yaml" if "/" in name else f"configs/scoring/{name}.yaml"
+    assert "NOT private" in (ROOT / path).read_text().partition("fedaux-pl")[0]
+
+
+def test_clients_are_replaced_not_added(created):
+    cli = created(*layered("models/mixed"))
+    assert cli.datamodule.num_clients == len(cli.model.architectures) == 60
+    assert all(cli.model.architectures.count(name) == 20 for name in model_names())
+    cli = created(*layered("models/mixed", "models/mobilenetv2_100"))
+    assert cli.model.clients == {"mobilenetv2": 100}
+    assert cli.datamodule.num_clients == 100
+
+
+def test_one_shot_changes_only_what_it_names(created):
+    cli = created(*layered("one_shot", "models/shufflenet_100"))
+    assert cli.trainer.max_epochs == 1
+    assert cli.model.participation == 1
+    assert cli.datamodule.num_clients == 100
+    assert cli.model.local == dataclasses.replace(created(BASE).model.local, epochs=40)
+
+
+def test_sources_keep_nothing_of_each_other(created):
+    cli = created(*layered("auxiliary/imagenet_dogs", "auxiliary/svhn", "private/cifar100"))
+    assert vars(cli.datamodule.auxiliary) == {"root": Path("data"), "download": False}
+    assert vars(cli.datamodule.private) == {"root": Path("data"), "download": False}
+    cli = created(*layered("npz", "auxiliary/stl10"))
+    assert vars(cli.datamodule.auxiliary) == {"root": Path("data"), "download": False, "size": 32}
+    assert isinstance(cli.datamodule.private, NpzImages)
+
+
+def test_the_command_line_wins_over_the_files(created):
+    more = ["--model.participation=0.3", "--model.algorithm.epsilon=0.5", "--data.alpha=1"]
+    cli = created(*layered("participation/c80", "privacy/no_noise"), more=more)
+    assert cli.model.participation == 0.3
+    assert cli.model.algorithm.scoring.epsilon == 0.5
+    assert cli.model.algorithm.scoring.regularization == 0.01
+    assert cli.datamodule.alpha == 1
+    assert cli.model.clients == {"resnet8": 40}

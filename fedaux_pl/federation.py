@@ -9,7 +9,7 @@ killed goes on after its last finished round.
 import copy
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedaux_pl.algorithms import Algorithm, Ensemble, Update
+from fedaux_pl.algorithms import Algorithm, Update
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import (
@@ -30,21 +30,20 @@ from fedaux_pl.engine import (
     StageRunner,
     evaluating,
     isolated_rng,
-    predict_features,
-    predict_logits,
 )
 from fedaux_pl.engine.accounting import preparation_bytes, update_bytes
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.preparation import Preparation, describe_privacy, extractor, pack, unpack
 from fedaux_pl.engine.resuming import check_same_settings
+from fedaux_pl.engine.server import Server
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import average_states, derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import create_model, load_backbone
-from fedaux_pl.modules import ClientModule, DistillationModule, KNNAccuracy, ReleasedHead
+from fedaux_pl.modules import ClientModule, DistillationModule, ReleasedHead
 from fedaux_pl.modules.classifier import TrainedPart
 
-_INIT, _SELECT, _DISTILL, _ENSEMBLE = range(20, 24)  # what a seed is for
+_INIT, _SELECT = 20, 21  # what a seed is for
 
 
 class Federation(pl.LightningModule):
@@ -157,42 +156,49 @@ class Federation(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Algorithm 1, and the clients and stages that Algorithm 2 works with."""
-        self.progress = find_progress(self.trainer)
-        self.runner = StageRunner(self.trainer)
+        progress, runner = find_progress(self.trainer), StageRunner(self.trainer)
         options = {"num_classes": len(self.data.classes), "train": self.train_part}
-        stages = {name: copy.deepcopy(model) for name, model in self.students.items()}
         client_options = {**options, **_optimizer(self.local), "mu": self.algorithm.mu}
         student_options = {**options, **_optimizer(self.distillation)}
-        # Plain dicts: what is in them is no part of the server's state.
+        # In plain dicts: what these are trained to is no part of the server's state.
+        clients, distillers = {}, {}
+        for name, model in self.students.items():
+            clients[name] = ClientModule(copy.deepcopy(model), **client_options).to(self.device)
+            distillers[name] = DistillationModule(copy.deepcopy(model), **student_options)
         self.pool = LocalClients(
             self.data,
-            self.runner,
-            {
-                name: ClientModule(copy.deepcopy(model), **client_options).to(self.device)
-                for name, model in stages.items()
-            },
+            runner,
+            clients,
             self.architectures,
             self.local,
             self._client_optimizers if self.carry else None,
             self.seed,
-            self.progress,
+            progress,
         )
-        self.distillers = {
-            name: DistillationModule(model, **student_options).to(self.device)
-            for name, model in stages.items()
-        }
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Algorithm 1: pre-train h_0, let every client release its scoring head, and score."""
-        preparation = Preparation(
+        self.server = Server(
             self.data,
-            self.runner,
-            self.progress,
-            Path(self.trainer.default_root_dir) / "cache",
-            self.pretraining,
+            runner,
+            progress,
+            {name: module.model for name, module in clients.items()},
+            distillers,
+            self.distillation,
+            self._server_optimizers if self.carry else None,
+            self.batchnorm,
             self.seed,
         )
+        self.prepare(
+            Preparation(
+                self.data,
+                runner,
+                progress,
+                Path(self.trainer.default_root_dir) / "cache",
+                self.pretraining,
+                self.seed,
+            )
+        )
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Algorithm 1: pre-train h_0, let every client release its scoring head, and score."""
         if self.algorithm.pretrained and not self.h0:
             self.h0 = {
                 name: preparation.pretrain(name, self.students[name]) for name in self.clients
@@ -201,7 +207,9 @@ class Federation(pl.LightningModule):
                 for name, state in self.h0.items():
                     load_backbone(self.students[name], state)
         if self.only_pretrain:
-            self.h0_accuracy = self._knn_accuracy()
+            for name in self.clients:
+                model = extractor(self.students[name], self.h0[name])
+                self.h0_accuracy[name] = preparation.knn_accuracy(model)
             self.trainer.fit_loop.max_epochs = 0  # no rounds
             return
         scoring = self.algorithm.scoring
@@ -213,7 +221,7 @@ class Federation(pl.LightningModule):
                 )
             for part in ("distill", "test"):
                 self.scores[part] = preparation.score(
-                    self.heads, h0, self.architectures, self._inputs(part)
+                    self.heads, h0, self.architectures, self.server.inputs(part)
                 )
         self._announce("on_federation_prepared")
 
@@ -231,11 +239,17 @@ class Federation(pl.LightningModule):
                 updates = self.pool.train(round_, selected, self._states())
             averages = self._average(updates)
             with self._timed("evaluation"):
-                self._evaluate_averages(averages)
-            with self._timed("teachers"):
-                targets = self._teach(round_, updates, averages)
-            with self._timed("distillation"):
-                states = averages if targets is None else self._distill(round_, averages, targets)
+                for name, state in averages.items():
+                    self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
+            states = averages
+            if self.algorithm.distills:
+                with self._timed("teachers"):
+                    targets, measured = self.server.teach(
+                        self.algorithm, round_, updates, averages, self.scores
+                    )
+                with self._timed("distillation"):
+                    states, losses = self.server.distill(round_, averages, targets)
+                self._entry |= measured | losses
             self._account(updates)
         for name, state in states.items():
             self.students[name].load_state_dict(state)
@@ -248,14 +262,14 @@ class Federation(pl.LightningModule):
         try:
             yield
         except BaseException:
-            # in place: the pool holds the first one too
-            self._client_optimizers.clear()
-            self._client_optimizers.update(clients)
-            self._server_optimizers = server
+            # in place: pool and server hold them too
+            for kept, before in (
+                (self._client_optimizers, clients),
+                (self._server_optimizers, server),
+            ):
+                kept.clear()
+                kept.update(before)  # type: ignore[arg-type]
             raise
-
-    def _inputs(self, part: str) -> Tensor:
-        return self.data.distill_inputs if part == "distill" else self.data.test_examples.inputs
 
     def _states(self) -> dict[str, dict[str, Tensor]]:
         return {name: model.state_dict() for name, model in self.students.items()}
@@ -277,78 +291,6 @@ class Federation(pl.LightningModule):
             "client_loss/max": max(losses),
         }
         return averages
-
-    def _teach(
-        self, round_: int, updates: Sequence[Update], averages: Mapping[str, State]
-    ) -> Tensor | None:
-        """The soft labels of this round's clients on D_distill, and how good they are."""
-        if not self.algorithm.distills:
-            return None
-        with self.progress.stage("teachers", len(updates), "client") as stage:
-            ensemble = self._ensemble(round_, updates, averages, "distill")
-            targets = self.algorithm.soft_labels(
-                dataclasses.replace(
-                    ensemble, predict=_counting(ensemble.predict, lambda: stage.update(1))
-                )
-            )
-        test = self.data.test_examples
-        votes: list[Tensor] = []
-        ensemble = self._ensemble(round_, updates, averages, "test")
-        on_test = self.algorithm.soft_labels(
-            dataclasses.replace(ensemble, predict=_watching(ensemble.predict, votes))
-        )
-        assert on_test is not None  # noqa: S101 - a method that distils has soft labels
-        said = on_test.argmax(dim=1)
-        self._entry["teachers/accuracy"] = _mean(said == test.targets)
-        self._entry["teachers/agreement"] = _mean(torch.stack(votes) == said)
-        if self.scores:
-            share = self.scores["distill"][[update.client for update in updates]]
-            share = share / share.sum(dim=0)
-            self._entry["certainty/effective_teachers"] = float(
-                (1 / share.square().sum(dim=0)).mean()
-            )
-        return targets
-
-    def _ensemble(
-        self, round_: int, updates: Sequence[Update], averages: Mapping[str, State], part: str
-    ) -> Ensemble:
-        inputs = self._inputs(part)
-
-        def predict(architecture: str, state: State) -> Tensor:
-            model = self.pool.modules[architecture].model
-            model.load_state_dict(state)
-            return predict_logits(model, inputs, self.batchnorm)
-
-        buffers = {
-            name: [key for key, _ in model.named_buffers() if key in averages[name]]
-            for name, model in self.students.items()
-        }
-        seed = derive_seed(self.seed, _ENSEMBLE, round_)
-        return Ensemble(updates, averages, predict, self.scores.get(part), buffers, seed)
-
-    def _distill(
-        self, round_: int, averages: Mapping[str, State], targets: Tensor
-    ) -> dict[str, State]:
-        """Every architecture's student, from the average, on the same soft labels."""
-        states: dict[str, State] = {}
-        total = self.distillation.epochs * len(self.clients)
-        with self.progress.stage("distillation", total, "epoch") as stage:
-            for number, (name, average) in enumerate(averages.items()):
-                module = self.distillers[name]
-                module.model.load_state_dict(average)
-                result = self.runner.run(
-                    module,
-                    self.data.distill_batches(targets, self.distillation.batch_size, seed=round_),
-                    self.distillation.epochs,
-                    derive_seed(self.seed, _DISTILL, round_, number),
-                    self._server_optimizers.get(name),
-                    on_epoch=lambda loss: stage.update(1, loss=loss),
-                )
-                if self.carry:
-                    self._server_optimizers[name] = result.optimizer_state
-                states[name] = {k: v.detach().clone() for k, v in module.model.state_dict().items()}
-                self._entry[f"distillation_loss/{name}"] = result.loss
-        return states
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -378,31 +320,6 @@ class Federation(pl.LightningModule):
         progress.increment_completed()
 
     # --- evaluation ----------------------------------------------------------------------------
-
-    def _evaluate_averages(self, averages: Mapping[str, State]) -> None:
-        test = self.data.test_examples
-        for name, state in averages.items():
-            model = self.pool.modules[name].model
-            model.load_state_dict(state)
-            said = predict_logits(model, test.inputs, self.batchnorm).argmax(dim=1)
-            self._entry[f"averaged_accuracy/{name}"] = _mean(said == test.targets)
-
-    def _knn_accuracy(self) -> dict[str, float]:
-        """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.
-
-        It uses the labels of all clients, which no server has.
-        """
-        result = {}
-        for name, state in self.h0.items():
-            model = extractor(self.students[name], state)
-            metric = KNNAccuracy().to(self.device)
-            for index in range(len(self.architectures)):
-                own = self.data.client(index)
-                metric.update(predict_features(model, own.inputs), own.targets, query=False)
-            test = self.data.test_examples
-            metric.update(predict_features(model, test.inputs), test.targets, query=True)
-            result[name] = float(metric.compute())
-        return result
 
     def forward(self, x: Tensor) -> Tensor:
         """Class probabilities of the ensemble of all students, shape (N, C)."""
@@ -499,29 +416,3 @@ class Federation(pl.LightningModule):
 def _optimizer(settings: LocalTraining | Distillation) -> dict[str, Any]:
     names = ("optimizer", "lr", "momentum", "weight_decay")
     return {name: getattr(settings, name) for name in names}
-
-
-def _mean(hits: Tensor) -> float:
-    return float(hits.float().mean())
-
-
-def _counting(predict: Any, count: Any) -> Any:
-    """The same predictions, reporting each."""
-
-    def counted(architecture: str, state: State) -> Tensor:
-        logits: Tensor = predict(architecture, state)
-        count()
-        return logits
-
-    return counted
-
-
-def _watching(predict: Any, votes: list[Tensor]) -> Any:
-    """The same predictions, with the class that each member votes for kept."""
-
-    def watched(architecture: str, state: State) -> Tensor:
-        logits: Tensor = predict(architecture, state)
-        votes.append(logits.argmax(dim=1))
-        return logits
-
-    return watched

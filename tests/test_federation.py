@@ -96,7 +96,7 @@ def test_a_round_that_fails_leaves_the_server_as_it_was(tmp_path, monkeypatch):
 
     def fail_in_the_second_round(runner, module, *args, **kwargs):
         result = original(runner, module, *args, **kwargs)
-        if module in federation.distillers.values():
+        if module in federation.server.distillers.values():
             distilled.append(module)
             if len(distilled) == 2:
                 raise RuntimeError("power failure")

@@ -90,7 +90,7 @@ def test_a_checkpoint_after_a_failure_within_a_round(tmp_path, monkeypatch):
     original = StageRunner.run
 
     def fail(runner, module, *args, **kwargs):
-        if len(broken.history) == 1 and module in broken.distillers.values():
+        if len(broken.history) == 1 and module in broken.server.distillers.values():
             raise RuntimeError("power failure")
         return original(runner, module, *args, **kwargs)
 

@@ -80,7 +80,8 @@ class FederationReport(Callback):
             return
         entry = federation.history[-1]
         for logger in trainer.loggers:
-            logger.log_metrics(entry, step=int(entry["round"]))
+            curves = {key: value for key, value in entry.items() if key != "round"}
+            logger.log_metrics(curves, step=int(entry["round"]))
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         write_curve(folder / "curve.csv", federation.history)

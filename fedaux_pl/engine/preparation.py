@@ -20,7 +20,7 @@ from fedaux_pl.engine.settings import Pretraining
 from fedaux_pl.engine.stage import StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone
-from fedaux_pl.modules import Release, ReleasedHead, Scoring, SimCLR
+from fedaux_pl.modules import KNNAccuracy, Release, ReleasedHead, Scoring, SimCLR
 
 _PRETRAIN = 30  # what a seed is for
 
@@ -103,6 +103,19 @@ class Preparation:
         features = {name: predict_features(model, inputs) for name, model in h0.items()}
         scores = [head.scores(features[architectures[head.client]]).float() for head in heads]
         return torch.stack(scores)
+
+    def knn_accuracy(self, h0: nn.Module) -> float:
+        """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.
+
+        It uses the labels of all clients, which no server has.
+        """
+        test = self.data.test_examples
+        metric = KNNAccuracy().to(test.inputs.device)
+        for client in range(self.data.num_clients):
+            own = self.data.client(client)
+            metric.update(predict_features(h0, own.inputs), own.targets, query=False)
+        metric.update(predict_features(h0, test.inputs), test.targets, query=True)
+        return float(metric.compute())
 
 
 def extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:

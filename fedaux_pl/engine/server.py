@@ -1,0 +1,154 @@
+"""What the server computes in a round: predictions of the clients' models, and its students."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.algorithms import Algorithm, Ensemble, Update
+from fedaux_pl.callbacks.progress import StageProgress
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
+from fedaux_pl.engine.settings import Distillation
+from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.functional import derive_seed
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.modules import DistillationModule
+
+_DISTILL, _ENSEMBLE = 22, 23  # what a seed is for
+Predict = Callable[[str, State], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The tools of the server.
+
+    Attributes:
+        data: The public data, and the test data.
+        runner: Runs the distillation.
+        progress: Where to show it.
+        models: A model of each architecture to try weights on; what is in it does not last.
+        distillers: The DistillationModule of each architecture; its weights are replaced.
+        settings: How students are distilled.
+        optimizer_states: Where each student's optimizer is kept; None to start afresh.
+        batchnorm: The BatchNorm statistics of teachers and evaluation.
+        seed: Of the run.
+    """
+
+    data: FederatedDataModule
+    runner: StageRunner
+    progress: StageProgress
+    models: Mapping[str, nn.Module]
+    distillers: Mapping[str, DistillationModule]
+    settings: Distillation
+    optimizer_states: dict[str, dict[str, Any]] | None
+    batchnorm: BatchNormStatistics
+    seed: int
+
+    def inputs(self, part: str) -> Tensor:
+        """The inputs of D_distill, or of the test data."""
+        return self.data.distill_inputs if part == "distill" else self.data.test_examples.inputs
+
+    def predict(self, architecture: str, state: State, part: str) -> Tensor:
+        """f(x) of some weights on D_distill or the test data, shape (N, C)."""
+        model = self.models[architecture]
+        model.load_state_dict(state)
+        return predict_logits(model, self.inputs(part), self.batchnorm)
+
+    def accuracy(self, architecture: str, state: State) -> float:
+        """The accuracy of some weights on the test data."""
+        said = self.predict(architecture, state, "test").argmax(dim=1)
+        return share(said == self.data.test_examples.targets)
+
+    def soft_labels(
+        self,
+        algorithm: Algorithm,
+        round_: int,
+        updates: Sequence[Update],
+        averages: Mapping[str, State],
+        scores: Mapping[str, Tensor],
+        part: str,
+        on_member: Callable[[Tensor], None],
+    ) -> Tensor:
+        """What the clients of a round say together; ``on_member`` sees the logits of each."""
+
+        def predict(architecture: str, state: State) -> Tensor:
+            logits = self.predict(architecture, state, part)
+            on_member(logits)
+            return logits
+
+        buffers = {
+            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            for name, model in self.models.items()
+        }
+        seed = derive_seed(self.seed, _ENSEMBLE, round_)
+        labels = algorithm.soft_labels(
+            Ensemble(updates, averages, predict, scores.get(part), buffers, seed)
+        )
+        if labels is None:
+            raise TypeError(f"{algorithm.name} distils, but its soft_labels gives none")
+        return labels
+
+    def teach(
+        self,
+        algorithm: Algorithm,
+        round_: int,
+        updates: Sequence[Update],
+        averages: Mapping[str, State],
+        scores: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The soft labels of a round's clients on D_distill, and how good their teaching is."""
+        ensemble = (algorithm, round_, updates, averages, scores)
+        with self.progress.stage("teachers", len(updates), "client") as stage:
+            targets = self.soft_labels(*ensemble, "distill", lambda _: stage.update(1))
+        votes: list[Tensor] = []
+        said = self.soft_labels(
+            *ensemble, "test", lambda logits: votes.append(logits.argmax(dim=1))
+        ).argmax(dim=1)
+        measured = {
+            "teachers/accuracy": share(said == self.data.test_examples.targets),
+            "teachers/agreement": share(torch.stack(votes) == said),
+        }
+        if scores:
+            certainty = scores["distill"][[update.client for update in updates]]
+            weight = certainty / certainty.sum(dim=0)
+            measured |= {
+                "certainty/mean": float(certainty.mean()),
+                "certainty/min": float(certainty.min()),
+                "certainty/max": float(certainty.max()),
+                "certainty/effective_teachers": float((1 / weight.square().sum(dim=0)).mean()),
+            }
+        return targets, measured
+
+    def distill(
+        self, round_: int, averages: Mapping[str, State], targets: Tensor
+    ) -> tuple[dict[str, State], dict[str, float]]:
+        """The student of every architecture, from its average, and the losses."""
+        states: dict[str, State] = {}
+        losses: dict[str, float] = {}
+        total = self.settings.epochs * len(averages)
+        with self.progress.stage("distillation", total, "epoch") as stage:
+            for number, (name, average) in enumerate(averages.items()):
+                module = self.distillers[name]
+                module.model.load_state_dict(average)
+                carried = self.optimizer_states
+                result = self.runner.run(
+                    module,
+                    self.data.distill_batches(targets, self.settings.batch_size, seed=round_),
+                    self.settings.epochs,
+                    derive_seed(self.seed, _DISTILL, round_, number),
+                    None if carried is None else carried.get(name),
+                    on_epoch=lambda loss: stage.update(1, loss=loss),
+                )
+                if carried is not None:
+                    carried[name] = result.optimizer_state
+                states[name] = {k: v.detach().clone() for k, v in module.model.state_dict().items()}
+                losses[f"distillation_loss/{name}"] = result.loss
+        return states, losses
+
+
+def share(hits: Tensor) -> float:
+    """The share of true among booleans."""
+    return float(hits.float().mean())

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from fedaux_pl.modules.optimizers import OptimizerName
 
 
-def _check(epochs: int, batch_size: int, smallest: int, lr: float) -> None:
+def _check(of: str, epochs: int, batch_size: int, smallest: int, lr: float) -> None:
     if epochs < 0:
-        raise ValueError(f"epochs must be at least 0, but is {epochs}")
+        raise ValueError(f"{of}: epochs must be at least 0, but is {epochs}")
     if batch_size < smallest:
-        raise ValueError(f"batch_size must be at least {smallest}, but is {batch_size}")
+        raise ValueError(f"{of}: batch_size must be at least {smallest}, but is {batch_size}")
     if not lr > 0:
-        raise ValueError(f"lr must be positive, but is {lr}")
+        raise ValueError(f"{of}: lr must be positive, but is {lr}")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LocalTraining:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch_size, 1, self.lr)
+        _check("local", self.epochs, self.batch_size, 1, self.lr)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Distillation:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch_size, 1, self.lr)
+        _check("distillation", self.epochs, self.batch_size, 1, self.lr)
 
 
 @dataclass(frozen=True)
@@ -95,4 +95,4 @@ class Pretraining:
     grayscale: float = 0.2
 
     def __post_init__(self) -> None:
-        _check(self.epochs, self.batch_size, 2, self.lr)
+        _check("pretraining", self.epochs, self.batch_size, 2, self.lr)

@@ -109,7 +109,7 @@ def test_no_class_below_the_id(root):
 @pytest.mark.parametrize("place", ["missing", ""])
 def test_no_class_folders(tmp_path, place):
     with pytest.raises(
-        DataNotFoundError, match=r"names like n02085620, were found in /.*\n.*digits"
+        DataNotFoundError, match=r"names like n02085620, were found in /.*\n.*quickstart"
     ):
         ImageNetSubset(tmp_path / place, "Dogs").train()
 

@@ -366,7 +366,7 @@ class Federation(pl.LightningModule):
 
     def privacy(self) -> list[str]:
         """What was released under which guarantee, and what was not, a sentence each."""
-        return describe_privacy(self.heads)
+        return describe_privacy(self.heads, self.algorithm.secret_noise)
 
     def settings(self) -> dict[str, Any]:
         """All that determines the result, as plain values: what a resumed run must share."""

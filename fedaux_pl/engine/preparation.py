@@ -150,7 +150,7 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
     return heads
 
 
-def describe_privacy(heads: Sequence[ReleasedHead]) -> list[str]:
+def describe_privacy(heads: Sequence[ReleasedHead], secret_noise: bool) -> list[str]:
     """What was released under which guarantee, and what was not, a sentence each."""
     lines = []
     if heads:
@@ -164,6 +164,11 @@ def describe_privacy(heads: Sequence[ReleasedHead]) -> list[str]:
                 f"{release.delta:g}, {release.mechanism} Gaussian mechanism, noise of standard "
                 f"deviation {max(sigmas):.4g} at sensitivity {release.sensitivity:.4g}"
             )
+            if not secret_noise:
+                lines.append(
+                    "its noise comes from the seed of the run, so that the simulation can be "
+                    "repeated: it hides nothing from those who know the seed (secret_noise: true)"
+                )
         if release.flaw:
             lines.append(f"this guarantee does NOT hold: {release.flaw}")
     lines.append("the model updates that clients send in every round are NOT private")

@@ -146,3 +146,11 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, options, says, fits):
     assert lines[-1] == "the model updates that clients send in every round are NOT private"
     sigma = federation.heads[0].release.sigma
     assert any(f"{sigma:.4g}" in line for line in lines) is (options.get("epsilon", 1) is not None)
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_noise_that_can_be_repeated_is_said_to_be(tmp_path, secret):
+    federation = create(FedAUX(epsilon=10.0, secret_noise=secret))
+    fit(tmp_path, federation, 0)
+    said = any("comes from the seed of the run" in line for line in federation.privacy())
+    assert said is not secret

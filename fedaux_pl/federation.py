@@ -39,7 +39,7 @@ from fedaux_pl.engine.server import Server
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import average_states, derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import create_model, load_backbone
+from fedaux_pl.models import create_model, load_backbone, of_head
 from fedaux_pl.modules import ClientModule, DistillationModule, ReleasedHead
 from fedaux_pl.modules.classifier import TrainedPart
 
@@ -282,7 +282,7 @@ class Federation(pl.LightningModule):
             if own:
                 average = average_states([u.state for u in own], [u.size for u in own])
                 if self.train_part == "head":  # h is the same everywhere, but for rounding
-                    average = {k: v for k, v in average.items() if k.startswith("head.")}
+                    average = {k: v for k, v in average.items() if of_head(k)}
                 averages[name] = {**averages[name], **average}
         losses = [update.loss for update in updates]
         self._entry |= {

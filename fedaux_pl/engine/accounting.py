@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Update
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
+from fedaux_pl.models import of_head
 from fedaux_pl.modules import ReleasedHead
 
 
@@ -16,7 +17,7 @@ def update_bytes(updates: Sequence[Update], head_only: bool) -> int:
     """
     total = 0
     for update in updates:
-        kept = {k: v for k, v in update.state.items() if not head_only or k.startswith("head.")}
+        kept = {k: v for k, v in update.state.items() if not head_only or of_head(k)}
         total += state_bytes(kept)
     return total
 

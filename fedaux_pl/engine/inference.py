@@ -1,8 +1,8 @@
 """Predictions of many inputs at once, outside of any training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,6 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
             layer.training, layer.momentum, layer.num_batches_tracked = training, momentum, counter
 
 
-@torch.no_grad()
 def predict_logits(
     model: nn.Module,
     inputs: Tensor,
@@ -56,11 +55,9 @@ def predict_logits(
     batch_size: int = 2048,
 ) -> Tensor:
     """f(x) of all inputs, shape (N, C), float32."""
-    with evaluating(model, statistics):
-        return torch.cat([model(part).float() for part in _parts(inputs, batch_size)])
+    return _predict(model, model, inputs, statistics, batch_size)
 
 
-@torch.no_grad()
 def predict_features(
     model: nn.Module,
     inputs: Tensor,
@@ -68,11 +65,20 @@ def predict_features(
     batch_size: int = 2048,
 ) -> Tensor:
     """h(x) of all inputs, shape (N, d), float32."""
+    features = cast("Callable[[Tensor], Tensor]", model.features)
+    return _predict(model, features, inputs, statistics, batch_size)
+
+
+@torch.no_grad()
+def _predict(
+    model: nn.Module,
+    function: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    statistics: BatchNormStatistics,
+    batch_size: int,
+) -> Tensor:
+    """A function of the model on all inputs, part by part."""
+    starts = range(0, len(inputs), batch_size)
     with evaluating(model, statistics):
-        features = model.features
-        return torch.cat([features(part).float() for part in _parts(inputs, batch_size)])  # type: ignore[operator]
-
-
-def _parts(inputs: Tensor, batch_size: int) -> Iterator[Tensor]:
-    for start in range(0, len(inputs), batch_size):
-        yield inputs[start : start + batch_size]
+        parts = [function(inputs[start : start + batch_size]).float() for start in starts]
+    return torch.cat(parts)

@@ -8,6 +8,7 @@ from fedaux_pl.models.base import (
     FeatureClassifier,
     InputNormalization,
     load_backbone,
+    of_head,
     parameter_bytes,
 )
 from fedaux_pl.models.layers import Norm
@@ -26,6 +27,7 @@ __all__ = [
     "create_model",
     "load_backbone",
     "model_names",
+    "of_head",
     "parameter_bytes",
     "register",
 ]

@@ -127,8 +127,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: If the state is not that of this model's h.
     """
-    own = {key: value for key, value in model.state_dict().items() if not _of_head(key)}
-    given = {key: value for key, value in state.items() if not _of_head(key)}
+    own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    given = {key: value for key, value in state.items() if not of_head(key)}
     differing = sorted(
         key
         for key in own.keys() | given.keys()
@@ -143,7 +143,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict(given, strict=False)
 
 
-def _of_head(key: str) -> bool:
+def of_head(key: str) -> bool:
+    """Whether an entry of a model's state dict belongs to its head g, not to h."""
     return key.startswith("head.")
 
 

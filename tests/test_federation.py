@@ -91,7 +91,7 @@ def test_the_seed_determines_the_weights(tmp_path):
 def test_a_round_that_fails_leaves_the_server_as_it_was(tmp_path, monkeypatch):
     after_one = run(tmp_path, FedDF(), 1, optimizer_state="carry")
     federation = create(FedDF(), optimizer_state="carry")
-    original = StageRunner.run
+    original = StageRunner.run_all
     distilled = []
 
     def fail_in_the_second_round(runner, module, *args, **kwargs):
@@ -102,7 +102,7 @@ def test_a_round_that_fails_leaves_the_server_as_it_was(tmp_path, monkeypatch):
                 raise RuntimeError("power failure")
         return result
 
-    monkeypatch.setattr(StageRunner, "run", fail_in_the_second_round)
+    monkeypatch.setattr(StageRunner, "run_all", fail_in_the_second_round)
     with pytest.raises(RuntimeError, match="power failure"):
         fit(tmp_path, federation, 3)
     assert len(distilled) == 2

@@ -87,7 +87,7 @@ def test_a_checkpoint_after_a_failure_within_a_round(tmp_path, monkeypatch):
     whole = create(algorithm(), **options)
     fit(tmp_path, whole, 3)
     broken = create(algorithm(), **options)
-    original = StageRunner.run
+    original = StageRunner.run_all
 
     def fail(runner, module, *args, **kwargs):
         if len(broken.history) == 1 and module in broken.server.distillers.values():
@@ -95,7 +95,7 @@ def test_a_checkpoint_after_a_failure_within_a_round(tmp_path, monkeypatch):
         return original(runner, module, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StageRunner, "run", fail)
+        patch.setattr(StageRunner, "run_all", fail)
         with pytest.raises(RuntimeError, match="power failure"):
             fit_saving(tmp_path, broken, 3, tmp_path / "kept", save_on_exception=True)
     newest = max((tmp_path / "kept").iterdir(), key=lambda path: path.stat().st_mtime_ns)

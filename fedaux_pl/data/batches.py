@@ -26,6 +26,8 @@ class TensorBatches:
             time.
         rank: The share of the data that this process takes, 0 ... world_size - 1.
         world_size: The number of equal shares. What does not divide is left out of the epoch.
+        subset: The positions of the samples to take; None for all. A client's batches come
+            straight out of everybody's data, which need no copy for it.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class TensorBatches:
         smallest: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        subset: Tensor | None = None,
     ) -> None:
         if not tensors or any(len(tensor) != len(tensors[0]) for tensor in tensors):
             sizes = [len(tensor) for tensor in tensors]
@@ -52,6 +55,7 @@ class TensorBatches:
         self.smallest = smallest
         self.rank = rank
         self.world_size = world_size
+        self.subset = subset
         self.epoch = 0
 
     batch_sampler = None  # a DataLoader has one or the other, and the Trainer looks at both
@@ -65,19 +69,32 @@ class TensorBatches:
         """Says which epoch the next pass is."""
         self.epoch = epoch
 
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are to take from, in all processes together."""
+        return len(self.tensors[0] if self.subset is None else self.subset)
+
     def __len__(self) -> int:
-        full, rest = divmod(len(self.tensors[0]) // self.world_size, self.batch_size)
+        full, rest = divmod(self.num_samples // self.world_size, self.batch_size)
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        order = self._order(self.epoch).to(self.tensors[0].device)
+        positions = self.positions(self.epoch)
         self.epoch += 1
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            index = order[start : start + self.batch_size]
+        for index in positions:
             yield tuple(tensor[index] for tensor in self.tensors)
 
+    def positions(self, epoch: int) -> tuple[Tensor, ...]:
+        """Where the samples of each batch of an epoch are, on the device of the tensors."""
+        order = self._order(epoch)
+        if self.subset is not None:
+            order = self.subset[order]
+        # one transfer to the device for all batches
+        order = order[: len(self) * self.batch_size].to(self.tensors[0].device)
+        return torch.split(order, self.batch_size) if len(order) else ()
+
     def _order(self, epoch: int) -> Tensor:
-        count = len(self.tensors[0])
+        count = self.num_samples
         if self.shuffle:
             # Drawn on the CPU: another device must not give another order.
             generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))

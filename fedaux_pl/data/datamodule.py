@@ -152,11 +152,14 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client(self, index: int) -> Examples:
         """D_i, a copy of the private data of one client."""
+        where = self._positions(index).to(self._train.inputs.device)
+        return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
+
+    def _positions(self, index: int) -> Tensor:
         clients = self._loaded()
         if not 0 <= index < len(clients):
             raise IndexError(f"clients are numbered 0 ... {len(clients) - 1}, but got {index}")
-        where = clients[index].to(self._train.inputs.device)
-        return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
+        return clients[index]
 
     @property
     def auxiliary_inputs(self) -> Tensor:
@@ -189,14 +192,15 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data."""
-        examples = self.client(index)
+        subset = self._positions(index)
         return TensorBatches(
-            examples.inputs,
-            examples.targets,
+            self._train.inputs,
+            self._train.targets,
             batch_size=batch_size,
             shuffle=True,
             seed=derive_seed(self.seed, _CLIENT_BATCHES, index, seed),
-            smallest=min(2, len(examples)),
+            smallest=min(2, len(subset)),
+            subset=subset,
         )
 
     def distill_batches(

@@ -10,12 +10,13 @@ from fedaux_pl.engine.inference import (
 )
 from fedaux_pl.engine.randomness import isolated_rng
 from fedaux_pl.engine.settings import Distillation, LocalTraining, Pretraining
-from fedaux_pl.engine.stage import StageResult, StageRunner
+from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 
 __all__ = [
     "AtomicCheckpointIO",
     "ClientPool",
     "Distillation",
+    "Job",
     "LocalClients",
     "LocalTraining",
     "Pretraining",

@@ -1,7 +1,7 @@
 """The clients, behind one seam: the server asks a pool, and does not know where they are.
 
 What a client computes is written here once, as functions of what it is sent and its own data.
-``LocalClients`` runs them in this process, one after another.
+``LocalClients`` runs them in this process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.settings import LocalTraining
-from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.engine.stage import Job, StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.modules import ClientModule, ReleasedHead, Scoring
 
@@ -89,31 +89,37 @@ class LocalClients:
     def train(
         self, round_: int, ids: Sequence[int], states: Mapping[str, Mapping[str, Tensor]]
     ) -> list[Update]:
-        """Trains the selected clients one after another; their order changes nothing."""
-        updates = []
+        """Trains the selected clients, those of one architecture together where that is faster."""
+        updates: dict[int, Update] = {}
         with self.progress.stage("clients", total=len(ids), unit="client") as stage:
-            for client in ids:
-                updates.append(self._train_one(round_, client, states))
-                stage.update(1, loss=updates[-1].loss)
-        return updates
+            for architecture, module in self.modules.items():
+                own = [client for client in ids if self.architectures[client] == architecture]
+                results = self.runner.run_all(
+                    module,
+                    [self._job(round_, client, states[architecture]) for client in own],
+                    on_done=lambda result: stage.update(1, loss=result.loss),
+                )
+                for client, result in zip(own, results, strict=True):
+                    if self.optimizer_states is not None:
+                        assert result.optimizer_state is not None  # noqa: S101 - the job asked
+                        self.optimizer_states[client] = result.optimizer_state
+                    assert result.state is not None  # noqa: S101 - the job said where it starts
+                    updates[client] = Update(
+                        client,
+                        architecture,
+                        result.state,
+                        self.data.client_sizes[client],
+                        result.loss,
+                    )
+        return [updates[client] for client in ids]
 
-    def _train_one(
-        self, round_: int, client: int, states: Mapping[str, Mapping[str, Tensor]]
-    ) -> Update:
-        architecture = self.architectures[client]
-        module = self.modules[architecture]
-        module.model.load_state_dict(states[architecture])
-        module.set_anchor()
-        seed = derive_seed(self.seed, _TRAIN, round_, client)
+    def _job(self, round_: int, client: int, state: Mapping[str, Tensor]) -> Job:
         carried = None if self.optimizer_states is None else self.optimizer_states.get(client)
-        result = self.runner.run(
-            module,
+        return Job(
             self.data.client_batches(client, self.settings.batch_size, seed=round_),
             self.settings.epochs,
-            seed=seed,
+            seed=derive_seed(self.seed, _TRAIN, round_, client),
+            state=state,
             optimizer_state=carried,
+            keep_optimizer=self.optimizer_states is not None,
         )
-        if self.optimizer_states is not None:
-            self.optimizer_states[client] = result.optimizer_state
-        state = {key: value.detach().clone() for key, value in module.model.state_dict().items()}
-        return Update(client, architecture, state, self.data.client_sizes[client], result.loss)

@@ -68,6 +68,7 @@ class Preparation:
             self.runner.run(
                 module, batches, epochs, seed, on_epoch=lambda loss: stage.update(1, loss=loss)
             )
+        self.runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 
     def release_heads(

@@ -12,7 +12,7 @@ from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
 from fedaux_pl.engine.settings import Distillation
-from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.engine.stage import Job, StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
@@ -131,20 +131,23 @@ class Server:
         total = self.settings.epochs * len(averages)
         with self.progress.stage("distillation", total, "epoch") as stage:
             for number, (name, average) in enumerate(averages.items()):
-                module = self.distillers[name]
-                module.model.load_state_dict(average)
                 carried = self.optimizer_states
-                result = self.runner.run(
-                    module,
+                job = Job(
                     self.data.distill_batches(targets, self.settings.batch_size, seed=round_),
                     self.settings.epochs,
                     derive_seed(self.seed, _DISTILL, round_, number),
+                    average,
                     None if carried is None else carried.get(name),
-                    on_epoch=lambda loss: stage.update(1, loss=loss),
+                    keep_optimizer=carried is not None,
+                )
+                [result] = self.runner.run_all(
+                    self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
                 if carried is not None:
+                    assert result.optimizer_state is not None  # noqa: S101 - the job asked
                     carried[name] = result.optimizer_state
-                states[name] = {k: v.detach().clone() for k, v in module.model.state_dict().items()}
+                assert result.state is not None  # noqa: S101 - the job said where it starts
+                states[name] = result.state
                 losses[f"distillation_loss/{name}"] = result.loss
         return states, losses
 

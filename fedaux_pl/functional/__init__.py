@@ -1,6 +1,7 @@
 """The paper's mathematics: pure functions on tensors, each with its equation."""
 
 from fedaux_pl.functional.averaging import average_states
+from fedaux_pl.functional.contrastive import nt_xent_loss
 from fedaux_pl.functional.distillation import (
     SoftLabelSum,
     distillation_loss,
@@ -26,6 +27,7 @@ __all__ = [
     "fit_scoring_head",
     "fit_scoring_heads",
     "gaussian_sigma",
+    "nt_xent_loss",
     "proximal_penalty",
     "sample_clients",
     "sample_posterior",

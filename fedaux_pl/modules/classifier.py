@@ -1,6 +1,6 @@
 """What client training and server distillation share: a classifier, its optimizer, its metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -74,6 +74,14 @@ class ClassifierModule(pl.LightningModule):
         """f(x), the logits of shape (N, C)."""
         logits: Tensor = self.model(x)
         return logits
+
+    def start_from(self, state: Mapping[str, Tensor]) -> None:
+        """Puts the model where a training starts, in place."""
+        self.model.load_state_dict(state)
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """A copy of the model's weights."""
+        return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
 
     def configure_optimizers(self) -> Optimizer:
         """The optimizer over what is trained."""

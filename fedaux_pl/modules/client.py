@@ -1,6 +1,6 @@
 """Local training of a client (FedAUX, Algorithm 2: theta_i <- train(theta_0 <- theta, D_i))."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -53,9 +53,20 @@ class ClientModule(ClassifierModule):
         self.mu = mu
         self.anchor: list[Tensor] | None = None
 
+    def start_from(self, state: Mapping[str, Tensor]) -> None:
+        """Puts the model where a training starts, which is also what the term holds it near."""
+        super().start_from(state)
+        if self.mu > 0:
+            self.set_anchor()
+
     def set_anchor(self) -> None:
         """Takes the present parameters as theta_0 of the proximal term."""
-        self.anchor = [parameter.detach().clone() for parameter in self._trained()]
+        present = [parameter.detach() for parameter in self._trained()]
+        if self.anchor is None:
+            self.anchor = [tensor.clone() for tensor in present]
+        else:  # in place, where recorded steps find it
+            for origin, tensor in zip(self.anchor, present, strict=True):
+                origin.copy_(tensor)
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.parameters() if parameter.requires_grad]

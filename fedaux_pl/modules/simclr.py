@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torchmetrics.aggregation import MeanMetric
 
 from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.modules.backbone import resolve_model, unsaved, without_head
 from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.optimizers import OptimizerName, create_optimizer
@@ -66,7 +67,6 @@ class SimCLR(pl.LightningModule):
     ) -> None:
         super().__init__()
         # Here, since importing it takes seconds that nobody else should wait for.
-        from lightly.loss.ntx_ent_loss import NTXentLoss
         from lightly.models.modules.heads import SimCLRProjectionHead
 
         if not temperature > 0:
@@ -76,7 +76,7 @@ class SimCLR(pl.LightningModule):
         self.backbone = without_head(resolve_model(model, 1, model_options))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
-        self.criterion = NTXentLoss(temperature=temperature, gather_distributed=True)
+        self.temperature = temperature
         self.views = SimCLRViews(
             min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
         )
@@ -105,11 +105,21 @@ class SimCLR(pl.LightningModule):
         projections = self.projection_head(self(torch.cat([first, second])))
         # bfloat16 keeps three digits of a similarity: too few for the logarithm over all pairs.
         with torch.autocast(self.device.type, enabled=False):
-            loss: Tensor = self.criterion(*projections.float().chunk(2))
+            loss = self._contrast(*projections.float().chunk(2))
         if self._trainer is not None:
             self.train_loss(loss.detach(), weight=len(first))
             self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
         return loss
+
+    def _contrast(self, first: Tensor, second: Tensor) -> Tensor:
+        """NT-Xent among the images of all processes."""
+        from lightly.utils import dist
+
+        if dist.world_size() == 1:
+            return nt_xent_loss(first, second, self.temperature)
+        everyone = torch.cat(dist.gather(first)), torch.cat(dist.gather(second))
+        offset = dist.rank() * len(first)
+        return nt_xent_loss(first, second, self.temperature, everyone, offset)
 
     def _two_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
         images = batch if isinstance(batch, Tensor) else batch[0]

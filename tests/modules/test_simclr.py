@@ -118,7 +118,7 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
     again = SimCLR.load_from_checkpoint(tmp_path / "s.ckpt", weights_only=True)
     assert_same_weights(model, again)
     assert dict(again.hparams) == dict(model.hparams)
-    assert again.criterion.temperature == 0.3
+    assert again.temperature == 0.3
 
 
 def test_one_labelled_loader_is_split_and_an_unlabelled_one_measures_nothing(trainer, digits):

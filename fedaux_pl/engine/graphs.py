@@ -1,0 +1,93 @@
+"""Optimization steps as CUDA graphs: recorded once, replayed without the host in between."""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedaux_pl.engine.optimizers import RESETTABLE
+from fedaux_pl.engine.replicas import Step, Trial
+
+# Measured on an H200 with ResNet-8 at batch 32: a step of a client takes 1.05 ms alone, 0.49 ms
+# beside three others, 0.44 ms beside seven and no less beside fifteen.
+MOST_REPLICAS = 8
+# The share of the free memory that replicas may take.
+MEMORY_SHARE = 0.5
+
+
+class CudaGraphs:
+    """Records steps of several replicas into one CUDA graph, each on a stream of its own.
+
+    Args:
+        device: Where the steps run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._streams = [torch.cuda.Stream(device) for _ in range(MOST_REPLICAS)]  # type: ignore[no-untyped-call]
+        # Graphs are replayed one after another and keep nothing in between: one pool serves all.
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def prepare(self, optimizer: Optimizer) -> None:
+        """Has one of ``RESETTABLE`` work in one kernel, with its counters on the device."""
+        for group in optimizer.param_groups:
+            group["foreach"], group["fused"] = False, True
+            if "capturable" in group:
+                group["capturable"] = True
+        # a fused step looks at infinite gradients itself, without asking the host
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+    def record(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        """Records steps that do not touch each other's tensors; they may run at the same time."""
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: what other threads, such as those of NCCL, do meanwhile is no business of it
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            first = torch.cuda.current_stream(self.device)
+            for step, stream in zip(steps, self._streams, strict=False):
+                stream.wait_stream(first)
+                with torch.cuda.stream(stream):
+                    step()
+            for stream in self._streams[: len(steps)]:
+                first.wait_stream(stream)
+        return graph.replay
+
+    def attempt(
+        self,
+        module: pl.LightningModule,
+        optimizer_of: Callable[[pl.LightningModule], Optimizer],
+        batch: tuple[Tensor, ...],
+        step: Step,
+    ) -> Trial:
+        """Tries steps on a copy of the module: a recording that fails halfway cannot be undone."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        trial = copy.deepcopy(module)
+        optimizer = optimizer_of(trial)
+        if not isinstance(optimizer, RESETTABLE):
+            return Trial(f"the optimizer {type(optimizer).__name__} cannot be reset in place", 1)
+        self.prepare(optimizer)
+        with torch.random.fork_rng([self.device]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")
+            step(trial, optimizer, batch, 0)  # creates the optimizer's state, which may wait
+            states = torch.get_rng_state(), torch.cuda.get_rng_state(self.device)
+            torch.cuda.synchronize(self.device)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                step(trial, optimizer, batch, 0)
+            except RuntimeError as error:
+                return Trial(str(error).partition("\n")[0], 1)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            if not torch.equal(states[0], torch.get_rng_state()):
+                return Trial("it draws random numbers on the CPU", 1)
+            if not torch.equal(states[1], torch.cuda.get_rng_state(self.device)):
+                return Trial("", 1)  # replicas would share one stream of random numbers
+        taken = torch.cuda.max_memory_allocated(self.device) - before
+        free = torch.cuda.mem_get_info(self.device)[0]
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return Trial("", max(1, min(MOST_REPLICAS, int(MEMORY_SHARE * free / max(taken, 1)))))

@@ -1,0 +1,171 @@
+"""Copies of a module that train side by side, their steps recorded and replayed.
+
+The first step of a kind, that is for these replicas and this batch size, is taken as any step is;
+when the kind comes again it is recorded, and from then on replayed. A last batch that is smaller
+is a kind of its own, so every step uses exactly the samples that plain training would use.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedaux_pl.data import TensorBatches
+
+Step = Callable[[pl.LightningModule, Optimizer, Any, int], Tensor]
+_Job = TypeVar("_Job")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Whether the steps of a module can be recorded.
+
+    Attributes:
+        obstacle: Why they cannot; empty if they can.
+        limit: How many replicas may train side by side.
+    """
+
+    obstacle: str
+    limit: int
+
+
+class Recorder(Protocol):
+    """Records steps, so that they can be taken again on the same tensors with other values."""
+
+    def attempt(
+        self,
+        module: pl.LightningModule,
+        optimizer_of: Callable[[pl.LightningModule], Optimizer],
+        batch: tuple[Tensor, ...],
+        step: Step,
+    ) -> Trial:
+        """Finds out whether a module's steps can be recorded, and how many at once."""
+
+    def prepare(self, optimizer: Optimizer) -> None:
+        """Makes an optimizer fit for recording."""
+
+    def record(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        """Records steps without taking them; what it returns takes them."""
+
+
+class _Replica:
+    """One copy, with its optimizer and the tensors that its steps read and write."""
+
+    def __init__(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
+        self.module = module
+        self.optimizer = optimizer
+        self.loss = torch.zeros((), device=next(module.parameters()).device)
+        self.inputs: dict[int, tuple[Tensor, ...]] = {}
+
+    def load(self, tensors: Sequence[Tensor], index: Tensor) -> None:
+        """Copies samples to where the steps for that many samples read them."""
+        size = len(index)
+        if size not in self.inputs:
+            self.inputs[size] = tuple(t.new_empty(size, *t.shape[1:]) for t in tensors)
+        for tensor, place in zip(tensors, self.inputs[size], strict=True):
+            torch.index_select(tensor, 0, index, out=place)
+
+    def advance(self, step: Step, size: int) -> None:
+        """Takes a step with the samples that are there."""
+        self.loss += step(self.module, self.optimizer, self.inputs[size], 0)
+
+
+class Replicas:
+    """A module and copies of it, as many as there are jobs to be done side by side.
+
+    Args:
+        module: The first of them.
+        optimizer_of: Creates the optimizer of a replica.
+        step: Takes an optimization step and returns its loss.
+        recorder: Records steps.
+        limit: How many replicas there may be.
+    """
+
+    def __init__(
+        self,
+        module: pl.LightningModule,
+        optimizer_of: Callable[[pl.LightningModule], Optimizer],
+        step: Step,
+        recorder: Recorder,
+        limit: int,
+    ) -> None:
+        self._optimizer_of = optimizer_of
+        self._step = step
+        self._recorder = recorder
+        self._limit = limit
+        self._replicas: list[_Replica] = []
+        self._recorded: dict[tuple[tuple[int, ...], int], Callable[[], None]] = {}
+        self._seen: set[tuple[tuple[int, ...], int]] = set()
+        self._add(module)
+
+    def _add(self, module: pl.LightningModule) -> None:
+        if next(module.parameters()).is_cuda:
+            module.to(memory_format=torch.channels_last)
+        optimizer = self._optimizer_of(module)
+        self._recorder.prepare(optimizer)
+        self._replicas.append(_Replica(module, optimizer))
+
+    def waves(self, jobs: Sequence[_Job]) -> Iterator[Sequence[_Job]]:
+        """Jobs in as few groups as the limit allows, of sizes as equal as can be."""
+        count = -(-len(jobs) // self._limit)
+        for number in range(count):
+            yield jobs[number * len(jobs) // count : (number + 1) * len(jobs) // count]
+
+    def take(self, count: int) -> list[tuple[pl.LightningModule, Optimizer]]:
+        """That many replicas, with their optimizers."""
+        while len(self._replicas) < count:
+            self._add(copy.deepcopy(self._replicas[0].module))
+        return [(replica.module, replica.optimizer) for replica in self._replicas[:count]]
+
+    def epoch(self, batches: Sequence[TensorBatches], epoch: int) -> tuple[list[float], list[int]]:
+        """Trains each replica on its batches of an epoch: mean losses and numbers of steps.
+
+        Args:
+            batches: Of each replica, longest first: those that have batches left are then always
+                the first ones, which keeps the kinds of steps few.
+            epoch: Which one.
+        """
+        plans = [one.positions(epoch) for one in batches]
+        for replica in self._replicas:
+            replica.loss.zero_()
+        for step in range(len(plans[0])):
+            left = {number: plan[step] for number, plan in enumerate(plans) if step < len(plan)}
+            for number, index in left.items():
+                self._replicas[number].load(batches[number].tensors, index)
+            for which, size in _together(left, batches[0].batch_size):
+                self._advance(which, size)
+        counts = [len(plan) for plan in plans]
+        sums = torch.stack([replica.loss for replica in self._replicas[: len(plans)]]).tolist()
+        return [total / count for total, count in zip(sums, counts, strict=True)], counts
+
+    def _advance(self, which: tuple[int, ...], size: int) -> None:
+        kind = (which, size)
+        steps = [partial(self._replicas[n].advance, self._step, size) for n in which]
+        if kind in self._recorded:
+            self._recorded[kind]()
+        elif kind in self._seen:
+            self._recorded[kind] = self._recorder.record(steps)
+            for number in which:  # the gradients are in memory that belongs to the recording
+                self._replicas[number].optimizer.zero_grad(set_to_none=True)
+            self._recorded[kind]()
+        else:
+            self._seen.add(kind)
+            for step in steps:
+                step()
+
+
+def _together(left: dict[int, Tensor], full: int) -> list[tuple[tuple[int, ...], int]]:
+    """Who takes a step with whom: those with full batches, or all with equal last ones."""
+    sizes = {len(index) for index in left.values()}
+    if len(sizes) == 1:
+        return [(tuple(left), sizes.pop())]
+    together = tuple(number for number, index in left.items() if len(index) == full)
+    groups = [(together, full)] if together else []
+    groups += [((n,), len(index)) for n, index in left.items() if n not in together]
+    return groups

@@ -156,6 +156,8 @@ class Federation(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Algorithm 1, and the clients and stages that Algorithm 2 works with."""
+        if self.device.type == "cuda":  # the layout in which convolutions are fast there
+            self.to(memory_format=torch.channels_last)
         progress, runner = find_progress(self.trainer), StageRunner(self.trainer)
         options = {"num_classes": len(self.data.classes), "train": self.train_part}
         client_options = {**options, **_optimizer(self.local), "mu": self.algorithm.mu}

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -29,8 +30,14 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._streams = [torch.cuda.Stream(device) for _ in range(MOST_REPLICAS)]  # type: ignore[no-untyped-call]
-        # Graphs are replayed one after another and keep nothing in between: one pool serves all.
-        self._pool = torch.cuda.graph_pool_handle()
+
+    def pool(self) -> object:
+        """Memory for the recordings of one module.
+
+        They are replayed one after another and keep nothing in between, so that one pool serves
+        all of them; when the last one goes, so does the pool.
+        """
+        return torch.cuda.graph_pool_handle()
 
     def prepare(self, optimizer: Optimizer) -> None:
         """Has one of ``RESETTABLE`` work in one kernel, with its counters on the device."""
@@ -41,11 +48,11 @@ class CudaGraphs:
         # a fused step looks at infinite gradients itself, without asking the host
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
-    def record(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def record(self, steps: Sequence[Callable[[], None]], pool: Any) -> Callable[[], None]:
         """Records steps that do not touch each other's tensors; they may run at the same time."""
         graph = torch.cuda.CUDAGraph()
         # thread_local: what other threads, such as those of NCCL, do meanwhile is no business of it
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             first = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(first)

@@ -52,7 +52,7 @@ def predict_logits(
     model: nn.Module,
     inputs: Tensor,
     statistics: BatchNormStatistics = "running",
-    batch_size: int | None = None,
+    batch_size: int = 2048,
 ) -> Tensor:
     """f(x) of all inputs, shape (N, C), float32."""
     return _predict(model, model, inputs, statistics, batch_size)
@@ -62,7 +62,7 @@ def predict_features(
     model: nn.Module,
     inputs: Tensor,
     statistics: BatchNormStatistics = "running",
-    batch_size: int | None = None,
+    batch_size: int = 2048,
 ) -> Tensor:
     """h(x) of all inputs, shape (N, d), float32."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
@@ -75,13 +75,9 @@ def _predict(
     function: Callable[[Tensor], Tensor],
     inputs: Tensor,
     statistics: BatchNormStatistics,
-    batch_size: int | None,
+    batch_size: int,
 ) -> Tensor:
     """A function of the model on all inputs, part by part."""
-    if batch_size is None:
-        # what a GPU is busy with, and what does not yet fill a CPU's memory; where predictions
-        # depend on the batch it must not depend on the device
-        batch_size = 4096 if inputs.is_cuda and statistics == "running" else 2048
     starts = range(0, len(inputs), batch_size)
     with evaluating(model, statistics):
         parts = [function(inputs[start : start + batch_size]).float() for start in starts]

@@ -50,7 +50,10 @@ class Recorder(Protocol):
     def prepare(self, optimizer: Optimizer) -> None:
         """Makes an optimizer fit for recording."""
 
-    def record(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def pool(self) -> object:
+        """What the recordings of one module share."""
+
+    def record(self, steps: Sequence[Callable[[], None]], pool: Any) -> Callable[[], None]:
         """Records steps without taking them; what it returns takes them."""
 
 
@@ -99,14 +102,13 @@ class Replicas:
         self._step = step
         self._recorder = recorder
         self._limit = limit
+        self._pool = recorder.pool()
         self._replicas: list[_Replica] = []
         self._recorded: dict[tuple[tuple[int, ...], int], Callable[[], None]] = {}
         self._seen: set[tuple[tuple[int, ...], int]] = set()
         self._add(module)
 
     def _add(self, module: pl.LightningModule) -> None:
-        if next(module.parameters()).is_cuda:
-            module.to(memory_format=torch.channels_last)
         optimizer = self._optimizer_of(module)
         self._recorder.prepare(optimizer)
         self._replicas.append(_Replica(module, optimizer))
@@ -150,7 +152,7 @@ class Replicas:
         if kind in self._recorded:
             self._recorded[kind]()
         elif kind in self._seen:
-            self._recorded[kind] = self._recorder.record(steps)
+            self._recorded[kind] = self._recorder.record(steps, self._pool)
             for number in which:  # the gradients are in memory that belongs to the recording
                 self._replicas[number].optimizer.zero_grad(set_to_none=True)
             self._recorded[kind]()

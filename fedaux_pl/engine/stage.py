@@ -133,7 +133,10 @@ class StageRunner:
             on_epoch: Called with the mean loss after every epoch.
             on_done: Called with each result as soon as it is there.
         """
-        module.to(self.trainer.strategy.root_device)
+        device = self.trainer.strategy.root_device
+        module.to(device)
+        if device.type == "cuda" and module not in self._replicas:
+            module.to(memory_format=torch.channels_last)  # in which convolutions are fast there
         results: dict[int, StageResult] = {}
         with torch.enable_grad():
             replicas = self._recordable(module, jobs)

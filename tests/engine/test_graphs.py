@@ -19,7 +19,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 SIZES = (200, 197, 131, 200, 64)
 
 
-class Eager(CudaGraphs):
+class Again(CudaGraphs):
+    """Takes steps again in place of replaying them."""
+
+    def record(self, steps, pool):
+        return lambda: [step() for step in steps]
+
+
+class Plain(CudaGraphs):
     """Refuses everything."""
 
     def attempt(self, *args):
@@ -58,86 +65,102 @@ def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32):
     return made
 
 
-def plain_and_recorded(module, work, precision="32-true"):
-    results = []
-    for recorder in (Eager, CudaGraphs):
+def results(module, work, precision="32-true", recorders=(Plain, CudaGraphs)):
+    """What some work gives with each of the recorders."""
+    device = torch.device("cuda", 0)
+    found = []
+    for recorder in recorders:
         one = copy.deepcopy(module)
-        results.append(
+        found.append(
             within(
                 lambda trainer, one=one, recorder=recorder: work(
-                    StageRunner(trainer, recorder(torch.device("cuda", 0))), one
+                    StageRunner(trainer, recorder(device)), one
                 ),
                 precision,
             )
         )
-    return results
+    return found
 
 
-def distance(one, other):
-    """|a - b| / |a - start| would need the start: relative to |a| is stricter where weights move."""
-    gap = sum(float((one[k] - other[k]).double().square().sum()) for k in one)
-    size = sum(float(one[k].double().square().sum()) for k in one)
-    return (gap / size) ** 0.5
+def distance(one, other, start):
+    """How far two trainings are apart, relative to how far they went."""
+
+    def size(a, b):
+        return sum(float((a[k].double() - b[k].double().to(a[k].device)).square().sum()) for k in a)
+
+    return (size(one, other) / size(one, start)) ** 0.5
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize("options", [{}, {"mu": 0.1}, {"train": "head"}, {"optimizer": "sgd"}])
-def test_clients(precision, options):
+@pytest.mark.parametrize(
+    "options", [{}, {"mu": 0.1}, {"train": "head"}, {"optimizer": "sgd", "momentum": 0.9}]
+)
+def test_replayed_steps_are_the_steps(deterministic, precision, options):
+    """The same kernels on the same samples: what differs is rounding, if anything."""
     torch.manual_seed(0)
     module = ClientModule(create_model("resnet8", 10), 10, **options)
     start = module.trained_state()
-    plain, recorded = plain_and_recorded(
+    again, replayed = results(
+        module, lambda runner, one: runner.run_all(one, jobs(start)), precision, (Again, CudaGraphs)
+    )
+    for one, other in zip(again, replayed, strict=True):
+        assert one.steps == other.steps
+        assert distance(one.state, other.state, start) < 1e-3
+        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_replayed_steps_are_plain_training(precision):
+    """Other kernels round otherwise, and Adam makes as much of a small gradient as of a large."""
+    torch.manual_seed(0)
+    module = ClientModule(create_model("resnet8", 10), 10)
+    start = module.trained_state()
+    plain, replayed = results(
         module, lambda runner, one: runner.run_all(one, jobs(start)), precision
     )
-    for one, other in zip(plain, recorded, strict=True):
+    for one, other in zip(plain, replayed, strict=True):
         assert one.steps == other.steps
-        # steps of Adam are as large for a gradient of rounding errors as for any other
-        assert distance(one.state, other.state) < (1e-2 if precision == "32-true" else 5e-2)
+        assert distance(one.state, other.state, start) < 0.3
         assert one.loss == pytest.approx(other.loss, rel=0.05)
 
 
-def test_one_step_is_the_same_step():
-    torch.manual_seed(0)
-    module = ClientModule(create_model("resnet8", 10), 10, optimizer="sgd", lr=0.1)
-    start = module.trained_state()
-    for epochs in (1, 3):  # of one batch each: the third step is a replay
-        plain, recorded = plain_and_recorded(
-            module,
-            lambda runner, one, epochs=epochs: runner.run_all(
-                one, jobs(start, sizes=(32, 32), epochs=epochs)
-            ),
-        )
-        for one, other in zip(plain, recorded, strict=True):
-            assert distance(one.state, other.state) < 1e-4
-
-
-def test_students():
+def test_students(deterministic):
     torch.manual_seed(0)
     module = DistillationModule(create_model("resnet8", 10), 10, lr=1e-3)
     start = module.trained_state()
-    plain, recorded = plain_and_recorded(
-        module, lambda runner, one: runner.run_all(one, jobs(start, "soft", (400,)))
+    again, replayed = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start, "soft", (400,))),
+        recorders=(Again, CudaGraphs),
     )
-    assert distance(plain[0].state, recorded[0].state) < 1e-2
+    assert distance(again[0].state, replayed[0].state, start) < 1e-3
 
 
-def test_views_are_random_and_repeat_with_the_seed():
+def test_views_are_random_and_repeat_with_the_seed(deterministic):
     torch.manual_seed(0)
     module = SimCLR("resnet8")
+    start = module.backbone_state()
+    images = jobs(None)[0].batches.tensors[0]
 
     def work(runner, one):
-        batches = jobs(None, sizes=(400,), batch_size=64)[0].batches
         states = []
         for seed in (3, 3, 4):
             again = copy.deepcopy(one)
-            runner.run(again, TensorBatches(batches.tensors[0], batch_size=64), 2, seed)
+            runner.run(again, TensorBatches(images, batch_size=64), 2, seed)
             states.append(again.backbone_state())
+            runner.forget(again)
         return states
 
-    plain, recorded = plain_and_recorded(module, work)
-    for states in (plain, recorded):
-        assert distance(states[0], states[1]) < 1e-2 < distance(states[0], states[2]) * 10
-    assert distance(plain[0], recorded[0]) < 2e-2
+    again, replayed = results(module, work, recorders=(Again, CudaGraphs))
+    for states in (again, replayed):
+        assert distance(states[0], states[1], start) < 1e-3
+        assert distance(states[0], states[2], start) > 0.1
+    assert distance(again[0], replayed[0], start) < 1e-3
 
 
 class Asking(ClientModule):

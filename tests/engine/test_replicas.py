@@ -34,7 +34,10 @@ class Again:
     def prepare(self, optimizer):
         pass
 
-    def record(self, steps):
+    def pool(self):
+        return None
+
+    def record(self, steps, pool):
         self.recorded.append(len(steps))
 
         def replay():

@@ -5,6 +5,7 @@ Covariate Shift", ICML 2015. The arithmetic is in float32 whatever the activatio
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,7 @@ def batch_norm_act(
         activation: The activation.
     """
     running_mean, running_var, batches = _buffers(norm)
-    y = _BatchNormAct.apply(
+    y: Tensor = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x,
         norm.weight,
         norm.bias,
@@ -109,7 +110,7 @@ def batch_norm_act(
     if not torch.is_inference_mode_enabled():
         # autograd cannot see what a kernel of ours writes
         torch.autograd.graph.increment_version((running_mean, running_var, batches))
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 def batch_norm_act_eval(
@@ -124,7 +125,7 @@ def batch_norm_act_eval(
     y = torch.empty_like(x)
     running_mean, running_var, _ = _buffers(norm)
     unit = math.gcd(channels, 16)
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         kernels.apply_kernel[tiles.blocks, tiles.chunks](
             x,
             x if residual is None else channels_last(residual),
@@ -151,6 +152,11 @@ def batch_norm_act_eval(
 def channels_last(x: Tensor) -> Tensor:
     """The tensor with its channels next to each other in memory, itself where they are."""
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[object]:
+    """Makes a tensor's device the current one, which is where Triton starts its kernels."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 class _BatchNormAct(torch.autograd.Function):
@@ -185,7 +191,7 @@ class _BatchNormAct(torch.autograd.Function):
             "BLOCK_C": tiles.block_channels,
             "num_warps": WARPS,
         }
-        with torch.cuda.device_of(x):
+        with on_device_of(x):
             if not tiles.single:
                 kernels.moments_kernel[grid](x, partials, *sizes, **blocks)
             kernels.normalize_kernel[grid](
@@ -213,7 +219,7 @@ class _BatchNormAct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         from fedaux_pl.models import kernels
 
@@ -230,7 +236,7 @@ class _BatchNormAct(torch.autograd.Function):
         dz = torch.empty_like(x) if write_dz else dy
         grid = (tiles.blocks, tiles.chunks)
         constants = {"ACT": activation.kind, **ctx.blocks}
-        with torch.cuda.device_of(x):
+        with on_device_of(x):
             if not tiles.single:
                 kernels.gradient_sums_kernel[grid](
                     dy,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.models.batch_norm import channels_last
+from fedaux_pl.models.batch_norm import channels_last, on_device_of
 from fedaux_pl.models.stem import ALIGNMENT, pad_channels
 
 
@@ -45,7 +45,7 @@ def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype) -> tuple[Ten
     padded = in_channels + -in_channels % ALIGNMENT
     folded = weight.new_empty(channels, height, width, padded, dtype=dtype)
     bias = weight.new_empty(channels, dtype=dtype)
-    with torch.cuda.device_of(weight):
+    with on_device_of(weight):
         kernels.fold_kernel[(channels,)](
             weight,
             folded,

@@ -67,8 +67,9 @@ class _Block(BasicBlock):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps."""
         out = conv_norm_act(self.conv1, self.bn1, x)
-        identity = x if self.downsample is None else conv_norm_act(*self.downsample, x, relu=False)
-        return conv_norm_act(self.conv2, self.bn2, out, identity)
+        if self.downsample is not None:
+            x = conv_norm_act(self.downsample[0], self.downsample[1], x, relu=False)
+        return conv_norm_act(self.conv2, self.bn2, out, x)
 
 
 def _stage(

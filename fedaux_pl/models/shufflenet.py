@@ -35,7 +35,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     n, channels, height, width = x.shape
     if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
         # shuffled as they lie in memory, where the way below would change their layout
-        rows = x.permute(0, 2, 3, 1).unflatten(3, (groups, channels // groups))
+        rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
         return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
     grouped = x.view(n, groups, channels // groups, height, width)
     return grouped.transpose(1, 2).flatten(1, 2)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedaux_pl.models.batch_norm import channels_last
+from fedaux_pl.models.batch_norm import channels_last, on_device_of
 
 ALIGNMENT = 8
 
@@ -54,7 +54,7 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
     out = torch.empty(n, height, width, padded, dtype=dtype, device=x.device)
     pixels = n * height * width
     block = 256
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         kernels.standardize_kernel[(-(-pixels // block),)](
             x,
             out,

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int, check_real
+from fedaux_pl.models.fused import compute_dtype, fusable
+from fedaux_pl.models.stem import ALIGNMENT, standardize
 
 DEFAULT_MEAN = 0.5
 DEFAULT_STD = 0.25
@@ -16,7 +18,8 @@ class InputNormalization(nn.Module):
     """Turn images into standardised floats, (x - mean) / std.
 
     Images are uint8 in 0..255, which are divided by 255 first, or floats, which are taken to be in
-    [0, 1] already. The result has the dtype of the module (float32 unless it was converted).
+    [0, 1] already. The result has the dtype of the module (float32 unless it was converted); under
+    autocast on CUDA devices it may have autocast's, which convolutions would turn it into.
 
     The defaults are fixed constants on purpose: the mean and standard deviation of the clients'
     images would be a release of private data of their own, and one that no privacy accounting
@@ -58,8 +61,22 @@ class InputNormalization(nn.Module):
             raise TypeError(
                 f"images have dtype {x.dtype}; pass torch.uint8 in 0..255 or floats in [0, 1]."
             )
+        if self._in_one_pass(x):
+            return standardize(x, self.mean, self.std, compute_dtype(x))
         scale = 255 if x.dtype == torch.uint8 else 1
         return (x.to(self.mean.dtype) / scale - self.mean) / self.std
+
+    def _in_one_pass(self, x: Tensor) -> bool:
+        """Whether there is a kernel for what would be half a dozen of them."""
+        return (
+            fusable(x)
+            and compute_dtype(x) in (torch.bfloat16, torch.float16)
+            and torch.is_autocast_enabled(x.device.type)
+            and self.mean.dtype == self.std.dtype == torch.float32
+            and self.in_channels <= ALIGNMENT
+            and x.numel() > 0
+            and not x.requires_grad
+        )
 
     def extra_repr(self) -> str:
         """Show the constants where the model is printed."""

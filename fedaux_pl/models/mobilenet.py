@@ -12,6 +12,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -27,6 +28,26 @@ _STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
+
+
+class _ConvNormReLU6(Conv2dNormActivation):  # type: ignore[misc]
+    """torchvision's sequence of the three, as one step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        return conv_norm_act(self[0], self[1], x, upper=6.0)
+
+
+class _Block(InvertedResidual):  # type: ignore[misc]
+    """torchvision's block, with its names, as two steps or three."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        *hidden, conv, norm = self.conv
+        out = x
+        for layer in hidden:
+            out = conv_norm_act(layer[0], layer[1], out, upper=6.0)
+        return conv_norm_act(conv, norm, out, x if self.use_res_connect else None, relu=False)
 
 
 @register("mobilenetv2")
@@ -61,16 +82,14 @@ class MobileNetV2(FeatureClassifier):
         super().__init__(num_classes, feature_dim, in_channels=in_channels, mean=mean, std=std)
         conv_options = {"norm_layer": norm_layer, "activation_layer": nn.ReLU6}
         channels = scale_channels(_STEM_CHANNELS, width)
-        blocks: list[nn.Module] = [Conv2dNormActivation(in_channels, channels, 3, **conv_options)]
+        blocks: list[nn.Module] = [_ConvNormReLU6(in_channels, channels, 3, **conv_options)]
         for expansion, base_channels, count, first_stride in _STAGES:
             out_channels = scale_channels(base_channels, width)
             for i in range(count):
                 stride = first_stride if i == 0 else 1
-                blocks.append(
-                    InvertedResidual(channels, out_channels, stride, expansion, norm_layer)
-                )
+                blocks.append(_Block(channels, out_channels, stride, expansion, norm_layer))
                 channels = out_channels
-        blocks.append(Conv2dNormActivation(channels, feature_dim, 1, **conv_options))
+        blocks.append(_ConvNormReLU6(channels, feature_dim, 1, **conv_options))
         self.blocks = nn.Sequential(*blocks)
         init_convolutions(self)
         nn.init.normal_(self.head.weight, 0.0, 0.01)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -54,10 +55,21 @@ class ResNet8(FeatureClassifier):
 
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardised images to the output of the last stage, an eighth of their size."""
-        x = self.relu(self.bn1(self.conv1(x)))
+        x = conv_norm_act(self.conv1, self.bn1, x)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return x
+
+
+class _Block(BasicBlock):  # type: ignore[misc]
+    """torchvision's block, with its names, as two steps or three."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        out = conv_norm_act(self.conv1, self.bn1, x)
+        if self.downsample is not None:
+            x = conv_norm_act(self.downsample[0], self.downsample[1], x, relu=False)
+        return conv_norm_act(self.conv2, self.bn2, out, x)
 
 
 def _stage(
@@ -69,6 +81,4 @@ def _stage(
             nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), norm_layer(out_channels)
         )
     # a sequence of one, so that the names are torchvision's
-    return nn.Sequential(
-        BasicBlock(in_channels, out_channels, stride, shortcut, norm_layer=norm_layer)
-    )
+    return nn.Sequential(_Block(in_channels, out_channels, stride, shortcut, norm_layer=norm_layer))

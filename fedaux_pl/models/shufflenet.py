@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -32,6 +33,10 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
         Feature maps with the first channel of every group, then the second of every group, ...
     """
     n, channels, height, width = x.shape
+    if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
+        # shuffled as they lie in memory, where the way below would change their layout
+        rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
+        return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
     grouped = x.view(n, groups, channels // groups, height, width)
     return grouped.transpose(1, 2).flatten(1, 2)
 
@@ -74,12 +79,13 @@ class ShuffleUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps, of half the size with stride 2."""
-        out = channel_shuffle(F.relu(self.norm1(self.reduce(x))), self.groups)
+        out = channel_shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
         # the paper has no activation after the depthwise convolution
-        out = self.norm3(self.expand(self.norm2(self.depthwise(out))))
+        out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
         if self.downsample:
-            return F.relu(torch.cat([F.avg_pool2d(x, 3, stride=2, padding=1), out], dim=1))
-        return F.relu(x + out)
+            pooled = F.relu(F.avg_pool2d(x, 3, stride=2, padding=1))
+            return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
+        return conv_norm_act(self.expand, self.norm3, out, x)
 
 
 @register("shufflenet")
@@ -136,5 +142,5 @@ class ShuffleNet(FeatureClassifier):
 
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardised images to the output of the last stage, an eighth of their size."""
-        maps: Tensor = self.units(F.relu(self.stem_norm(self.stem(x))))
+        maps: Tensor = self.units(conv_norm_act(self.stem, self.stem_norm, x))
         return maps

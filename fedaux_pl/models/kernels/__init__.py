@@ -1,0 +1,28 @@
+"""Triton kernels of a convolution's surroundings: BatchNorm, residual and activation in one.
+
+PyTorch's BatchNorm of channels-last half precision reaches a tenth of a GPU's bandwidth, and the
+activation and the residual are further passes over the same values. Activations are seen here as
+(rows, channels) with rows = N*H*W and the channels next to each other in memory. A program takes a
+block of channels and a chunk of rows, and whatever is summed is summed in a fixed order and
+without atomics, so that results can be repeated.
+
+``channels`` is given as ``units * UNIT`` with a power of two ``UNIT`` that is known to the
+compiler, because only then does it use wide memory accesses; ``units`` itself and the number of
+rows are not specialised on, so that a network compiles a handful of variants.
+
+This module needs triton, so that it is imported where a kernel is used and nowhere else.
+"""
+
+from fedaux_pl.models.kernels.backward import gradient_sums_kernel, input_gradient_kernel
+from fedaux_pl.models.kernels.forward import apply_kernel, moments_kernel, normalize_kernel
+from fedaux_pl.models.kernels.inputs import fold_kernel, standardize_kernel
+
+__all__ = [
+    "apply_kernel",
+    "fold_kernel",
+    "gradient_sums_kernel",
+    "input_gradient_kernel",
+    "moments_kernel",
+    "normalize_kernel",
+    "standardize_kernel",
+]

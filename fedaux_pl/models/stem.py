@@ -1,0 +1,75 @@
+"""Images as tensor cores want them: channels last, and by the eight."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedaux_pl.models.batch_norm import channels_last, on_device_of
+
+ALIGNMENT = 8
+
+
+def pad_channels(x: Tensor) -> Tensor:
+    """Append channels of zeros up to a multiple of eight.
+
+    Where the tensor is already a part of such a wider one (see :func:`standardize`), that one is
+    returned without a copy.
+    """
+    n, channels, height, width = x.shape
+    missing = -channels % ALIGNMENT
+    if not missing:
+        return x
+    padded = channels + missing
+    strides = (height * width * padded, 1, width * padded, padded)
+    end = (x.storage_offset() + n * strides[0]) * x.element_size()
+    if (
+        x.stride() == strides
+        and not x.requires_grad
+        and x.storage_offset() % padded == 0
+        and end <= x.untyped_storage().nbytes()
+    ):
+        return x.as_strided((n, padded, height, width), strides)
+    return F.pad(channels_last(x), (0, 0, 0, 0, 0, missing))
+
+
+def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
+    """(x - mean) / std of images as the stem wants them, in one pass.
+
+    Args:
+        x: Images (N, C, H, W), uint8 in 0..255 or floats in [0, 1].
+        mean: What is subtracted, one number or C of them, float32.
+        std: What is divided by, one number or C of them, float32.
+        dtype: The dtype of the result.
+
+    Returns:
+        The first C channels of a channels-last tensor whose further ones are zeros, so that
+        :func:`pad_channels` costs nothing.
+    """
+    from fedaux_pl.models import kernels
+
+    n, channels, height, width = x.shape
+    if x.stride(2) != width * x.stride(3):
+        x = x.contiguous()
+    padded = channels + -channels % ALIGNMENT
+    out = torch.empty(n, height, width, padded, dtype=dtype, device=x.device)
+    pixels = n * height * width
+    block = 256
+    with on_device_of(x):
+        kernels.standardize_kernel[(-(-pixels // block),)](
+            x,
+            out,
+            mean,
+            std,
+            pixels,
+            height * width,
+            channels,
+            x.stride(0),
+            x.stride(1),
+            x.stride(3),
+            int(mean.numel() > 1),
+            int(std.numel() > 1),
+            255.0 if x.dtype == torch.uint8 else 1.0,
+            PADDED=padded,
+            BLOCK=block,
+        )
+    return out.permute(0, 3, 1, 2)[:, :channels]

@@ -11,7 +11,7 @@ import yaml
 from fedaux_pl import commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.models import model_names
-from fedaux_pl.modules import Scoring
+from fedaux_pl.scoring import Scoring
 
 ROOT = Path(__file__).parent.parent
 BASE = "configs/fedaux_resnet8.yaml"

@@ -133,3 +133,8 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     shrink = bound / norms * (1 - of_row - of_norm)
     too_long = norms * (1 + of_norm) > bound
     return torch.where(too_long, features * shrink, features).to(features.dtype)
+
+
+def bounded_rows(features: Tensor, bound: float) -> Tensor:
+    """Rows clipped to a public bound and divided by it: float64, of norm at most 1."""
+    return clip_rows(features.detach().double(), bound) / bound

@@ -5,8 +5,8 @@ import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.engine import LocalClients, Pretraining, preparation
-from fedaux_pl.engine.preparation import pack, unpack
-from fedaux_pl.modules import Scoring
+from fedaux_pl.engine.released import pack, unpack
+from fedaux_pl.scoring import Scoring
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 
 
@@ -87,6 +87,12 @@ def test_damaged_files_are_noticed_and_made_again(tmp_path, counted):
         ({"algorithm": FedAUX(epsilon=1.0)}, {}, (0, 1)),
         ({"algorithm": FedAUX(regularization=0.2)}, {}, (0, 1)),
         ({"algorithm": FedAUX(secret_noise=True)}, {}, (0, 1)),
+        ({"algorithm": FedAUX(scoring="mean")}, {}, (0, 1)),
+        ({"algorithm": FedAUX(feature_map="centred")}, {}, (0, 1)),
+        ({"algorithm": FedAUX(norm_bound="unit")}, {}, (0, 1)),
+        # what is done with a release, or has no part in it, asks nobody again
+        ({"algorithm": FedAUX(calibration="standardise", sharpness=2.0, xi=1e-3)}, {}, (0, 0)),
+        ({"algorithm": FedAUX(dimensions=7)}, {}, (0, 0)),
         ({}, {"alpha": 0.5}, (0, 1)),
         ({}, {"seed": 1}, (0, 1)),
         ({}, {"negatives": 0.3}, (0, 1)),
@@ -152,7 +158,7 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
         ):
             features = net.features(x).double()
             for client, head in enumerate(federation.heads):
-                norms = features.norm(dim=1, keepdim=True).clamp(min=head.bound)
+                norms = features.norm(dim=1, keepdim=True).clamp(min=head.public.bound)
                 expected = torch.sigmoid((features / norms) @ head.weight) + 1e-3
                 torch.testing.assert_close(
                     federation.scores[part][client].double(), expected, atol=1e-6, rtol=1e-5
@@ -161,20 +167,28 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
 
 @pytest.mark.parametrize(
     "scoring",
-    [Scoring(), Scoring(epsilon=None), Scoring(norm_bound="private"), Scoring(normalized=False)],
+    [
+        Scoring(),
+        Scoring(epsilon=None),
+        Scoring(norm_bound="private"),
+        Scoring(normalized=False),
+        Scoring(scoring="mean", feature_map="centred"),
+        Scoring(scoring="mean", feature_map="whitened", dimensions=3, norm_bound="unit"),
+        Scoring(feature_map="whitened", dimensions=3, norm_bound=2.5),
+    ],
 )
 def test_heads_survive_packing(scoring):
     generator = torch.Generator().manual_seed(0)
-    heads = [
-        scoring.release(
-            client,
-            torch.randn(20, dim, generator=generator),
-            torch.randn(30, dim, generator=generator),
-            noise_seed=client,
-        )
-        for client, dim in enumerate((5, 9))
-    ]
+    heads = []
+    for client, dim in enumerate((5, 9)):
+        own, negatives = (torch.randn(n, dim, generator=generator) for n in (20, 30))
+        public = scoring.fit_map(negatives, negatives)
+        heads.append(scoring.release(client, own, negatives, public, noise_seed=client))
     for before, after in zip(heads, unpack(pack(heads), scoring), strict=True):
         assert torch.equal(before.weight, after.weight)
-        assert (before.client, before.bound, before.xi) == (after.client, after.bound, after.xi)
+        assert before.client == after.client
         assert before.release == after.release
+        assert before.public.bound == after.public.bound
+        assert before.public.unit == after.public.unit
+        x = torch.randn(4, 5 + 4 * before.client, generator=generator)
+        assert torch.equal(before.logits(x), after.logits(x))

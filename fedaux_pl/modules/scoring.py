@@ -35,6 +35,7 @@ from fedaux_pl.functional.release import Release
 from fedaux_pl.modules.backbone import resolve_model, unsaved, without_head
 
 PRIVATE_BOUND = "the norm bound is the largest of private data"
+UNNORMALISED = "the sensitivity is that of another objective (unnormalised lambda)"
 
 
 class ScoringHead(pl.LightningModule):
@@ -142,7 +143,7 @@ class ScoringHead(pl.LightningModule):
         if self.norm_bound == "private":
             reasons.append(PRIVATE_BOUND)
         if not self.normalized:
-            reasons.append("the sensitivity is that of another objective (unnormalised lambda)")
+            reasons.append(UNNORMALISED)
         return "; ".join(reasons)
 
     def _rows(self, features: Tensor) -> Tensor:

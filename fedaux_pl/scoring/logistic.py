@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedaux_pl.functional import scoring_sensitivity
 from fedaux_pl.modules import ScoringHead
+from fedaux_pl.modules.scoring import UNNORMALISED
 from fedaux_pl.scoring.base import Scorer
 
 
@@ -38,24 +39,21 @@ class Logistic(Scorer):
     tolerance: float
 
     def __post_init__(self) -> None:
-        self._head(1.0)  # a wrong option fails here
+        self.sensitivity(1, 0)  # a wrong option fails here
 
-    def _head(self, bound: float) -> ScoringHead:
-        return ScoringHead(
+    @property
+    def flaw(self) -> str:
+        """The unnormalised lambda."""
+        return "" if self.normalized else UNNORMALISED
+
+    def vector(self, positives: Tensor, negatives: Tensor, bound: float) -> Tensor:
+        """The minimiser of J; an error where it is not reached to within the tolerance."""
+        head = ScoringHead(
             regularization=self.regularization,
             norm_bound=bound,
             normalized=self.normalized,
             tolerance=self.tolerance,
         )
-
-    @property
-    def flaw(self) -> str:
-        """The unnormalised lambda."""
-        return self._head(1.0).flaw
-
-    def vector(self, positives: Tensor, negatives: Tensor, bound: float) -> Tensor:
-        """The minimiser of J; an error where it is not reached to within the tolerance."""
-        head = self._head(bound)
         head.fit_features(positives, negatives)
         return head.release_without_privacy()  # to this client itself; noise comes after
 

@@ -42,8 +42,15 @@ def fit_saving(root, federation, rounds, folder, ckpt_path=None, data=None, **op
     )
 
 
+def whitened():
+    """Whose public map is found in the checkpoint."""
+    options = {"feature_map": "whitened", "dimensions": 6, "norm_bound": "unit"}
+    return FedAUX(scoring="mean", calibration="standardise", epsilon=10.0, **options)
+
+
 METHODS = {
     "FedAUX": (FedAUX, {}),
+    "whitened": (whitened, {}),
     "FedDF": (FedDF, {"optimizer_state": "carry"}),
     "mixed": (FedAUX, {"clients": {"resnet8": 1, "shufflenet": 1}, "optimizer_state": "carry"}),
 }

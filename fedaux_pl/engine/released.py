@@ -67,7 +67,7 @@ def describe_privacy(heads: Sequence[ReleasedHead], secret_noise: bool) -> list[
             )
         if not secret_noise and any(head.release.sigma > 0 for head in heads):
             lines.append(
-                "its noise comes from the seed of the run, so that the simulation can be "
+                "the noise comes from the seed of the run, so that the simulation can be "
                 "repeated: it hides nothing from those who know the seed (secret_noise: true)"
             )
     lines.append("the model updates that clients send in every round are NOT private")

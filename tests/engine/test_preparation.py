@@ -165,6 +165,58 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
                 )
 
 
+def test_standardised_scores_of_whitened_means_written_out(tmp_path):
+    """The map is fitted to all of D_aux, and test data are standardised as D_distill is."""
+    federation = create(
+        FedAUX(
+            epsilon=None,
+            scoring="mean",
+            feature_map="whitened",
+            dimensions=4,
+            norm_bound="unit",
+            calibration="standardise",
+            sharpness=2.0,
+        )
+    )
+    fit(tmp_path, federation, 0)
+    data = federation.data
+    net = federation.students["resnet8"].eval()  # before the first round, its h is h_0
+
+    def unit_rows(x):
+        with torch.no_grad():
+            rows = (net.features(x).double() - centre) @ directions
+        return rows / rows.norm(dim=1, keepdim=True)
+
+    with torch.no_grad():
+        auxiliary = net.features(data.auxiliary_inputs).double()
+    centre = auxiliary.mean(dim=0)
+    _, values, vectors = torch.linalg.svd(auxiliary - centre, full_matrices=False)
+    directions = vectors[:4].T / values[:4] * len(auxiliary) ** 0.5
+    distill, test = (unit_rows(x) for x in (data.distill_inputs, data.test_examples.inputs))
+    for client in range(3):
+        mean = unit_rows(data.client(client).inputs).mean(dim=0)
+        reference = distill @ mean
+        for part, rows in (("distill", distill), ("test", test)):
+            z = (rows @ mean - reference.mean()) / reference.std(correction=0)
+            torch.testing.assert_close(
+                federation.scores[part][client], (2 * z).exp().float(), rtol=1e-3, atol=1e-5
+            )
+
+
+def test_clients_of_an_architecture_share_its_map(tmp_path):
+    """In files, too: their size does not grow with the number of clients."""
+    heads = []
+    for clients in (1, 6):
+        algorithm = FedAUX(scoring="mean", feature_map="whitened", dimensions=8)
+        federation = create(algorithm, {"resnet8": clients})
+        fit(tmp_path / str(clients), federation, 0)
+        heads.append(federation.heads)
+    sizes = [files(tmp_path / name, "scoring-heads")[0].stat().st_size for name in ("1", "6")]
+    one_map = sum(t.numel() * 8 for t in heads[0][0].public.tensors().values())
+    assert sizes[1] < sizes[0] + 5 * one_map / 2
+    assert torch.equal(heads[1][0].public.directions, heads[1][5].public.directions)
+
+
 @pytest.mark.parametrize(
     "scoring",
     [

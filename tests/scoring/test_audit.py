@@ -96,12 +96,12 @@ def audit(scoring, full=5):
     """
     own, negatives, public, vectors = worst_case(scoring)
     direction = vectors[0] - vectors[1]
-    samples = []
+    budget, samples = scoring.budget, []
     for side, (rows, vector) in enumerate(zip(own, vectors, strict=True)):
         seeds = range(side * ALL, (side + 1) * ALL)
         heads = [scoring.release(0, rows, negatives, public, seed) for seed in seeds[:full]]
         sensitivity = heads[0].release.sensitivity
-        weights = [scoring.budget.release(vector, sensitivity, seed)[0] for seed in seeds]
+        weights = [budget.release(vector, sensitivity, seed)[0] for seed in seeds]
         assert all(torch.equal(h.weight, w) for h, w in zip(heads, weights[:full], strict=True))
         samples.append(torch.stack(weights) @ direction)
     return epsilon_lower_bound(*samples)
@@ -178,10 +178,10 @@ def test_two_releases_cost_what_the_ledger_says():
     records = [single.release(0, own[0], negatives, public, seed).release for seed in range(2)]
     epsilon, delta = spent(records, DELTA)
     assert delta == DELTA
-    samples = []
+    budget, samples = single.budget, []
     for side, vector in enumerate(vectors):
         draws = [
-            single.budget.release(vector, records[0].sensitivity, 2 * side * ALL + seed)[0]
+            budget.release(vector, records[0].sensitivity, 2 * side * ALL + seed)[0]
             for seed in range(2 * ALL)
         ]
         samples.append(torch.stack(draws).view(ALL, 2, -1).sum(1) @ (vectors[0] - vectors[1]))

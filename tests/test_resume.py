@@ -136,7 +136,11 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path):
             {},
             r"algorithm\.epsilon = 0\.1, but this run asks for 1\.0",
         ),
-        ({"algorithm": FedDF(pretrained=True)}, {}, "'FedAUX'|delta"),
+        (
+            {"algorithm": FedDF(pretrained=True)},
+            {},
+            "algorithm.method = 'FedAUX', but this run asks for 'FedDF'",
+        ),
         ({"seed": 3}, {}, "seed = 0, but this run asks for 3"),
     ],
 )

@@ -126,7 +126,8 @@ class Whitened:
         vectors = vectors[:, :kept]
         # An eigenvector has no sign: let its largest entry be positive, on every machine.
         largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
-        return PublicMap(centre.cpu(), vectors * largest.sign() / variances[:kept].sqrt())
+        directions = vectors * largest.sign() / variances[:kept].sqrt()
+        return PublicMap(centre.cpu(), directions.contiguous())
 
 
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from fedaux_pl.scoring import Centred, PublicMap, Unmapped, Whitened
 
+BIG = 2.0**100
+
 
 def features(n=500, d=6, seed=0):
     """Correlated, far from 0, of very different variances."""

@@ -125,7 +125,7 @@ class Preparation:
             own = features[architectures[head.client]]
             logits = {part: head.logits(rows) for part, rows in own.items()}
             for part, values in logits.items():
-                scored = scoring.calibrated.scores(values, logits["distill"])
+                scored = scoring.calibrator.scores(values, logits["distill"])
                 scores[part].append(scored.float())
         return {part: torch.stack(rows) for part, rows in scores.items()}
 

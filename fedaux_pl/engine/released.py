@@ -76,11 +76,11 @@ def describe_privacy(heads: Sequence[ReleasedHead], secret_noise: bool) -> list[
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
     """One record for each kind of release: that of the client with the fewest samples."""
-    kinds: dict[tuple[str, float, float], Release] = {}
-    for head in heads:
-        kind = (head.release.what, head.release.epsilon, head.release.delta)
-        if kind not in kinds or head.release.sigma > kinds[kind].sigma:
-            kinds[kind] = head.release
+    kinds: dict[tuple[str, float, float, str], Release] = {}
+    for release in (head.release for head in heads):
+        kind = (release.what, release.epsilon, release.delta, release.flaw)
+        if kind not in kinds or release.sigma > kinds[kind].sigma:
+            kinds[kind] = release
     return list(kinds.values())
 
 
@@ -90,5 +90,5 @@ def _describe(release: Release) -> str:
     return (
         f"each client released {release.what} once: epsilon {release.epsilon:g}, delta "
         f"{release.delta:g}, {release.mechanism} Gaussian mechanism, noise of standard deviation "
-        f"at most {release.sigma:.4g} at sensitivity {release.sensitivity:.4g}"
+        f"{release.sigma:.4g} at sensitivity {release.sensitivity:.4g} (with the fewest samples)"
     )

@@ -51,7 +51,7 @@ class Scoring:
                 "norm_bound must be 'negatives', 'unit', 'private' or a positive number, but is "
                 f"{bound!r}"
             )
-        _ = self.budget, self.scorer, self.map, self.calibrated  # a wrong setting fails here
+        _ = self.budget, self.scorer, self.map, self.calibrator  # a wrong setting fails here
 
     @property
     def budget(self) -> Budget:
@@ -69,7 +69,7 @@ class Scoring:
         return self._create(_chosen("feature_map", self.feature_map, FEATURE_MAPS))
 
     @property
-    def calibrated(self) -> Calibration:
+    def calibrator(self) -> Calibration:
         """How the server turns logits into scores."""
         return self._create(_chosen("calibration", self.calibration, CALIBRATIONS))
 

@@ -21,7 +21,7 @@ def test_it_names_what_was_released_and_the_most_noise_with_its_sensitivity():
     assert lines[0].startswith("each client released the mean of its feature rows once: epsilon")
     assert "epsilon 0.5, delta 1e-05, analytic Gaussian mechanism" in lines[0]
     sigma = release(1, mean, 10).release.sigma
-    assert lines[0].endswith(f"at most {sigma:.4g} at sensitivity 0.2")
+    assert lines[0].endswith(f" {sigma:.4g} at sensitivity 0.2 (with the fewest samples)")
 
 
 def test_it_says_whether_the_noise_can_be_repeated():
@@ -46,6 +46,7 @@ def test_several_releases_of_a_client_are_added_up():
         f"the 2 releases of a client together cost at most epsilon {epsilon:g} at delta {delta:g}"
     )
     flawed = [*heads, release(0, dataclasses.replace(logistic, normalized=False))]
+    assert any("does NOT hold" in line for line in describe_privacy(flawed, True))
     (total,) = (line for line in describe_privacy(flawed, True) if "together" in line)
     assert re.search(r"the 3 releases .* epsilon inf", total)
 

@@ -43,7 +43,7 @@ def test_the_default_is_the_papers_head(options):
     assert head.public.bound == module.bound
     x = torch.rand(9, 5)
     logits = head.logits(x)
-    torch.testing.assert_close(scoring.calibrated.scores(logits, logits), module(x))
+    torch.testing.assert_close(scoring.calibrator.scores(logits, logits), module(x))
 
 
 def test_the_mean_of_whitened_rows_written_out():

@@ -61,6 +61,26 @@ def test_the_mean_of_whitened_rows_written_out():
     torch.testing.assert_close(head.logits(x), expected)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", SCORERS)
+@pytest.mark.parametrize("options", [{}, {"feature_map": "whitened", "norm_bound": "unit"}])
+def test_a_gpu_releases_the_same(name, options):
+    """What leaves lies on the CPU; scores are where the features are."""
+    scoring = Scoring(scoring=name, epsilon=1.0, calibration="standardise", **options)
+    own, negatives = data()
+    results = []
+    for device in ("cpu", "cuda"):
+        on = [x.to(device) for x in (own, negatives)]
+        public = scoring.fit_map(torch.cat(on), on[1])
+        head = scoring.release(0, on[0], on[1], public, 1)
+        logits = head.logits(on[0])
+        scores = scoring.calibrator.scores(logits, head.logits(on[1]))
+        assert head.weight.device.type == "cpu"
+        assert scores.device.type == device
+        results.append((head.weight, scores.cpu()))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
 def test_every_release_says_what_it_guarantees():
     mean = released(Scoring(scoring="mean", epsilon=0.3, delta=1e-6)).release
     assert (mean.epsilon, mean.delta, mean.mechanism) == (0.3, 1e-6, "analytic")

@@ -33,15 +33,17 @@ from fedaux_pl.engine import (
 )
 from fedaux_pl.engine.accounting import preparation_bytes, update_bytes
 from fedaux_pl.engine.inference import BatchNormStatistics
-from fedaux_pl.engine.preparation import Preparation, describe_privacy, extractor, pack, unpack
+from fedaux_pl.engine.preparation import Preparation, extractor
+from fedaux_pl.engine.released import describe_privacy, pack, unpack
 from fedaux_pl.engine.resuming import check_same_settings
 from fedaux_pl.engine.server import Server
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import average_states, derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import create_model, load_backbone, of_head
-from fedaux_pl.modules import ClientModule, DistillationModule, ReleasedHead
+from fedaux_pl.modules import ClientModule, DistillationModule
 from fedaux_pl.modules.classifier import TrainedPart
+from fedaux_pl.scoring import ReleasedHead
 
 _INIT, _SELECT = 20, 21  # what a seed is for
 
@@ -221,10 +223,8 @@ class Federation(pl.LightningModule):
                 self.heads = preparation.release_heads(
                     self.pool, scoring, h0, self.architectures, self.algorithm.secret_noise
                 )
-            for part in ("distill", "test"):
-                self.scores[part] = preparation.score(
-                    self.heads, h0, self.architectures, self.server.inputs(part)
-                )
+            inputs = {part: self.server.inputs(part) for part in ("distill", "test")}
+            self.scores = preparation.score(scoring, self.heads, h0, self.architectures, inputs)
         self._announce("on_federation_prepared")
 
     # --- a round -------------------------------------------------------------------------------
@@ -306,7 +306,9 @@ class Federation(pl.LightningModule):
         if self.history:
             up, down = (self.history[-1][f"bytes/{way}_total"] for way in ("up", "down"))
         else:
-            negatives = len(self.data.negative_inputs) if self.heads else 0
+            scoring = self.algorithm.scoring
+            asked = scoring is not None and scoring.scorer.uses_negatives
+            negatives = len(self.data.negative_inputs) if asked else 0
             up, down = preparation_bytes(self.architectures, self.h0, self.heads, negatives)
         self._entry |= {
             "bytes/up": sent,

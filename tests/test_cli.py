@@ -248,7 +248,19 @@ MISTAKES = {
     ),
     "norm bound": (
         ["--model.algorithm.norm_bound=foo"],
-        ["model.algorithm.norm_bound must be a number, negatives or private, but is foo"],
+        ["model.algorithm.norm_bound must be a number, negatives, unit or private, but is foo"],
+    ),
+    "scoring": (
+        ["--model.algorithm.scoring=median"],
+        ["scoring must be one of logistic, mean, but is 'median'"],
+    ),
+    "feature map": (
+        ["--model.algorithm.feature_map=pca"],
+        ["feature_map must be one of none, centred, whitened, but is 'pca'"],
+    ),
+    "sharpness": (
+        ["--model.algorithm.calibration=standardise", "--model.algorithm.sharpness=50"],
+        ["sharpness must be above 0 and at most 20, but is 50.0"],
     ),
     "without pre-training": (
         ["--model.algorithm.pretrained=false"],
@@ -390,6 +402,10 @@ def test_an_unknown_verb_is_told_the_verbs(capsys):
     [
         (["--model.help"], ["--model.participation", "--model.clients", "linear evaluation"]),
         (["--model.algorithm.help", "FedAUX"], ["--model.algorithm.epsilon", "null for none"]),
+        (
+            ["--model.algorithm.help", "FedAUX"],
+            ["--model.algorithm.scoring", "--model.algorithm.feature_map", "exp(sharpness z)"],
+        ),
         (["--data.auxiliary.help", "ImageFolder"], ["--data.auxiliary.root"]),
         (
             ["--help"],

@@ -11,7 +11,7 @@ import yaml
 from fedaux_pl import commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.models import model_names
-from fedaux_pl.modules import Scoring
+from fedaux_pl.scoring import Scoring
 
 ROOT = Path(__file__).parent.parent
 BASE = "configs/fedaux_resnet8.yaml"
@@ -74,7 +74,8 @@ def test_there_is_a_file_for_every_point_of_the_paper():
 
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
     assert names("methods") == {"fedaux"} | methods | {f"{name}_p" for name in methods}
-    assert names("scoring") == {"paper", "paper_literal", "authors", "no_noise"}
+    papers = {"paper", "paper_literal", "authors", "no_noise"}
+    assert names("scoring") == papers | {"whitened_mean", "whitened_logistic"}
     assert names("participation") == {"c20", "c40", "c80", "c100"}
     alphas = (0.01, 0.04, 0.16, 0.64, 2.56, 10.24, 100)
     assert names("heterogeneity") == {f"alpha_{alpha:g}" for alpha in alphas}
@@ -197,10 +198,36 @@ def test_scorings_are_those_of_text_and_code(created):
     assert scoring("scoring/authors", "methods/fedaux") == authors
     assert scoring("scoring/authors", "scoring/paper") == Scoring()
     assert scoring("scoring/paper_literal") == Scoring(norm_bound="private", mechanism="classical")
+    assert scoring("scoring/whitened_mean", "scoring/paper").scorer == Scoring().scorer
     without = dataclasses.replace(authors, epsilon=None)
     assert scoring("scoring/authors", "scoring/no_noise") == without
     stricter = dataclasses.replace(authors, epsilon=0.04, delta=1e-6)
     assert scoring("privacy/epsilon_0.04_delta_1e-6", "scoring/authors") == stricter
+
+
+def test_public_whitening_is_private_whatever_was_below_it(created):
+    for name, scorer in (("mean", "mean"), ("logistic", "logistic")):
+        for below in ("scoring/paper", "scoring/authors", "scoring/paper_literal"):
+            cli = created(*layered(below, f"scoring/whitened_{name}"))
+            scoring = cli.model.algorithm.scoring
+            assert (scoring.scoring, scoring.feature_map) == (scorer, "whitened")
+            assert (scoring.norm_bound, scoring.calibration) == ("unit", "standardise")
+            assert (scoring.flaw, scoring.budget) == ("", Scoring().budget)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("scoring/paper", "scoring/paper_literal", "scoring/authors", "scoring/no_noise"),
+        *sorted(f"privacy/{Path(file).stem}" for file in FILES if "/privacy/" in file),
+    ],
+)
+def test_the_papers_scoring_is_pinned(name, created):
+    """By name, so that it stays what it is when the default is another one."""
+    said = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
+    options = said["model"]["algorithm"]["init_args"]
+    assert (options["scoring"], options["feature_map"]) == ("logistic", "none")
+    assert options["calibration"] == "none"
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,19 @@ def test_bytes_of_rounds_and_preparation(tmp_path):
         assert entry["bytes/down_total"] == down + 2 * each * number
 
 
+@pytest.mark.parametrize(("name", "needed"), [("logistic", 8), ("mean", 0)])
+def test_a_public_map_travels_with_h0_and_negatives_where_they_are_needed(tmp_path, name, needed):
+    algorithm = FedAUX(scoring=name, feature_map="whitened", dimensions=5, norm_bound="unit")
+    federation = run(tmp_path, algorithm, 1)
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    backbone = state_bytes({k: v for k, v in model.state_dict().items() if "head." not in k})
+    entry = federation.history[0]
+    public = 8 * model.feature_dim * (1 + 5)  # a centre and 5 directions, float64
+    each = backbone + public + feature_bytes(needed, 5)
+    assert entry["bytes/up_total"] - entry["bytes/up"] == 3 * 8 * 5
+    assert entry["bytes/down_total"] - entry["bytes/down"] == 3 * each
+
+
 def test_with_a_fixed_h_only_g_travels(tmp_path):
     federation = run(tmp_path, FedAvg(), 2, train="head")
     head = 4 * (10 * create_model("resnet8", 10, width=0.125).feature_dim + 10)

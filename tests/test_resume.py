@@ -42,8 +42,15 @@ def fit_saving(root, federation, rounds, folder, ckpt_path=None, data=None, **op
     )
 
 
+def whitened(**options):
+    """Whose public map is found in the checkpoint."""
+    options |= {"feature_map": "whitened", "dimensions": 6, "norm_bound": "unit"}
+    return FedAUX(scoring="mean", calibration="standardise", epsilon=10.0, **options)
+
+
 METHODS = {
     "FedAUX": (FedAUX, {}),
+    "whitened": (whitened, {}),
     "FedDF": (FedDF, {"optimizer_state": "carry"}),
     "mixed": (FedAUX, {"clients": {"resnet8": 1, "shufflenet": 1}, "optimizer_state": "carry"}),
 }
@@ -129,7 +136,11 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path):
             {},
             r"algorithm\.epsilon = 0\.1, but this run asks for 1\.0",
         ),
-        ({"algorithm": FedDF(pretrained=True)}, {}, "'FedAUX'|delta"),
+        (
+            {"algorithm": FedDF(pretrained=True)},
+            {},
+            "algorithm.method = 'FedAUX', but this run asks for 'FedDF'",
+        ),
         ({"seed": 3}, {}, "seed = 0, but this run asks for 3"),
     ],
 )
@@ -142,17 +153,20 @@ def test_another_setting_is_refused(tmp_path_factory, changed, data, message):
         fit(folder, other, 2, split(3, **data), folder / "last.ckpt")
 
 
-def test_the_released_heads_travel_with_the_checkpoint(tmp_path):
+@pytest.mark.parametrize("algorithm", [FedAUX, whitened])
+def test_the_released_heads_travel_with_the_checkpoint(tmp_path, algorithm):
     """Noise that nobody can draw again: a second release would cost privacy again."""
-    federation = create(FedAUX(secret_noise=True))
+    federation = create(algorithm(secret_noise=True))
     fit_saving(tmp_path / "here", federation, 1, tmp_path)
-    rest = create(FedAUX(secret_noise=True))
+    rest = create(algorithm(secret_noise=True))
     fit(tmp_path / "there", rest, 2, ckpt_path=tmp_path / "last.ckpt")
     for one, other in zip(federation.heads, rest.heads, strict=True):
         assert torch.equal(one.weight, other.weight)
         assert one.release == other.release
-        assert (one.bound, one.xi, one.client) == (other.bound, other.xi, other.client)
-    fresh = create(FedAUX(secret_noise=True))
+        assert one.client == other.client
+        assert (one.public.bound, one.public.unit) == (other.public.bound, other.public.unit)
+        assert_same(one.public.tensors(), other.public.tensors())
+    fresh = create(algorithm(secret_noise=True))
     fit(tmp_path / "elsewhere", fresh, 1)
     assert not torch.equal(fresh.heads[0].weight, federation.heads[0].weight)
 

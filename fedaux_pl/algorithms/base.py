@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.modules import Scoring
+from fedaux_pl.scoring import Scoring
 
 
 @dataclass(frozen=True)

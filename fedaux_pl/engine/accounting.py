@@ -7,7 +7,7 @@ from torch import Tensor
 from fedaux_pl.algorithms import Update
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import of_head
-from fedaux_pl.modules import ReleasedHead
+from fedaux_pl.scoring import ReleasedHead
 
 
 def update_bytes(updates: Sequence[Update], head_only: bool) -> int:
@@ -28,8 +28,17 @@ def preparation_bytes(
     heads: Sequence[ReleasedHead],
     num_negatives: int,
 ) -> tuple[int, int]:
-    """What the preparation sends: heads up; h_0 and the features of the negatives down."""
+    """What the preparation sends: heads up; h_0, feature maps and features of negatives down.
+
+    Args:
+        architectures: That of each client.
+        h0: The weights of h_0 for each architecture.
+        heads: What the clients released.
+        num_negatives: How many negatives clients need, as features that are mapped already; 0 for
+            scorings that do without.
+    """
     up = sum(state_bytes({"weight": head.weight}) for head in heads)
     down = sum(state_bytes(h0[name]) for name in architectures if name in h0)
+    down += sum(state_bytes(head.public.tensors()) for head in heads)
     down += sum(feature_bytes(num_negatives, head.weight.numel()) for head in heads)
     return up, down

@@ -16,7 +16,8 @@ from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.settings import LocalTraining
 from fedaux_pl.engine.stage import Job, StageRunner
 from fedaux_pl.functional import derive_seed
-from fedaux_pl.modules import ClientModule, ReleasedHead, Scoring
+from fedaux_pl.modules import ClientModule
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 
 _TRAIN, _NOISE = 10, 11  # what a seed is for
 
@@ -30,9 +31,16 @@ class ClientPool(Protocol):
         """Algorithm 2, T1: every selected client trains from the server's model."""
 
     def prepare(
-        self, scoring: Scoring, h0: Mapping[str, nn.Module], secret_noise: bool
+        self,
+        scoring: Scoring,
+        h0: Mapping[str, nn.Module],
+        maps: Mapping[str, PublicMap],
+        secret_noise: bool,
     ) -> list[ReleasedHead]:
-        """Algorithm 1, P2 and P3: every client fits its scoring head and releases it."""
+        """Algorithm 1, P2 and P3: every client sums up its data and releases that, once.
+
+        h_0 and the public feature map are given for each architecture.
+        """
 
 
 class LocalClients:
@@ -71,9 +79,13 @@ class LocalClients:
         self.optimizer_states = optimizer_states
 
     def prepare(
-        self, scoring: Scoring, h0: Mapping[str, nn.Module], secret_noise: bool
+        self,
+        scoring: Scoring,
+        h0: Mapping[str, nn.Module],
+        maps: Mapping[str, PublicMap],
+        secret_noise: bool,
     ) -> list[ReleasedHead]:
-        """Fits and releases the scoring head of every client, in the order of their ids."""
+        """Lets every client release its scoring head, in the order of their ids."""
         negatives = {
             name: predict_features(model, self.data.negative_inputs) for name, model in h0.items()
         }
@@ -82,7 +94,8 @@ class LocalClients:
             for client, architecture in enumerate(self.architectures):
                 own = predict_features(h0[architecture], self.data.client(client).inputs)
                 noise_seed = None if secret_noise else derive_seed(self.seed, _NOISE, client)
-                released.append(scoring.release(client, own, negatives[architecture], noise_seed))
+                public, others = maps[architecture], negatives[architecture]
+                released.append(scoring.release(client, own, others, public, noise_seed))
                 stage.update(1)
         return released
 

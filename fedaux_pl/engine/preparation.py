@@ -5,7 +5,6 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +15,13 @@ from fedaux_pl.data.cache import cached, tensor_digest
 from fedaux_pl.engine.clients import ClientPool
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.randomness import isolated_rng
+from fedaux_pl.engine.released import pack, unpack
 from fedaux_pl.engine.settings import Pretraining
 from fedaux_pl.engine.stage import StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone
-from fedaux_pl.modules import KNNAccuracy, Release, ReleasedHead, Scoring, SimCLR
+from fedaux_pl.modules import KNNAccuracy, SimCLR
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 
 _PRETRAIN = 30  # what a seed is for
 
@@ -83,27 +84,51 @@ class Preparation:
         weights = [tensor for model in h0.values() for tensor in model.state_dict().values()]
         key: dict[str, str | int] = {
             "kind": "scoring-heads",
-            "scoring": json.dumps(dataclasses.asdict(scoring), sort_keys=True),
+            "scoring": json.dumps(scoring.release_settings(), sort_keys=True),
             "secret": int(secret),
             "architectures": " ".join(architectures),
             "h0": tensor_digest(*weights),
             "data": json.dumps(self.data.settings(), sort_keys=True),
             "seed": self.seed,
         }
-        kept = cached(self.cache, key, lambda: pack(pool.prepare(scoring, h0, secret)))
-        return unpack(kept, scoring)
+
+        def build() -> dict[str, Tensor]:
+            maps = {name: self.fit_map(scoring, model) for name, model in h0.items()}
+            return pack(pool.prepare(scoring, h0, maps, secret))
+
+        return unpack(cached(self.cache, key, build), scoring)
+
+    def fit_map(self, scoring: Scoring, h0: nn.Module) -> PublicMap:
+        """What the server sends with h_0: a feature map that is fitted to D_aux."""
+        negatives = predict_features(h0, self.data.negative_inputs)
+        if not scoring.map.fitted:
+            return scoring.fit_map(negatives, negatives)
+        return scoring.fit_map(predict_features(h0, self.data.auxiliary_inputs), negatives)
 
     def score(
         self,
+        scoring: Scoring,
         heads: Sequence[ReleasedHead],
         h0: Mapping[str, nn.Module],
         architectures: Sequence[str],
-        inputs: Tensor,
-    ) -> Tensor:
-        """P3 at the server: s_i(x) of every client on public inputs, shape (n, N)."""
-        features = {name: predict_features(model, inputs) for name, model in h0.items()}
-        scores = [head.scores(features[architectures[head.client]]).float() for head in heads]
-        return torch.stack(scores)
+        inputs: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """P3 at the server: s_i(x) of every client on every part of the inputs, shapes (n, N).
+
+        Scores are calibrated on the part ``distill`` alone.
+        """
+        features = {
+            name: {part: predict_features(model, x) for part, x in inputs.items()}
+            for name, model in h0.items()
+        }
+        scores: dict[str, list[Tensor]] = {part: [] for part in inputs}
+        for head in heads:
+            own = features[architectures[head.client]]
+            logits = {part: head.logits(rows) for part, rows in own.items()}
+            for part, values in logits.items():
+                scored = scoring.calibrator.scores(values, logits["distill"])
+                scores[part].append(scored.float())
+        return {part: torch.stack(rows) for part, rows in scores.items()}
 
     def knn_accuracy(self, h0: nn.Module) -> float:
         """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.
@@ -124,53 +149,3 @@ def extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
     model = copy.deepcopy(model)
     load_backbone(model, h0)
     return model.eval()
-
-
-def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
-    """Released heads as tensors; architectures may differ in the dimension of their weights."""
-    numbers = [[head.bound, head.release.sigma, head.release.sensitivity] for head in heads]
-    weights = {f"weight/{head.client}": head.weight.cpu() for head in heads}
-    return {"numbers": torch.tensor(numbers, dtype=torch.float64), **weights}
-
-
-def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead]:
-    """Tensors as released heads, with the settings under which they were released."""
-    record: dict[str, Any] = {"epsilon": float("inf"), "delta": 0.0, "mechanism": "none"}
-    if scoring.epsilon is not None:
-        record = {
-            "epsilon": scoring.epsilon,
-            "delta": scoring.delta,
-            "mechanism": scoring.mechanism,
-        }
-    flaw = scoring.create_head().flaw
-    heads = []
-    for client, (bound, sigma, sensitivity) in enumerate(tensors["numbers"].tolist()):
-        release = Release(sigma=sigma, sensitivity=sensitivity, flaw=flaw, **record)
-        weight = tensors[f"weight/{client}"]
-        heads.append(ReleasedHead(client, weight, bound, scoring.xi, release))
-    return heads
-
-
-def describe_privacy(heads: Sequence[ReleasedHead], secret_noise: bool) -> list[str]:
-    """What was released under which guarantee, and what was not, a sentence each."""
-    lines = []
-    if heads:
-        release = heads[0].release
-        if release.mechanism == "none":
-            lines.append("each client released its scoring head once, WITHOUT noise: not private")
-        else:
-            sigmas = [head.release.sigma for head in heads]
-            lines.append(
-                f"each client released its scoring head once: epsilon {release.epsilon:g}, delta "
-                f"{release.delta:g}, {release.mechanism} Gaussian mechanism, noise of standard "
-                f"deviation {max(sigmas):.4g} at sensitivity {release.sensitivity:.4g}"
-            )
-            if not secret_noise:
-                lines.append(
-                    "its noise comes from the seed of the run, so that the simulation can be "
-                    "repeated: it hides nothing from those who know the seed (secret_noise: true)"
-                )
-        if release.flaw:
-            lines.append(f"this guarantee does NOT hold: {release.flaw}")
-    lines.append("the model updates that clients send in every round are NOT private")
-    return lines

@@ -11,7 +11,9 @@ from fedaux_pl.errors import ConfigurationError
 
 def check_same_settings(kept: Mapping[str, Any], asked: Mapping[str, Any], path: str = "") -> None:
     """Raises a ConfigurationError that names the first setting in which two runs differ."""
-    for name in sorted(kept.keys() | asked.keys()):
+    # What only one of them has, the options of another method, comes after what both have.
+    common = kept.keys() & asked.keys()
+    for name in [*sorted(common), *sorted((kept.keys() | asked.keys()) - common)]:
         where = f"{path}{name}"
         old, new = kept.get(name), asked.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

@@ -8,6 +8,7 @@ not covered.
 """
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -89,6 +90,7 @@ def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
     return float(upper + math.log(-math.expm1(ratio))) if ratio < 0 else -math.inf
 
 
+@lru_cache
 def _analytic_multiplier(epsilon: float, delta: float) -> float:
     def excess(log_multiplier: float) -> float:
         # Far out in the tail rounding can turn delta into 0: any finite stand-in below will do.
@@ -133,3 +135,8 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     shrink = bound / norms * (1 - of_row - of_norm)
     too_long = norms * (1 + of_norm) > bound
     return torch.where(too_long, features * shrink, features).to(features.dtype)
+
+
+def bounded_rows(features: Tensor, bound: float) -> Tensor:
+    """Rows clipped to a public bound and divided by it: float64, of norm at most 1."""
+    return clip_rows(features.detach().double(), bound) / bound

@@ -3,16 +3,13 @@
 from fedaux_pl.modules.client import ClientModule
 from fedaux_pl.modules.distillation import DistillationModule
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.scoring import Release, ReleasedHead, Scoring, ScoringHead
+from fedaux_pl.modules.scoring import ScoringHead
 from fedaux_pl.modules.simclr import SimCLR
 
 __all__ = [
     "ClientModule",
     "DistillationModule",
     "KNNAccuracy",
-    "Release",
-    "ReleasedHead",
-    "Scoring",
     "ScoringHead",
     "SimCLR",
 ]

@@ -10,9 +10,8 @@ noise is kept out of checkpoints.
 """
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -22,105 +21,21 @@ from torchmetrics.classification import BinaryAUROC
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import (
+    bounded_rows,
     certainty_scores,
-    clip_rows,
     fit_scoring_head,
     fit_scoring_heads,
-    gaussian_sigma,
+    gaussian_release,
+    release_without_noise,
     scoring_sensitivity,
+    spent,
 )
 from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.functional.release import Release
 from fedaux_pl.modules.backbone import resolve_model, unsaved, without_head
 
-
-@dataclass(frozen=True)
-class Release:
-    """The record of one release: what it cost and how it was made.
-
-    Attributes:
-        epsilon: Infinite for a release without noise.
-        delta: The delta of the guarantee.
-        sigma: The standard deviation of the noise in every coordinate.
-        sensitivity: The l2-sensitivity for which sigma was chosen.
-        mechanism: ``analytic`` or ``classical``; ``none`` without noise.
-        flaw: Why (epsilon, delta) is not what was really spent; empty where it is.
-    """
-
-    epsilon: float
-    delta: float
-    sigma: float
-    sensitivity: float
-    mechanism: str
-    flaw: str = ""
-
-
-@dataclass(frozen=True)
-class ReleasedHead:
-    """What a client sends of its scoring head: the weight with noise, and nothing before it.
-
-    Attributes:
-        client: The client's id.
-        weight: w_i, float64 of shape (d,).
-        bound: The norm to which feature vectors are clipped, and by which they are divided.
-        xi: The least score.
-        release: The record of the release.
-    """
-
-    client: int
-    weight: Tensor
-    bound: float
-    xi: float
-    release: Release
-
-    def scores(self, features: Tensor) -> Tensor:
-        """s_i(x) for features h_0(x) of shape (N, d)."""
-        rows = _bounded(features, self.bound)
-        return certainty_scores(rows, self.weight.to(rows.device), self.xi)
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """The settings of certainty scoring; see ``ScoringHead`` and its ``release``.
-
-    An epsilon of None releases the heads without noise.
-    """
-
-    regularization: float = 0.1
-    epsilon: float | None = 0.1
-    delta: float = 1e-5
-    xi: float = 1e-8
-    mechanism: Mechanism = "analytic"
-    norm_bound: float | Literal["negatives", "private"] = "negatives"
-    normalized: bool = True
-    tolerance: float = 1e-10
-
-    def __post_init__(self) -> None:
-        self.create_head()
-        if self.epsilon is not None:
-            gaussian_sigma(self.epsilon, self.delta, 1.0, self.mechanism)
-
-    def create_head(self) -> "ScoringHead":
-        """A head with these settings, for features."""
-        return ScoringHead(
-            regularization=self.regularization,
-            norm_bound=self.norm_bound,
-            normalized=self.normalized,
-            xi=self.xi,
-            tolerance=self.tolerance,
-        )
-
-    def release(
-        self, client: int, positives: Tensor, negatives: Tensor, noise_seed: int | None
-    ) -> ReleasedHead:
-        """Algorithm 1, P2 and P3 on the client's side: fits the head and releases it once."""
-        head = self.create_head()
-        head.fit_features(positives, negatives)
-        if self.epsilon is None:
-            weight = head.release_without_privacy()
-        else:
-            weight = head.release(self.epsilon, self.delta, self.mechanism, noise_seed=noise_seed)
-        assert head.bound is not None  # noqa: S101 - a head that was fitted has one
-        return ReleasedHead(client, weight, head.bound, self.xi, head.ledger[-1])
+PRIVATE_BOUND = "the norm bound is the largest of private data"
+UNNORMALISED = "the sensitivity is that of another objective (unnormalised lambda)"
 
 
 class ScoringHead(pl.LightningModule):
@@ -226,16 +141,16 @@ class ScoringHead(pl.LightningModule):
         """Why a release of this head does not cost what it says; empty where it does."""
         reasons = []
         if self.norm_bound == "private":
-            reasons.append("the norm bound is the largest of private data")
+            reasons.append(PRIVATE_BOUND)
         if not self.normalized:
-            reasons.append("the sensitivity is that of another objective (unnormalised lambda)")
+            reasons.append(UNNORMALISED)
         return "; ".join(reasons)
 
     def _rows(self, features: Tensor) -> Tensor:
         """Features as the head sees them: clipped to the bound, at most of norm 1, float64."""
         if self.bound is None:
             raise PrivacyError("the scoring head is not fitted yet: fit it first")
-        return _bounded(features, self.bound)
+        return bounded_rows(features, self.bound)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -316,16 +231,16 @@ class ScoringHead(pl.LightningModule):
         """
         fitted = self._releasable(compose)
         sensitivity = scoring_sensitivity(self.regularization, self._num_samples, self.tolerance)
-        sigma = gaussian_sigma(epsilon, delta, sensitivity, mechanism)
-        self.ledger.append(Release(epsilon, delta, sigma, sensitivity, mechanism, self.flaw))
-        self.weight = fitted + sigma * _standard_normal(len(fitted), noise_seed)
+        self.weight, record = gaussian_release(
+            fitted, sensitivity, epsilon, delta, mechanism, noise_seed
+        )
+        self.ledger.append(replace(record, flaw=self.flaw))
         return self.weight
 
     def release_without_privacy(self, compose: bool = False) -> Tensor:
         """Releases the head as it was fitted: for comparison, with no guarantee at all."""
-        fitted = self._releasable(compose)
-        self.ledger.append(Release(math.inf, 0.0, 0.0, 0.0, "none", self.flaw))
-        self.weight = fitted.clone()
+        self.weight, record = release_without_noise(self._releasable(compose))
+        self.ledger.append(replace(record, flaw=self.flaw))
         return self.weight
 
     def _releasable(self, compose: bool) -> Tensor:
@@ -350,12 +265,8 @@ class ScoringHead(pl.LightningModule):
 
     @property
     def spent(self) -> tuple[float, float]:
-        """(epsilon, delta) of all releases together, by basic composition: the sums.
-
-        A flawed release promises nothing: it counts as infinite.
-        """
-        epsilons = [math.inf if r.flaw else r.epsilon for r in self.ledger]
-        return sum(epsilons), sum(r.delta for r in self.ledger)
+        """(epsilon, delta) of all releases together, see ``fedaux_pl.functional.spent``."""
+        return spent(self.ledger)
 
     # --- scores --------------------------------------------------------------------------------
 
@@ -391,18 +302,3 @@ class ScoringHead(pl.LightningModule):
         """Restores what was released and what it cost."""
         self.weight, self.bound = state["weight"], state["bound"]
         self.ledger = [Release(**release) for release in state["ledger"]]
-
-
-def _bounded(features: Tensor, bound: float) -> Tensor:
-    """Rows clipped to the bound and divided by it: float64, of norm at most 1."""
-    return clip_rows(features.detach().double(), bound) / bound
-
-
-def _standard_normal(count: int, seed: int | None) -> Tensor:
-    """Independent standard normal numbers, float64.
-
-    torch's generator has 2^32 states to start from on the CPU, few enough to try them all and
-    subtract the noise again; the operating system's source has no such list.
-    """
-    source = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 - see release
-    return torch.tensor([source.gauss(0.0, 1.0) for _ in range(count)], dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import fedaux_pl.federation
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.engine import Distillation, LocalTraining
-from fedaux_pl.modules import Scoring
+from fedaux_pl.scoring import Scoring
 from tests.federations import (
     MIXED,
     assert_close,

@@ -5,8 +5,8 @@ import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.engine import LocalClients, Pretraining, preparation
-from fedaux_pl.engine.preparation import pack, unpack
-from fedaux_pl.modules import Scoring
+from fedaux_pl.engine.released import pack, unpack
+from fedaux_pl.scoring import Scoring
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 
 
@@ -87,6 +87,12 @@ def test_damaged_files_are_noticed_and_made_again(tmp_path, counted):
         ({"algorithm": FedAUX(epsilon=1.0)}, {}, (0, 1)),
         ({"algorithm": FedAUX(regularization=0.2)}, {}, (0, 1)),
         ({"algorithm": FedAUX(secret_noise=True)}, {}, (0, 1)),
+        ({"algorithm": FedAUX(scoring="mean")}, {}, (0, 1)),
+        ({"algorithm": FedAUX(feature_map="centred")}, {}, (0, 1)),
+        ({"algorithm": FedAUX(norm_bound="unit")}, {}, (0, 1)),
+        # what is done with a release, or has no part in it, asks nobody again
+        ({"algorithm": FedAUX(calibration="standardise", sharpness=2.0, xi=1e-3)}, {}, (0, 0)),
+        ({"algorithm": FedAUX(dimensions=7)}, {}, (0, 0)),
         ({}, {"alpha": 0.5}, (0, 1)),
         ({}, {"seed": 1}, (0, 1)),
         ({}, {"negatives": 0.3}, (0, 1)),
@@ -152,29 +158,89 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
         ):
             features = net.features(x).double()
             for client, head in enumerate(federation.heads):
-                norms = features.norm(dim=1, keepdim=True).clamp(min=head.bound)
+                norms = features.norm(dim=1, keepdim=True).clamp(min=head.public.bound)
                 expected = torch.sigmoid((features / norms) @ head.weight) + 1e-3
                 torch.testing.assert_close(
                     federation.scores[part][client].double(), expected, atol=1e-6, rtol=1e-5
                 )
 
 
+def test_standardised_scores_of_whitened_means_written_out(tmp_path):
+    """The map is fitted to all of D_aux, and test data are standardised as D_distill is."""
+    federation = create(
+        FedAUX(
+            epsilon=None,
+            scoring="mean",
+            feature_map="whitened",
+            dimensions=4,
+            norm_bound="unit",
+            calibration="standardise",
+            sharpness=2.0,
+        )
+    )
+    fit(tmp_path, federation, 0)
+    data = federation.data
+    net = federation.students["resnet8"].eval()  # before the first round, its h is h_0
+
+    def unit_rows(x):
+        with torch.no_grad():
+            rows = (net.features(x).double() - centre) @ directions
+        return rows / rows.norm(dim=1, keepdim=True)
+
+    with torch.no_grad():
+        auxiliary = net.features(data.auxiliary_inputs).double()
+    centre = auxiliary.mean(dim=0)
+    _, values, vectors = torch.linalg.svd(auxiliary - centre, full_matrices=False)
+    directions = vectors[:4].T / values[:4] * len(auxiliary) ** 0.5
+    distill, test = (unit_rows(x) for x in (data.distill_inputs, data.test_examples.inputs))
+    for client in range(3):
+        mean = unit_rows(data.client(client).inputs).mean(dim=0)
+        reference = distill @ mean
+        for part, rows in (("distill", distill), ("test", test)):
+            z = (rows @ mean - reference.mean()) / reference.std(correction=0)
+            torch.testing.assert_close(
+                federation.scores[part][client], (2 * z).exp().float(), rtol=1e-3, atol=1e-5
+            )
+
+
+def test_clients_of_an_architecture_share_its_map(tmp_path):
+    """In files, too: their size does not grow with the number of clients."""
+    heads = []
+    for clients in (1, 6):
+        algorithm = FedAUX(scoring="mean", feature_map="whitened", dimensions=8)
+        federation = create(algorithm, {"resnet8": clients})
+        fit(tmp_path / str(clients), federation, 0)
+        heads.append(federation.heads)
+    sizes = [files(tmp_path / name, "scoring-heads")[0].stat().st_size for name in ("1", "6")]
+    one_map = sum(t.numel() * 8 for t in heads[0][0].public.tensors().values())
+    assert sizes[1] < sizes[0] + 5 * one_map / 2
+    assert torch.equal(heads[1][0].public.directions, heads[1][5].public.directions)
+
+
 @pytest.mark.parametrize(
     "scoring",
-    [Scoring(), Scoring(epsilon=None), Scoring(norm_bound="private"), Scoring(normalized=False)],
+    [
+        Scoring(),
+        Scoring(epsilon=None),
+        Scoring(norm_bound="private"),
+        Scoring(normalized=False),
+        Scoring(scoring="mean", feature_map="centred"),
+        Scoring(scoring="mean", feature_map="whitened", dimensions=3, norm_bound="unit"),
+        Scoring(feature_map="whitened", dimensions=3, norm_bound=2.5),
+    ],
 )
 def test_heads_survive_packing(scoring):
     generator = torch.Generator().manual_seed(0)
-    heads = [
-        scoring.release(
-            client,
-            torch.randn(20, dim, generator=generator),
-            torch.randn(30, dim, generator=generator),
-            noise_seed=client,
-        )
-        for client, dim in enumerate((5, 9))
-    ]
+    heads = []
+    for client, dim in enumerate((5, 9)):
+        own, negatives = (torch.randn(n, dim, generator=generator) for n in (20, 30))
+        public = scoring.fit_map(negatives, negatives)
+        heads.append(scoring.release(client, own, negatives, public, noise_seed=client))
     for before, after in zip(heads, unpack(pack(heads), scoring), strict=True):
         assert torch.equal(before.weight, after.weight)
-        assert (before.client, before.bound, before.xi) == (after.client, after.bound, after.xi)
+        assert before.client == after.client
         assert before.release == after.release
+        assert before.public.bound == after.public.bound
+        assert before.public.unit == after.public.unit
+        x = torch.randn(4, 5 + 4 * before.client, generator=generator)
+        assert torch.equal(before.logits(x), after.logits(x))

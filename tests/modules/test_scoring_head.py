@@ -96,7 +96,9 @@ def test_a_second_release_is_refused_unless_it_is_accounted_for():
     with pytest.raises(PrivacyError, match="already"):
         head.release_without_privacy()
     head.release(0.2, 1e-6, compose=True)
-    assert head.spent == (pytest.approx(0.3), pytest.approx(1.1e-5))
+    epsilon, delta = head.spent
+    assert 0.2 < epsilon < 0.3  # less than the sum: Gaussian noise composes better
+    assert delta == pytest.approx(1.1e-5)
 
 
 def test_fitting_again_does_not_forget_what_was_spent():

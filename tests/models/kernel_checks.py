@@ -1,4 +1,4 @@
-"""Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in a process of their own."""
+"""Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def step(norm, x, residual, dy, activation, single):
     found = {"y": y.detach(), "dx": x.grad, "dweight": norm.weight.grad, "dbias": norm.bias.grad}
     if residual is not None:
         found["dresidual"] = residual.grad
-    return {**found, **{key: value for key, value in norm.named_buffers()}}
+    return {**found, **dict(norm.named_buffers())}
 
 
 def both(x, residual, dy, activation, single=None):
@@ -275,10 +275,13 @@ def _fused_on_the_cpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
-def test_networks(name, half):
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [("resnet8", False), ("resnet8", True), ("mobilenetv2", False), ("shufflenet", False)],
+)
+def test_networks(name, half, monkeypatch):
     """The whole network, fused, does what its modules do in training and both evaluations."""
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
     torch.manual_seed(0)
     model = create_model(name, 4, width=0.1)
     x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
@@ -290,10 +293,9 @@ def test_networks(name, half):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             outputs = model.train()(x)
             outputs.logsumexp(1).float().sum().backward()
-            found = {"outputs": outputs.detach(), **model.state_dict()}
-            found = {key: value.clone() for key, value in found.items()}
-            for key, parameter in model.named_parameters():
-                found[f"gradient of {key}"] = parameter.grad.clone()
+            found = {"outputs": outputs.detach()}
+            found |= {key: value.clone() for key, value in model.named_buffers()}
+            found["gradient"] = torch.cat([p.grad.flatten() for p in model.parameters()])
             for statistics in ("running", "batch"):
                 with torch.no_grad(), evaluating(model, statistics):
                     found[statistics] = model(x)
@@ -302,11 +304,10 @@ def test_networks(name, half):
     got = everything()
     with fused.plain_layers():
         expected = everything()
+    # bfloat16 has 8 bits, which the interpreter cuts off; its gradients are mostly noise here
+    tolerance = 0.1 if half else 1e-3
     for key, value in expected.items():
-        if not half:
-            scale = value.abs().max().item() if value.is_floating_point() else 0
-            torch.testing.assert_close(got[key], value, rtol=1e-3, atol=1e-3 * scale, msg=key)
-        elif key in ("outputs", "running", "batch"):
-            # 8 bits, cut off by the interpreter, through up to 50 layers
-            error = (got[key] - value).float().norm() / value.float().norm()
-            assert error < 0.25, f"{key} is off by {error}"
+        if not (half and key == "gradient"):
+            # means of zero but for rounding, after layers without bias, have no relative error
+            error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
+            assert error < tolerance, f"{key} is off by {error}"

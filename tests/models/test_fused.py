@@ -178,12 +178,9 @@ def test_padding_that_is_there_already_is_used():
         assert padded.untyped_storage().data_ptr() != wide.untyped_storage().data_ptr()
 
 
-def test_importing_models_takes_no_triton():
-    code = "import sys, fedaux_pl.models; sys.exit('triton' in sys.modules)"
-    # torchvision's own imports may take it, in which case there is nothing to be seen
-    theirs = "import sys, torchvision.models; sys.exit('triton' in sys.modules)"
-    if subprocess.run([sys.executable, "-c", theirs]).returncode:
-        pytest.skip("torchvision imports triton")
+def test_importing_models_defines_no_kernels():
+    """For which Triton would be needed; PyTorch may import it for reasons of its own."""
+    code = "import sys, fedaux_pl.models; sys.exit('fedaux_pl.models.kernels' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

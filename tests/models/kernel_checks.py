@@ -1,0 +1,313 @@
+"""Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
+
+from fedaux_pl.engine.inference import evaluating
+from fedaux_pl.models import base, batch_norm, create_model, fused
+from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
+from fedaux_pl.models.folding import fold
+from fedaux_pl.models.stem import pad_channels, standardize
+
+RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """So that small tensors have several tiles and chunks too."""
+    monkeypatch.setattr(batch_norm, "TILE", 1024)
+
+
+def norm_layer(channels):
+    norm = nn.BatchNorm2d(channels)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2.0)
+    return norm
+
+
+def activated(z, activation):
+    if not activation.relu:
+        return z
+    return F.relu(z) if activation.upper is None else F.hardtanh(z, 0.0, activation.upper)
+
+
+def step(norm, x, residual, dy, activation, single):
+    """Output, gradients and what the layer keeps of one training step."""
+    x = x.clone().requires_grad_()
+    residual = None if residual is None else residual.clone().requires_grad_()
+    if norm.weight.dtype == torch.float64:
+        z = norm(x)
+        y = activated(z if residual is None else z + residual, activation)
+    else:
+        buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+        y = _BatchNormAct.apply(
+            x, norm.weight, norm.bias, residual, buffers, (0.1, 1e-5), activation, single
+        )
+    y.backward(dy)
+    found = {"y": y.detach(), "dx": x.grad, "dweight": norm.weight.grad, "dbias": norm.bias.grad}
+    if residual is not None:
+        found["dresidual"] = residual.grad
+    return {**found, **dict(norm.named_buffers())}
+
+
+def both(x, residual, dy, activation, single=None):
+    """A step of ours and one of PyTorch's in float64."""
+    norm = norm_layer(x.shape[1])
+    exact = nn.BatchNorm2d(x.shape[1]).double()
+    exact.load_state_dict(norm.state_dict())
+    expected = step(
+        exact,
+        x.double(),
+        None if residual is None else residual.double(),
+        dy.double(),
+        activation,
+        None,
+    )
+    return step(norm, x, residual, dy, activation, single), expected
+
+
+def assert_close(found, expected, tolerance=3e-6):
+    assert found.keys() == expected.keys()
+    assert found.pop("num_batches_tracked") == expected.pop("num_batches_tracked") == 1
+    for key, value in expected.items():
+        error = (found[key].double() - value).abs().max()
+        assert error <= tolerance * value.abs().max().clamp_min(1), f"{key} is off by {error}"
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("activation", [RELU, RELU1, LINEAR])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_training_step(with_residual, activation, single):
+    torch.manual_seed(0)
+    x, residual, dy = torch.randn(3, 5, 24, 7, 5).movedim(2, 2)
+    found, expected = both(x, residual if with_residual else None, dy, activation, single)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 1, 1, 1), (1, 3, 1, 3), (3, 8, 11, 13), (2, 64, 5, 5), (2, 200, 3, 3), (2, 512, 2, 3)],
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_shapes_and_layouts(shape, layout):
+    torch.manual_seed(0)
+    x, residual, dy = (torch.randn(shape).contiguous(memory_format=layout) for _ in range(3))
+    assert_close(*both(x, residual, dy, RELU, None), tolerance=1e-5)
+
+
+def test_many_chunks(monkeypatch):
+    monkeypatch.setattr(batch_norm, "PROGRAMS", 1000)
+    torch.manual_seed(0)
+    x, dy = torch.randn(2, 11, 24, 13, 17)
+    assert batch_norm.tiling(11 * 13 * 17, 24).chunks > batch_norm.TILE // 4 // 32 > 1
+    assert_close(*both(x, None, dy, RELU), tolerance=1e-5)
+
+
+def test_broadcast_gradients():
+    """Those of a mean over the maps are one value seen many times."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, 6, 6)
+    assert_close(*both(x, None, torch.randn(4, 8, 1, 1).expand(4, 8, 6, 6), RELU))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_large_means_do_not_cancel(single):
+    """In float32, the squares of 3000 leave no digit to a variance of one."""
+    torch.manual_seed(0)
+    x = torch.randn(8, 8, 12, 12) + 3000
+    naive = (x.square().mean((0, 2, 3)) - x.mean((0, 2, 3)).square()).double()
+    exact = x.double().var((0, 2, 3), correction=0)
+    assert ((naive - exact).abs() > 0.05).any()
+    found, expected = both(x, None, torch.randn_like(x), LINEAR, single)
+    for key in ("running_var", "dweight", "dx"):
+        torch.testing.assert_close(found[key].double(), expected[key], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found["y"].double(), expected["y"], rtol=0, atol=2e-3)
+
+
+def test_constant_channels_have_no_variance():
+    x = torch.full((4, 8, 5, 5), 0.1)
+    found, _ = both(x, None, torch.ones_like(x), LINEAR, False)
+    assert found["y"].isfinite().all()
+    norm = norm_layer(8)
+    before = norm.running_var.clone()
+    step(norm, x, None, torch.ones_like(x), LINEAR, False)
+    torch.testing.assert_close(norm.running_var, 0.9 * before)
+
+
+def test_one_kernel_equals_two():
+    torch.manual_seed(0)
+    x, residual, dy = torch.randn(3, 4, 24, 9, 9)
+    norms = [norm_layer(24), nn.BatchNorm2d(24)]
+    norms[1].load_state_dict(norms[0].state_dict())
+    one, two = (
+        step(n, x, residual, dy, RELU, s) for n, s in zip(norms, (True, False), strict=True)
+    )
+    for key in one:
+        torch.testing.assert_close(one[key], two[key], rtol=1e-5, atol=1e-5)
+
+
+def test_repeats_bit_for_bit():
+    torch.manual_seed(0)
+    x, residual, dy = torch.randn(3, 4, 24, 9, 9)
+    norms = [norm_layer(24), nn.BatchNorm2d(24)]
+    norms[1].load_state_dict(norms[0].state_dict())
+    first, second = (step(n, x, residual, dy, RELU, False) for n in norms)
+    for key in first:
+        assert torch.equal(first[key], second[key])
+
+
+def test_bfloat16():
+    torch.manual_seed(0)
+    x, residual, dy = torch.randn(3, 4, 24, 9, 9).bfloat16()
+    found, expected = both(x, residual, dy, RELU, False)
+    assert found["y"].dtype == found["dx"].dtype == found["dresidual"].dtype == torch.bfloat16
+    assert found["dweight"].dtype == torch.float32
+    # sums are in float32; the interpreter cuts bfloat16 off where GPUs round it
+    for key, tolerance in (("dweight", 1e-2), ("running_var", 1e-5), ("y", 2**-7), ("dx", 2**-6)):
+        error = (found[key].double() - expected[key]).norm() / expected[key].norm()
+        assert error < tolerance, key
+
+
+def test_nan_and_bounds_pass_as_in_pytorch():
+    x = torch.zeros(2, 4, 2, 2)
+    x[0] = torch.nan
+    norm = norm_layer(4).eval()
+    assert batch_norm_act_eval(norm, x, None, RELU1)[0].isnan().all()
+    # the derivative at the bounds is zero, as PyTorch has it
+    norm = nn.BatchNorm2d(4)
+    x = torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1).expand(2, 4, 1, 1).clone()
+    norm.bias.data.fill_(0.0)
+    residual = -norm(x).detach()
+    found = step(nn.BatchNorm2d(4), x, residual, torch.ones(2, 4, 1, 1), RELU, True)
+    assert (found["dresidual"] == (found["y"] > 0)).all()
+
+
+def test_momentum_zero_moves_nothing_but_the_counter():
+    norm = norm_layer(8)
+    norm.momentum = 0.0
+    before = {key: value.clone() for key, value in norm.named_buffers()}
+    x = torch.randn(3, 8, 5, 5)
+    with torch.no_grad():
+        y = batch_norm.batch_norm_act(norm, x, None, RELU)
+    expected = F.relu(F.batch_norm(x, None, None, norm.weight, norm.bias, training=True))
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(norm.running_mean, before["running_mean"])
+    assert torch.equal(norm.running_var, before["running_var"])
+    assert norm.num_batches_tracked == 1
+
+
+def test_autograd_knows_that_running_statistics_moved():
+    norm = norm_layer(8)
+    version = norm.running_mean._version
+    batch_norm.batch_norm_act(norm, torch.randn(3, 8, 5, 5), None, RELU)
+    assert norm.running_mean._version > version
+    with torch.inference_mode():
+        batch_norm.batch_norm_act(norm, torch.randn(3, 8, 5, 5), None, RELU)
+    assert norm.num_batches_tracked == 2
+
+
+def test_second_derivatives_are_refused():
+    norm = norm_layer(8)
+    x = torch.randn(3, 8, 5, 5, requires_grad=True)
+    y = batch_norm.batch_norm_act(norm, x, None, RELU)
+    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("activation", [RELU, RELU1, LINEAR])
+@pytest.mark.parametrize("channels", [24, 200])
+def test_evaluation(channels, activation):
+    norm = norm_layer(channels).eval()
+    x, residual = torch.randn(2, 3, channels, 5, 7)
+    y = batch_norm_act_eval(norm, x, residual, activation)
+    expected = activated(norm(x) + residual, activation)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("in_channels", "kernel"), [(3, 3), (1, 3), (16, 3), (16, 1)])
+def test_folded_convolution(in_channels, kernel, layout):
+    conv = nn.Conv2d(in_channels, 24, kernel, 2, 1, bias=False).to(memory_format=layout)
+    norm = norm_layer(24).eval()
+    weight, bias = fold(conv, norm, torch.float32)
+    assert weight.shape[1] % 8 == 0
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    x = torch.randn(2, in_channels, 7, 7)
+    folded = F.conv2d(pad_channels(x), weight, bias, 2, 1)
+    torch.testing.assert_close(folded, norm(conv(x)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("byte", [False, True])
+def test_standardized_images(byte, layout):
+    layer = base.InputNormalization(3, mean=[0.1, 0.2, 0.3], std=0.5)
+    x = torch.randint(0, 256, (3, 3, 9, 11), dtype=torch.uint8)
+    x = (x if byte else x / 255).contiguous(memory_format=layout)
+    for part in (x, x[1:], x[..., 2:]):
+        out = standardize(part, layer.mean, layer.std, torch.float32)
+        torch.testing.assert_close(out, layer(part), rtol=1e-6, atol=1e-6)
+        wide = pad_channels(out)
+        assert wide.data_ptr() == out.data_ptr()
+        assert torch.equal(wide[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
+
+
+@pytest.fixture
+def _fused_on_the_cpu(monkeypatch):
+    """The paths of CUDA devices, with cuDNN's operations by others."""
+
+    def relu(x, weight, bias, *options):
+        return F.relu(F.conv2d(x, weight, bias, *options))
+
+    def add_relu(x, weight, z, alpha, bias, *options):
+        return F.relu(F.conv2d(x, weight, bias, *options) + alpha * z)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_relu", relu)
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
+    for module in (fused, base):
+        monkeypatch.setattr(module, "fusable", lambda x: not fused._plain.get())
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [("resnet8", False), ("resnet8", True), ("mobilenetv2", False), ("shufflenet", False)],
+)
+def test_networks(name, half, monkeypatch):
+    """The whole network, fused, does what its modules do in training and both evaluations."""
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    torch.manual_seed(0)
+    model = create_model(name, 4, width=0.1)
+    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+
+    def everything():
+        model.load_state_dict(start)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            outputs = model.train()(x)
+            outputs.logsumexp(1).float().sum().backward()
+            found = {"outputs": outputs.detach()}
+            found |= {key: value.clone() for key, value in model.named_buffers()}
+            found["gradient"] = torch.cat([p.grad.flatten() for p in model.parameters()])
+            for statistics in ("running", "batch"):
+                with torch.no_grad(), evaluating(model, statistics):
+                    found[statistics] = model(x)
+        return found
+
+    got = everything()
+    with fused.plain_layers():
+        expected = everything()
+    # bfloat16 has 8 bits, which the interpreter cuts off; its gradients are mostly noise here
+    tolerance = 0.1 if half else 1e-3
+    for key, value in expected.items():
+        if not (half and key == "gradient"):
+            # means of zero but for rounding, after layers without bias, have no relative error
+            error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
+            assert error < tolerance, f"{key} is off by {error}"

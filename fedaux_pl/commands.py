@@ -87,6 +87,8 @@ class FederationCLI(LightningCLI):
             # It is the folder that the run goes on in, or one that was moved: both are as meant.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
             warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if settings.deterministic:  # the fastest kernel of one run is not that of the next
+            settings.benchmark = False
         callbacks: list[Callback] = [FederationReport()]
         if settings.enable_progress_bar is not False:
             callbacks.append(FederationProgress())
@@ -169,6 +171,7 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
         trainer_defaults={
             "default_root_dir": "logs",
             "devices": 1,
+            "benchmark": True,  # cuDNN tries its kernels on the few shapes that there are
             "max_epochs": 100,
             "num_sanity_val_steps": 0,
             "log_every_n_steps": 1,

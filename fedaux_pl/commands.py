@@ -13,20 +13,22 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.strategies import SingleDeviceStrategy
 
 from fedaux_pl import algorithms, prediction
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import FederatedDataModule, sources
-from fedaux_pl.engine import AtomicCheckpointIO
+from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.resuming import find_checkpoint, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.messages import clarify
 
 _KNOWN = {
-    "model.algorithm": sorted(set(algorithms.__all__) - {"Algorithm", "Ensemble", "Update"}),
+    "model.algorithm": sorted(
+        set(algorithms.__all__) - {"Algorithm", "Answer", "Ensemble", "Update"}
+    ),
     "data.private": sorted(sources.__all__),
     "data.auxiliary": sorted(sources.__all__),
 }
@@ -111,6 +113,8 @@ class FederationCLI(LightningCLI):
             kwargs["logger"] = TensorBoardLogger(
                 settings.default_root_dir, name="runs", version=version
             )
+        if settings.strategy == "auto" and not _one_device(settings.devices, settings.num_nodes):
+            kwargs["strategy"] = ClientParallel()
         # Lightning gives a single plugin or a list, or nothing.
         plugins = settings.plugins or []
         given = plugins if isinstance(plugins, list) else [plugins]
@@ -132,15 +136,10 @@ def _check_trainer(trainer: pl.Trainer) -> None:
         raise ValueError(
             f"trainer.precision must be one of {', '.join(_PRECISIONS)}, but is {trainer.precision}"
         )
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
         raise ValueError(
-            "trainer.strategy must be auto, a federation's models are small enough for one device, "
-            f"but is {type(trainer.strategy).__name__}"
-        )
-    if trainer.world_size > 1:
-        raise ValueError(
-            f"a federation runs in one process, but trainer.devices and trainer.num_nodes ask for "
-            f"{trainer.world_size}: set both to 1"
+            "trainer.strategy must be auto, a federation's models are small enough for one device "
+            f"and several devices share the clients, but is {type(trainer.strategy).__name__}"
         )
     if trainer.gradient_clip_val is not None or trainer.accumulate_grad_batches != 1:
         raise ValueError(
@@ -190,13 +189,16 @@ def fit(args: Sequence[str]) -> FederationCLI:
     cli = parse("fit", args)
     _guarded(cli, cli.trainer.fit)
     federation = cli.model
-    if cli.trainer.is_global_zero and federation.history and not cli.trainer.interrupted:
+    if not federation.history or cli.trainer.interrupted:
+        return cli
+    folder = cli.trainer.log_dir or cli.trainer.default_root_dir  # which all processes agree on
+    if cli.trainer.is_global_zero:
         measured = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
         outcome = "accuracy not measured"
         if measured:
             outcome = f"accuracy {measured[-1]:.1%} (best {max(measured):.1%})"
         print(f"{federation.algorithm.name} after {_rounds(len(federation.history))}: {outcome}")
-        print(f"Results and checkpoint: {cli.trainer.log_dir or cli.trainer.default_root_dir}")
+        print(f"Results and checkpoint: {folder}")
         print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
     return cli
 
@@ -278,6 +280,12 @@ def _version_of(checkpoint: Path | None, root: Path) -> int | None:
         return None
     match = re.search(r"version_(\d+)", str(checkpoint.absolute().relative_to(root.absolute())))
     return int(match[1]) if match else None
+
+
+def _one_device(devices: Any, num_nodes: int) -> bool:
+    """Whether one is asked for; 'auto' and -1, all that there are, may come out as one as well."""
+    count = len(devices) if isinstance(devices, list) else devices
+    return num_nodes == 1 and count in (1, "1")
 
 
 def _no_tip(record: logging.LogRecord) -> bool:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedaux_pl.algorithms import Algorithm, Update
+from fedaux_pl.algorithms import Algorithm, Answer, Update
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import (
@@ -32,13 +32,15 @@ from fedaux_pl.engine import (
     isolated_rng,
 )
 from fedaux_pl.engine.accounting import preparation_bytes, update_bytes
+from fedaux_pl.engine.averaging import average_updates
 from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.parallel import processes_of
 from fedaux_pl.engine.preparation import Preparation, extractor
 from fedaux_pl.engine.released import describe_privacy, pack, unpack
 from fedaux_pl.engine.resuming import check_same_settings
 from fedaux_pl.engine.server import Server
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import average_states, derive_seed, sample_clients
+from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import create_model, load_backbone, of_head
 from fedaux_pl.modules import ClientModule, DistillationModule
@@ -131,7 +133,7 @@ class Federation(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Creates the server's models, once the data say how many classes there are."""
-        data = self.data
+        data, self.processes = self.data, processes_of(self.trainer)
         if data.num_clients != len(self.architectures):
             raise ConfigurationError(
                 f"the data are split over {data.num_clients} clients, but the federation has "
@@ -150,7 +152,10 @@ class Federation(pl.LightningModule):
                     name, len(data.classes), in_channels=data.input_shape[0], **self.model_options
                 )
         for name in (*self.clients, "ensemble"):
-            self.accuracies[name] = MulticlassAccuracy(len(data.classes), average="micro")
+            # every process measures on all test data, which then is nothing to be added up
+            self.accuracies[name] = MulticlassAccuracy(
+                len(data.classes), average="micro", sync_on_compute=False
+            )
 
     def configure_optimizers(self) -> list[Any]:
         """None of its own: every stage has one."""
@@ -178,6 +183,7 @@ class Federation(pl.LightningModule):
             self._client_optimizers if self.carry else None,
             self.seed,
             progress,
+            self.processes,
         )
         self.server = Server(
             self.data,
@@ -189,6 +195,7 @@ class Federation(pl.LightningModule):
             self._server_optimizers if self.carry else None,
             self.batchnorm,
             self.seed,
+            self.processes,
         )
         self.prepare(
             Preparation(
@@ -198,6 +205,7 @@ class Federation(pl.LightningModule):
                 Path(self.trainer.default_root_dir) / "cache",
                 self.pretraining,
                 self.seed,
+                self.processes,
             )
         )
 
@@ -230,7 +238,11 @@ class Federation(pl.LightningModule):
     # --- a round -------------------------------------------------------------------------------
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Algorithm 2: one communication round."""
+        """Algorithm 2: one communication round.
+
+        Several processes share the clients, the teachers and the students. What is not said to be
+        the share of one is the same in all of them.
+        """
         round_ = self.current_epoch + 1
         self._entry = {"round": round_}
         selected = sample_clients(
@@ -238,21 +250,25 @@ class Federation(pl.LightningModule):
         )
         with self._all_or_nothing():
             with self._timed("clients"):
-                updates = self.pool.train(round_, selected, self._states())
-            averages = self._average(updates)
+                updates = self.pool.train(round_, selected, self._states())  # the share of one
+            answered = self.processes.merge({update.client: update.about for update in updates})
+            answers = [answered[client] for client in selected if client in answered]
+            averages = self._average(updates, answers)
             with self._timed("evaluation"):
                 for name, state in averages.items():
                     self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
             states = averages
             if self.algorithm.distills:
                 with self._timed("teachers"):
+                    teachers = [answer.client for answer in answers]
                     targets, measured = self.server.teach(
-                        self.algorithm, round_, updates, averages, self.scores
+                        self.algorithm, round_, updates, teachers, averages, self.scores
                     )
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)
                 self._entry |= measured | losses
             self._account(updates)
+        self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()
@@ -276,17 +292,17 @@ class Federation(pl.LightningModule):
     def _states(self) -> dict[str, dict[str, Tensor]]:
         return {name: model.state_dict() for name, model in self.students.items()}
 
-    def _average(self, updates: Sequence[Update]) -> dict[str, State]:
+    def _average(self, updates: Sequence[Update], answers: Sequence[Answer]) -> dict[str, State]:
         """theta^P by |D_i| within each architecture; one without a client keeps its model."""
         averages: dict[str, State] = dict(self._states())
-        for name in self.clients:
-            own = [update for update in updates if update.architecture == name]
-            if own:
-                average = average_states([u.state for u in own], [u.size for u in own])
-                if self.train_part == "head":  # h is the same everywhere, but for rounding
-                    average = {k: v for k, v in average.items() if of_head(k)}
-                averages[name] = {**averages[name], **average}
-        losses = [update.loss for update in updates]
+        sizes: dict[str, dict[int, int]] = {}
+        for answer in answers:
+            sizes.setdefault(answer.architecture, {})[answer.client] = answer.size
+        for name, state in average_updates(updates, sizes, averages, self.processes).items():
+            # h is the same everywhere, but for rounding
+            trained = {k: v for k, v in state.items() if self.train_part != "head" or of_head(k)}
+            averages[name] = {**averages[name], **trained}
+        losses = [answer.loss for answer in answers]
         self._entry |= {
             "client_loss/mean": sum(losses) / len(losses),
             "client_loss/min": min(losses),
@@ -302,7 +318,7 @@ class Federation(pl.LightningModule):
 
     def _account(self, updates: Sequence[Update]) -> None:
         """Bytes of this round and of all so far, the preparation included."""
-        sent = update_bytes(updates, head_only=self.train_part == "head")
+        sent = sum(self.processes.gather(update_bytes(updates, self.train_part == "head")))
         if self.history:
             up, down = (self.history[-1][f"bytes/{way}_total"] for way in ("up", "down"))
         else:

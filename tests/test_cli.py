@@ -276,7 +276,10 @@ MISTAKES = {
     ),
     "unknown strategy": (["--trainer.strategy=foo"], ["invalid strategy", "foo"]),
     "a strategy for GPUs": (["--trainer.strategy=fsdp"], ["fsdp", "requires a GPU"]),
-    "more processes": (["--trainer.devices=2"], ["one process", "trainer.devices", "2"]),
+    "another way to share": (
+        ["--trainer.devices=2", "--trainer.strategy=ddp"],
+        ["trainer.strategy must be auto", "DDPStrategy"],
+    ),
     "clipping": (["--trainer.gradient_clip_val=1"], ["trainer.gradient_clip_val", "leave"]),
     "missing data": (
         ["--data.private=CIFAR10", "--data.private.root=nowhere"],
@@ -359,7 +362,7 @@ def test_an_error_within_a_round_keeps_its_traceback(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("a mistake in the code")
 
-    monkeypatch.setattr("fedaux_pl.federation.average_states", broken)
+    monkeypatch.setattr("fedaux_pl.federation.average_updates", broken)
     with pytest.raises(ValueError, match="a mistake in the code"):
         main(tiny("fit", tmp_path, "--model.algorithm=FedAvg"))
 

@@ -1,10 +1,20 @@
 """The methods of the paper, one file each."""
 
-from fedaux_pl.algorithms.base import Algorithm, Ensemble, Update
+from fedaux_pl.algorithms.base import Algorithm, Answer, Ensemble, Update
 from fedaux_pl.algorithms.fedaux import FedAUX
 from fedaux_pl.algorithms.fedavg import FedAvg
 from fedaux_pl.algorithms.fedbe import FedBE
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.algorithms.fedprox import FedProx
 
-__all__ = ["Algorithm", "Ensemble", "FedAUX", "FedAvg", "FedBE", "FedDF", "FedProx", "Update"]
+__all__ = [
+    "Algorithm",
+    "Answer",
+    "Ensemble",
+    "FedAUX",
+    "FedAvg",
+    "FedBE",
+    "FedDF",
+    "FedProx",
+    "Update",
+]

@@ -1,13 +1,32 @@
 """What all methods share, and the few things in which they differ."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Scoring
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said about a client's update: all but the weights.
+
+    Attributes:
+        client: Its id.
+        architecture: The name of its model.
+        size: |D_i|.
+        loss: Its mean training loss, for the log.
+    """
+
+    client: int
+    architecture: str
+    size: int
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -28,18 +47,27 @@ class Update:
     size: int
     loss: float
 
+    @property
+    def about(self) -> Answer:
+        """The update without its weights."""
+        return Answer(self.client, self.architecture, self.size, self.loss)
+
 
 @dataclass(frozen=True)
 class Ensemble:
     """The models of a round, and what they say about some data.
 
     Attributes:
-        updates: What the selected clients sent.
+        updates: What the selected clients sent: those whom this process trained, or all of them
+            where the method ``sees_all``.
         averages: theta^P, the weighted average of each architecture.
         predict: f(x) on the data for an architecture and its weights, shape (N, C).
         scores: s_i(x) on the data for every client of the federation, shape (n, N), or None.
         buffers: For each architecture the names of the entries that are no parameters.
         seed: For methods that sample.
+        shape: (N, C), the shape of predictions on the data.
+        processes: Those that share the clients; what a method sums over clients, it sums over
+            them too.
     """
 
     updates: Sequence[Update]
@@ -48,6 +76,12 @@ class Ensemble:
     scores: Tensor | None
     buffers: Mapping[str, Collection[str]]
     seed: int
+    shape: tuple[int, int] = (0, 0)
+    processes: Processes = field(default_factory=Processes)
+
+    def nothing(self) -> Tensor:
+        """The sum of no predictions, which is what a process without clients adds."""
+        return torch.zeros(self.shape, device=self.processes.device)
 
 
 class Algorithm:
@@ -58,12 +92,17 @@ class Algorithm:
     certainty scores (``scoring``), and turn the clients' models into soft labels from which the
     averages are distilled further (``soft_labels``).
 
+    Where several processes share the clients, ``soft_labels`` sees those of its own and sums over
+    the processes, as FedDF does; a method that needs the weights of all clients at once says so by
+    ``sees_all``, and may share the work as FedBE does.
+
     Args:
         pretrained: Whether models start from features h_0 that were learned on the auxiliary data
             (the paper's +P), or from random weights.
     """
 
     distills: ClassVar[bool] = False
+    sees_all: ClassVar[bool] = False
     secret_noise: bool = False
 
     def __init__(self, pretrained: bool = False) -> None:

@@ -19,6 +19,7 @@ class FedBE(Algorithm):
     """
 
     distills = True
+    sees_all = True  # the posterior is fitted to all of them
 
     def __init__(
         self, samples: int = 10, posterior: Posterior = "gaussian", pretrained: bool = False
@@ -33,7 +34,7 @@ class FedBE(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The mean probability over all members of the ensemble."""
-        total, members = None, 0
+        total, members = ensemble.nothing(), 0
         for number, (architecture, average) in enumerate(sorted(ensemble.averages.items())):
             own = [u for u in ensemble.updates if u.architecture == architecture]
             if not own:
@@ -47,11 +48,12 @@ class FedBE(Algorithm):
                 self.posterior,
                 averaged=ensemble.buffers[architecture],
             )
-            for state in [*states, average, *samples]:
+            every = [*states, average, *samples]
+            members += len(every)
+            for state in ensemble.processes.share(every):
                 # one member at a time: the mean over all of them needs no more memory than one
-                member = bayesian_ensemble(ensemble.predict(architecture, state)[None])
-                total = member if total is None else total + member
-                members += 1
-        if total is None:
+                total = total + bayesian_ensemble(ensemble.predict(architecture, state)[None])
+        if not members:
             raise ValueError("there are no clients to form an ensemble of")
+        [total] = ensemble.processes.sum([total])
         return torch.div(total, members)

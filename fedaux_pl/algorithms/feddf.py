@@ -22,4 +22,5 @@ class FedDF(Algorithm):
         for update in ensemble.updates:
             scores = None if ensemble.scores is None else ensemble.scores[update.client]
             total.add(ensemble.predict(update.architecture, update.state), scores)
+        total.join(ensemble.processes.sum, ensemble.nothing())
         return total.result()

@@ -76,13 +76,13 @@ class FederationReport(Callback):
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
         """After a round: one more point of every curve, and the files anew."""
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # which all processes agree on
         if not trainer.is_global_zero:
             return
         entry = federation.history[-1]
         for logger in trainer.loggers:
             curves = {key: value for key, value in entry.items() if key != "round"}
             logger.log_metrics(curves, step=int(entry["round"]))
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation)

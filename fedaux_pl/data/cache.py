@@ -54,9 +54,13 @@ def cached(
     Returns:
         The tensors by name.
     """
-    text = json.dumps(dict(key), sort_keys=True)
-    name = f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
-    places = [folder / name, _user_folder() / name]
+    found = find(folder, key)
+    return keep(folder, key, build()) if found is None else found
+
+
+def find(folder: Path, key: Mapping[str, str | int]) -> dict[str, Tensor] | None:
+    """The first half of ``cached``: what was kept for the key, or None."""
+    text, places = _places(folder, key)
     for place in places:
         if place.is_file():
             try:
@@ -66,9 +70,17 @@ def cached(
                 reason = str(error).partition("\n")[0] or type(error).__name__
                 warnings.warn(
                     f"the cache file {place} cannot be used ({reason}) and is built again",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
-    tensors = {entry: tensor.contiguous() for entry, tensor in build().items()}
+    return None
+
+
+def keep(
+    folder: Path, key: Mapping[str, str | int], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The second half of ``cached``: keeps tensors for the key, and returns them."""
+    text, places = _places(folder, key)
+    tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
     content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
     failures = []
     for place in places:
@@ -80,9 +92,16 @@ def cached(
             return tensors
     warnings.warn(
         "what was just loaded could not be kept for next time (" + "; ".join(failures) + ")",
-        stacklevel=2,
+        stacklevel=3,
     )
     return tensors
+
+
+def _places(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[Path]]:
+    """The key as text, and the files in which its result may be."""
+    text = json.dumps(dict(key), sort_keys=True)
+    name = f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
+    return text, [folder / name, _user_folder() / name]
 
 
 def _user_folder() -> Path:

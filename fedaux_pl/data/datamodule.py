@@ -59,6 +59,11 @@ class FederatedDataModule(pl.LightningDataModule):
         self.seed = seed
         self._clients: list[Tensor] | None = None
 
+    def prepare_data(self) -> None:
+        """Loads the data in one process of a node, before the others find them on its disk."""
+        if self._clients is None:
+            self._load()
+
     def setup(self, stage: str | None = None) -> None:
         """Loads and splits the data, once, and moves them to the Trainer's device."""
         if self._clients is None:

@@ -8,12 +8,14 @@ from fedaux_pl.engine.inference import (
     predict_features,
     predict_logits,
 )
+from fedaux_pl.engine.parallel import ClientParallel
 from fedaux_pl.engine.randomness import isolated_rng
 from fedaux_pl.engine.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 
 __all__ = [
     "AtomicCheckpointIO",
+    "ClientParallel",
     "ClientPool",
     "Distillation",
     "Job",

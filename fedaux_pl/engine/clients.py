@@ -1,7 +1,7 @@
 """The clients, behind one seam: the server asks a pool, and does not know where they are.
 
 What a client computes is written here once, as functions of what it is sent and its own data.
-``LocalClients`` runs them in this process.
+``LocalClients`` runs them in this process, or in several that share them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from fedaux_pl.engine.settings import LocalTraining
 from fedaux_pl.engine.stage import Job, StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.modules import ClientModule
+from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 
 _TRAIN, _NOISE = 10, 11  # what a seed is for
@@ -28,7 +29,11 @@ class ClientPool(Protocol):
     def train(
         self, round_: int, ids: Sequence[int], states: Mapping[str, Mapping[str, Tensor]]
     ) -> list[Update]:
-        """Algorithm 2, T1: every selected client trains from the server's model."""
+        """Algorithm 2, T1: every selected client trains from the server's model.
+
+        Returns:
+            What the clients sent whom this process is in charge of.
+        """
 
     def prepare(
         self,
@@ -56,6 +61,7 @@ class LocalClients:
             takes part; None to start afresh.
         seed: What all of a client's randomness is derived from.
         progress: Where to show which client is at work.
+        processes: Those that share the clients.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class LocalClients:
         optimizer_states: dict[int, dict[str, Any]] | None,
         seed: int,
         progress: StageProgress,
+        processes: Processes,
     ) -> None:
         self.data = data
         self.runner = runner
@@ -77,6 +84,7 @@ class LocalClients:
         self.seed = seed
         self.progress = progress
         self.optimizer_states = optimizer_states
+        self.processes = processes
 
     def prepare(
         self,
@@ -89,33 +97,36 @@ class LocalClients:
         negatives = {
             name: predict_features(model, self.data.negative_inputs) for name, model in h0.items()
         }
-        released = []
-        with self.progress.stage("scoring heads", len(self.architectures), "client") as stage:
-            for client, architecture in enumerate(self.architectures):
+        released = {}
+        mine = self.processes.share(list(enumerate(self.architectures)))
+        with self.progress.stage("scoring heads", len(mine), "client") as stage:
+            for client, architecture in mine:
                 own = predict_features(h0[architecture], self.data.client(client).inputs)
                 noise_seed = None if secret_noise else derive_seed(self.seed, _NOISE, client)
                 public, others = maps[architecture], negatives[architecture]
-                released.append(scoring.release(client, own, others, public, noise_seed))
+                released[client] = scoring.release(client, own, others, public, noise_seed)
                 stage.update(1)
-        return released
+        released = self.processes.merge(released)
+        return [released[client] for client in range(len(self.architectures))]
 
     def train(
         self, round_: int, ids: Sequence[int], states: Mapping[str, Mapping[str, Tensor]]
     ) -> list[Update]:
         """Trains the selected clients, those of one architecture together where that is faster."""
         updates: dict[int, Update] = {}
-        with self.progress.stage("clients", total=len(ids), unit="client") as stage:
+        optimizers: dict[int, dict[str, Any]] = {}
+        mine = self.processes.share(ids)
+        with self.progress.stage("clients", total=len(mine), unit="client") as stage:
             for architecture, module in self.modules.items():
-                own = [client for client in ids if self.architectures[client] == architecture]
+                own = [client for client in mine if self.architectures[client] == architecture]
                 results = self.runner.run_all(
                     module,
                     [self._job(round_, client, states[architecture]) for client in own],
                     on_done=lambda result: stage.update(1, loss=result.loss),
                 )
                 for client, result in zip(own, results, strict=True):
-                    if self.optimizer_states is not None:
-                        assert result.optimizer_state is not None  # noqa: S101 - the job asked
-                        self.optimizer_states[client] = result.optimizer_state
+                    if result.optimizer_state is not None:
+                        optimizers[client] = result.optimizer_state
                     assert result.state is not None  # noqa: S101 - the job said where it starts
                     updates[client] = Update(
                         client,
@@ -124,7 +135,10 @@ class LocalClients:
                         self.data.client_sizes[client],
                         result.loss,
                     )
-        return [updates[client] for client in ids]
+        if self.optimizer_states is not None:
+            # to all: any of them may be in charge of a client when it comes again
+            self.optimizer_states.update(self.processes.merge(optimizers))
+        return [updates[client] for client in mine]
 
     def _job(self, round_: int, client: int, state: Mapping[str, Tensor]) -> Job:
         carried = None if self.optimizer_states is None else self.optimizer_states.get(client)

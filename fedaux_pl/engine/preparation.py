@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,16 +11,18 @@ from torch import Tensor, nn
 
 from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.data.cache import cached, tensor_digest
+from fedaux_pl.data.cache import find, keep, tensor_digest
 from fedaux_pl.engine.clients import ClientPool
 from fedaux_pl.engine.inference import predict_features
+from fedaux_pl.engine.pretraining import SharedSimCLR
 from fedaux_pl.engine.randomness import isolated_rng
 from fedaux_pl.engine.released import pack, unpack
 from fedaux_pl.engine.settings import Pretraining
 from fedaux_pl.engine.stage import StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone
-from fedaux_pl.modules import KNNAccuracy, SimCLR
+from fedaux_pl.modules import KNNAccuracy
+from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 
 _PRETRAIN = 30  # what a seed is for
@@ -37,6 +39,7 @@ class Preparation:
         cache: The folder of what was prepared before.
         settings: How h_0 is learned.
         seed: Of the run.
+        processes: Those that share it.
     """
 
     data: FederatedDataModule
@@ -45,6 +48,18 @@ class Preparation:
     cache: Path
     settings: Pretraining
     seed: int
+    processes: Processes
+
+    def _cached(
+        self, key: dict[str, str | int], build: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """What the first process finds, or else what all of them build together."""
+        found = self.processes.broadcast(find(self.cache, key) if self.processes.first else None)
+        if found is None:
+            found = self.processes.broadcast(build())
+            if self.processes.first:
+                keep(self.cache, key, found)
+        return found
 
     def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
         """P1: the weights of h_0, learned from D_aux starting at the model's, or from the cache."""
@@ -56,18 +71,24 @@ class Preparation:
             "data": self.data.fingerprints["auxiliary"],
             "seed": self.seed,
         }
-        return cached(self.cache, key, lambda: self._pretrain(architecture, model))
+        return self._cached(key, lambda: self._pretrain(architecture, model))
 
     def _pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
         options = dataclasses.asdict(self.settings)
         epochs, batch_size = options.pop("epochs"), options.pop("batch_size")
         seed = derive_seed(self.seed, _PRETRAIN)
         with isolated_rng(derive_seed(self.seed, _PRETRAIN, 0)):  # the projection head is drawn
-            module = SimCLR(copy.deepcopy(model), **options)
+            module = SharedSimCLR(copy.deepcopy(model), self.processes, **options)
         batches = self.data.pretrain_batches(batch_size, seed=seed)
         with self.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
             self.runner.run(
-                module, batches, epochs, seed, on_epoch=lambda loss: stage.update(1, loss=loss)
+                module,
+                batches,
+                epochs,
+                seed,
+                on_epoch=lambda loss: stage.update(1, loss=loss),
+                # what processes say to each other within a step is not recorded
+                record=self.processes.world_size == 1,
             )
         self.runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
@@ -96,7 +117,7 @@ class Preparation:
             maps = {name: self.fit_map(scoring, model) for name, model in h0.items()}
             return pack(pool.prepare(scoring, h0, maps, secret))
 
-        return unpack(cached(self.cache, key, build), scoring)
+        return unpack(self._cached(key, build), scoring)
 
     def fit_map(self, scoring: Scoring, h0: nn.Module) -> PublicMap:
         """What the server sends with h_0: a feature map that is fitted to D_aux."""
@@ -136,7 +157,8 @@ class Preparation:
         It uses the labels of all clients, which no server has.
         """
         test = self.data.test_examples
-        metric = KNNAccuracy().to(test.inputs.device)
+        # every process has all the data, and the same answer
+        metric = KNNAccuracy(sync_on_compute=False).to(test.inputs.device)
         for client in range(self.data.num_clients):
             own = self.data.client(client)
             metric.update(predict_features(h0, own.inputs), own.targets, query=False)

@@ -9,7 +9,8 @@ import torch
 @contextmanager
 def isolated_rng(seed: int) -> Iterator[None]:
     """Runs a block with torch's generators seeded, and restores them afterwards."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    # only this process's: asking the others would take memory on every GPU of the node
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield

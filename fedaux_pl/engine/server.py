@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm, Ensemble, Update
@@ -12,10 +11,11 @@ from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
 from fedaux_pl.engine.settings import Distillation
-from fedaux_pl.engine.stage import Job, StageRunner
+from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
+from fedaux_pl.processes import Processes
 
 _DISTILL, _ENSEMBLE = 22, 23  # what a seed is for
 Predict = Callable[[str, State], Tensor]
@@ -35,6 +35,7 @@ class Server:
         optimizer_states: Where each student's optimizer is kept; None to start afresh.
         batchnorm: The BatchNorm statistics of teachers and evaluation.
         seed: Of the run.
+        processes: Those that share teachers and students.
     """
 
     data: FederatedDataModule
@@ -46,6 +47,7 @@ class Server:
     optimizer_states: dict[str, dict[str, Any]] | None
     batchnorm: BatchNormStatistics
     seed: int
+    processes: Processes
 
     def inputs(self, part: str) -> Tensor:
         """The inputs of D_distill, or of the test data."""
@@ -72,7 +74,10 @@ class Server:
         part: str,
         on_member: Callable[[Tensor], None],
     ) -> Tensor:
-        """What the clients of a round say together; ``on_member`` sees the logits of each."""
+        """What the clients of a round say together; ``on_member`` sees the logits of each.
+
+        Every process has the answer, and has asked members of its own.
+        """
 
         def predict(architecture: str, state: State) -> Tensor:
             logits = self.predict(architecture, state, part)
@@ -84,8 +89,11 @@ class Server:
             for name, model in self.models.items()
         }
         seed = derive_seed(self.seed, _ENSEMBLE, round_)
+        shape = (len(self.inputs(part)), len(self.data.classes))
         labels = algorithm.soft_labels(
-            Ensemble(updates, averages, predict, scores.get(part), buffers, seed)
+            Ensemble(
+                updates, averages, predict, scores.get(part), buffers, seed, shape, self.processes
+            )
         )
         if labels is None:
             raise TypeError(f"{algorithm.name} distils, but its soft_labels gives none")
@@ -96,10 +104,23 @@ class Server:
         algorithm: Algorithm,
         round_: int,
         updates: Sequence[Update],
+        clients: Sequence[int],
         averages: Mapping[str, State],
         scores: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, float]]:
-        """The soft labels of a round's clients on D_distill, and how good their teaching is."""
+        """The soft labels of a round's clients on D_distill, and how good their teaching is.
+
+        Args:
+            algorithm: The method.
+            round_: Which round it is.
+            updates: What the clients of this process sent.
+            clients: The ids of those of all processes.
+            averages: theta^P.
+            scores: s_i on D_distill and the test data, where there are any.
+        """
+        if algorithm.sees_all:
+            everyone = self.processes.merge({update.client: update for update in updates})
+            updates = [everyone[client] for client in clients]
         ensemble = (algorithm, round_, updates, averages, scores)
         with self.progress.stage("teachers", len(updates), "client") as stage:
             targets = self.soft_labels(*ensemble, "distill", lambda _: stage.update(1))
@@ -107,12 +128,14 @@ class Server:
         said = self.soft_labels(
             *ensemble, "test", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
+        agreeing = said.new_tensor([int(sum((vote == said).sum() for vote in votes)), len(votes)])
+        [(agreed, members)] = self.processes.sum([agreeing])
         measured = {
             "teachers/accuracy": share(said == self.data.test_examples.targets),
-            "teachers/agreement": share(torch.stack(votes) == said),
+            "teachers/agreement": float(agreed / (members * len(said))),
         }
         if scores:
-            certainty = scores["distill"][[update.client for update in updates]]
+            certainty = scores["distill"][list(clients)]
             weight = certainty / certainty.sum(dim=0)
             measured |= {
                 "certainty/mean": float(certainty.mean()),
@@ -126,12 +149,13 @@ class Server:
         self, round_: int, averages: Mapping[str, State], targets: Tensor
     ) -> tuple[dict[str, State], dict[str, float]]:
         """The student of every architecture, from its average, and the losses."""
-        states: dict[str, State] = {}
-        losses: dict[str, float] = {}
-        total = self.settings.epochs * len(averages)
-        with self.progress.stage("distillation", total, "epoch") as stage:
-            for number, (name, average) in enumerate(averages.items()):
-                carried = self.optimizer_states
+        results: dict[str, StageResult] = {}
+        carried = self.optimizer_states
+        mine = self.processes.share(list(enumerate(averages.items())))
+        with self.progress.stage(
+            "distillation", self.settings.epochs * len(mine), "epoch"
+        ) as stage:
+            for number, (name, average) in mine:
                 job = Job(
                     self.data.distill_batches(targets, self.settings.batch_size, seed=round_),
                     self.settings.epochs,
@@ -140,16 +164,19 @@ class Server:
                     None if carried is None else carried.get(name),
                     keep_optimizer=carried is not None,
                 )
-                [result] = self.runner.run_all(
+                [results[name]] = self.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
-                if carried is not None:
-                    assert result.optimizer_state is not None  # noqa: S101 - the job asked
-                    carried[name] = result.optimizer_state
-                assert result.state is not None  # noqa: S101 - the job said where it starts
-                states[name] = result.state
-                losses[f"distillation_loss/{name}"] = result.loss
-        return states, losses
+        results = self.processes.merge(results)
+        states: dict[str, State] = {}
+        for name in averages:
+            result = results[name]
+            assert result.state is not None  # noqa: S101 - the job said where it starts
+            states[name] = result.state
+            if carried is not None:
+                assert result.optimizer_state is not None  # noqa: S101 - the job asked
+                carried[name] = result.optimizer_state
+        return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
 
 
 def share(hits: Tensor) -> float:

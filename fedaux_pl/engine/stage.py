@@ -101,6 +101,7 @@ class StageRunner:
         seed: int,
         optimizer_state: dict[str, Any] | None = None,
         on_epoch: EpochHook | None = None,
+        record: bool = True,
     ) -> StageResult:
         """Trains a module in place; see ``Job`` for the arguments.
 
@@ -111,12 +112,13 @@ class StageRunner:
             seed: Of the steps.
             optimizer_state: Where the optimizer goes on from.
             on_epoch: Called with the mean loss after every epoch.
+            record: Whether steps may be recorded.
 
         Raises:
             FloatingPointError: If the loss becomes NaN or infinite.
         """
         job = Job(batches, epochs, seed, optimizer_state=optimizer_state)
-        return self.run_all(module, [job], on_epoch)[0]
+        return self.run_all(module, [job], on_epoch, record=record)[0]
 
     def run_all(
         self,
@@ -124,6 +126,7 @@ class StageRunner:
         jobs: Sequence[Job],
         on_epoch: EpochHook | None = None,
         on_done: Callable[[StageResult], None] | None = None,
+        record: bool = True,
     ) -> list[StageResult]:
         """Does jobs of the same kind, all with the same module; their order changes nothing.
 
@@ -132,6 +135,7 @@ class StageRunner:
             jobs: Trainings, all of the same epochs and batch size.
             on_epoch: Called with the mean loss after every epoch.
             on_done: Called with each result as soon as it is there.
+            record: Whether steps may be recorded.
         """
         device = self.trainer.strategy.root_device
         module.to(device)
@@ -139,7 +143,7 @@ class StageRunner:
             module.to(memory_format=torch.channels_last)  # in which convolutions are fast there
         results: dict[int, StageResult] = {}
         with torch.enable_grad():
-            replicas = self._recordable(module, jobs)
+            replicas = self._recordable(module, jobs) if record else None
             if replicas is None:
                 waves: Iterable[Sequence[int]] = [[number] for number in range(len(jobs))]
             else:
@@ -201,6 +205,7 @@ class StageRunner:
 
         def closure() -> None:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
+            module.on_after_backward()
 
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()

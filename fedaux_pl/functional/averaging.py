@@ -32,16 +32,40 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
             the key), or the weights are negative, not finite or sum to 0.
     """
     shares = normalized_weights(weights, len(states))
-    check_same_layout(states)
+    check_same_layout(states)  # here, where states are numbered as the caller numbers them
+    return from_sum(sum_states(states, shares, states[0]), states[0])
+
+
+def sum_states(states: Sequence[State], shares: Sequence[float], like: State) -> dict[str, Tensor]:
+    """The weighted sum of some of the models that are averaged, those of one process.
+
+    Args:
+        states: Any number of state dicts, none as well.
+        shares: As many weights; those of all processes together sum to 1.
+        like: A state dict of the same layout.
+
+    Returns:
+        Sums in at least float32, in float64 for integers; sums of several processes add up to that
+        of all models, which ``from_sum`` turns into a state dict.
+    """
+    check_same_layout([like, *states])
     check_finite(states)
-    average = {}
-    for key, first in states[0].items():
+    sums = {}
+    for key, first in like.items():
         low_precision = first.is_floating_point() and first.dtype != torch.float64
         total = torch.zeros_like(first, dtype=torch.float32 if low_precision else torch.float64)
         for state, share in zip(states, shares, strict=True):
             total += state[key].detach().to(total) * share
-        average[key] = (total if first.is_floating_point() else total.round()).to(first.dtype)
-    return average
+        sums[key] = total
+    return sums
+
+
+def from_sum(sums: State, like: State) -> dict[str, Tensor]:
+    """The sum over all models as a state dict with the types of ``like``."""
+    return {
+        key: (sums[key] if first.is_floating_point() else sums[key].round()).to(first.dtype)
+        for key, first in like.items()
+    }
 
 
 def normalized_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:

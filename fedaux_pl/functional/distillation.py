@@ -4,6 +4,8 @@ A_mean (FedAUX, eq. 2; Lin et al. 2020) and A_s (FedAUX, eq. 3) aggregate the cl
 before the softmax; the student minimises D_KL(A, softmax(f(x))) (FedAUX, eq. 1).
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -58,6 +60,7 @@ class SoftLabelSum:
     def __init__(self) -> None:
         self._weighted: Tensor | None = None
         self._weight: Tensor | None = None
+        self._teachers = 0
 
     def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
         """Adds f_i(x), shape (N, C), with s_i(x), shape (N,), or with weight 1."""
@@ -66,10 +69,25 @@ class SoftLabelSum:
         weighted = weight[:, None] * wide
         self._weighted = weighted if self._weighted is None else self._weighted + weighted
         self._weight = weight if self._weight is None else self._weight + weight
+        self._teachers += 1
+
+    def join(self, total: Callable[[Sequence[Tensor]], list[Tensor]], like: Tensor) -> None:
+        """Adds the teachers of other processes.
+
+        Args:
+            total: Sums tensors over all processes.
+            like: Of the shape and on the device of a teacher's logits, where there may be none.
+        """
+        nobody = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+        weighted = nobody if self._weighted is None else self._weighted
+        weight = nobody.new_zeros(len(nobody)) if self._weight is None else self._weight
+        count = nobody.new_tensor(self._teachers)
+        self._weighted, self._weight, count = total([weighted, weight, count])
+        self._teachers = int(count)
 
     def result(self) -> Tensor:
         """The soft labels of the teachers so far, shape (N, C)."""
-        if self._weighted is None or self._weight is None:
+        if self._weighted is None or self._weight is None or not self._teachers:
             raise ValueError("there are no teachers: add at least one")
         return (self._weighted / self._weight[:, None]).softmax(dim=-1)
 

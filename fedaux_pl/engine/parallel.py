@@ -22,10 +22,10 @@ class ClientParallel(DDPStrategy):
         """Leaves the model as it is."""
 
     def on_exception(self, exception: BaseException) -> None:
-        """Ends the processes that this one started: they would wait for it."""
+        """Ends the processes that this one started, which would wait for it and write nothing."""
         super().on_exception(exception)
         if isinstance(self.launcher, _SubprocessScriptLauncher):
-            self.launcher.kill(signal.SIGTERM)
+            self.launcher.kill(signal.SIGKILL)  # SIGTERM is heeded after a round, which has no end
 
 
 StrategyRegistry.register(

@@ -15,7 +15,7 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.pretrained = self.released = 0
-        simclr, prepare = preparation.SimCLR, LocalClients.prepare
+        simclr, prepare = preparation.SharedSimCLR, LocalClients.prepare
 
         def counted_simclr(*args, **kwargs):
             self.pretrained += 1
@@ -25,7 +25,7 @@ class Counted:
             self.released += 1
             return prepare(*args, **kwargs)
 
-        monkeypatch.setattr(preparation, "SimCLR", counted_simclr)
+        monkeypatch.setattr(preparation, "SharedSimCLR", counted_simclr)
         monkeypatch.setattr(LocalClients, "prepare", counted_prepare)
 
     def since(self):

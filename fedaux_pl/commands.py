@@ -26,9 +26,7 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.messages import clarify
 
 _KNOWN = {
-    "model.algorithm": sorted(
-        set(algorithms.__all__) - {"Algorithm", "Answer", "Ensemble", "Update"}
-    ),
+    "model.algorithm": sorted(name for name in algorithms.__all__ if name.startswith("Fed")),
     "data.private": sorted(sources.__all__),
     "data.auxiliary": sorted(sources.__all__),
 }

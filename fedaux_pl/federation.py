@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedaux_pl.algorithms import Algorithm, Answer, Update
+from fedaux_pl.algorithms import Algorithm, Answer, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import (
@@ -115,6 +115,7 @@ class Federation(pl.LightningModule):
         self.history: list[dict[str, float]] = []
         self.h0: dict[str, dict[str, Tensor]] = {}
         self._entry: dict[str, float] = {}
+        self.memory = TeacherMemory() if algorithm.remember else None
         self._server_optimizers: dict[str, dict[str, Any]] = {}
         self._client_optimizers: dict[int, dict[str, Any]] = {}
 
@@ -196,6 +197,7 @@ class Federation(pl.LightningModule):
             self.batchnorm,
             self.seed,
             self.processes,
+            self.memory,
         )
         self.prepare(
             Preparation(
@@ -268,6 +270,7 @@ class Federation(pl.LightningModule):
                     states, losses = self.server.distill(round_, averages, targets)
                 self._entry |= measured | losses
             self._account(updates)
+            self._remember(round_, [answer.client for answer in answers])
         self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
         for name, state in states.items():
             self.students[name].load_state_dict(state)
@@ -288,6 +291,17 @@ class Federation(pl.LightningModule):
                 kept.clear()
                 kept.update(before)  # type: ignore[arg-type]
             raise
+
+    def _remember(self, round_: int, present: Sequence[int]) -> None:
+        """Keeps what this round's clients said, for the rounds in which they are away."""
+        if self.memory is None:
+            return
+        self.memory.commit(round_, present)
+        sizes = self.processes.gather((len(self.memory.kept), self.memory.bytes))
+        self._entry |= {
+            "memory/clients": sum(count for count, _ in sizes),
+            "memory/bytes": sum(size for _, size in sizes),
+        }
 
     def _states(self) -> dict[str, dict[str, Tensor]]:
         return {name: model.state_dict() for name, model in self.students.items()}
@@ -418,6 +432,7 @@ class Federation(pl.LightningModule):
             "heads": pack(self.heads) if self.heads else {},
             "server_optimizers": self._server_optimizers,
             "client_optimizers": self._client_optimizers,
+            "memory": self.processes.merge(self.memory.plain()) if self.memory else {},
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -431,6 +446,8 @@ class Federation(pl.LightningModule):
             self.heads = unpack(kept["heads"], self.algorithm.scoring)
         self._server_optimizers = kept["server_optimizers"]
         self._client_optimizers = kept["client_optimizers"]
+        if self.memory is not None:  # each process takes a share, whoever wrote it
+            self.memory.restore(dict(self.processes.share(sorted(kept["memory"].items()))))
 
 
 def _optimizer(settings: LocalTraining | Distillation) -> dict[str, Any]:

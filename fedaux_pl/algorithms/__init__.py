@@ -6,6 +6,7 @@ from fedaux_pl.algorithms.fedavg import FedAvg
 from fedaux_pl.algorithms.fedbe import FedBE
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.algorithms.fedprox import FedProx
+from fedaux_pl.algorithms.memory import TeacherMemory
 
 __all__ = [
     "Algorithm",
@@ -16,5 +17,6 @@ __all__ = [
     "FedBE",
     "FedDF",
     "FedProx",
+    "TeacherMemory",
     "Update",
 ]

@@ -1,6 +1,6 @@
 """What all methods share, and the few things in which they differ."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -68,6 +68,8 @@ class Ensemble:
         shape: (N, C), the shape of predictions on the data.
         processes: Those that share the clients; what a method sums over clients, it sums over
             them too.
+        hear: Takes down what a client says, for methods that remember.
+        absent: The clients that are away and remembered: id, rounds since they were there, logits.
     """
 
     updates: Sequence[Update]
@@ -78,6 +80,8 @@ class Ensemble:
     seed: int
     shape: tuple[int, int] = (0, 0)
     processes: Processes = field(default_factory=Processes)
+    hear: Callable[[int, Tensor], None] = lambda *_: None
+    absent: Callable[[], Iterable[tuple[int, int, Tensor]]] = tuple
 
     def nothing(self) -> Tensor:
         """The sum of no predictions, which is what a process without clients adds."""
@@ -104,6 +108,7 @@ class Algorithm:
     distills: ClassVar[bool] = False
     sees_all: ClassVar[bool] = False
     secret_noise: bool = False
+    remember: bool = False
 
     def __init__(self, pretrained: bool = False) -> None:
         self.pretrained = pretrained

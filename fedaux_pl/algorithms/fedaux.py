@@ -37,6 +37,10 @@ class FedAUX(FedDF):
         secret_noise: false derives the noise from the seed of the run, so that a simulation can be
             repeated; true takes it from the operating system, as a deployment must.
         pretrained: FedAUX needs it.
+        remember: Whether clients that are away in a round go on teaching by what they last said;
+            false is the paper's method.
+        discount: What the weight of a remembered client is multiplied by for every round that it
+            has been away, above 0 and at most 1.
     """
 
     def __init__(
@@ -56,8 +60,10 @@ class FedAUX(FedDF):
         sharpness: float = 5.0,
         secret_noise: bool = False,
         pretrained: bool = True,
+        remember: bool = False,
+        discount: float = 1.0,
     ) -> None:
-        super().__init__(pretrained)
+        super().__init__(pretrained, remember, discount)
         if not pretrained:
             raise ValueError(
                 "FedAUX scores in the features of pre-training and cannot do without it: set "

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm, Ensemble, Update
+from fedaux_pl.algorithms import Algorithm, Ensemble, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
@@ -48,6 +48,7 @@ class Server:
     batchnorm: BatchNormStatistics
     seed: int
     processes: Processes
+    memory: TeacherMemory | None = None
 
     def inputs(self, part: str) -> Tensor:
         """The inputs of D_distill, or of the test data."""
@@ -69,6 +70,7 @@ class Server:
         algorithm: Algorithm,
         round_: int,
         updates: Sequence[Update],
+        clients: Sequence[int],
         averages: Mapping[str, State],
         scores: Mapping[str, Tensor],
         part: str,
@@ -89,10 +91,22 @@ class Server:
             for name, model in self.models.items()
         }
         seed = derive_seed(self.seed, _ENSEMBLE, round_)
+        memory = self.memory
         shape = (len(self.inputs(part)), len(self.data.classes))
         labels = algorithm.soft_labels(
             Ensemble(
-                updates, averages, predict, scores.get(part), buffers, seed, shape, self.processes
+                updates,
+                averages,
+                predict,
+                scores.get(part),
+                buffers,
+                seed,
+                shape,
+                self.processes,
+                hear=lambda client, logits: memory.hear(client, part, logits) if memory else None,
+                absent=lambda: (
+                    memory.absent(part, clients, round_, self.processes.device) if memory else ()
+                ),
             )
         )
         if labels is None:
@@ -121,7 +135,9 @@ class Server:
         if algorithm.sees_all:
             everyone = self.processes.merge({update.client: update for update in updates})
             updates = [everyone[client] for client in clients]
-        ensemble = (algorithm, round_, updates, averages, scores)
+        ensemble = (algorithm, round_, updates, clients, averages, scores)
+        if self.memory is not None:
+            self.memory.discard()  # of a round that failed
         with self.progress.stage("teachers", len(updates), "client") as stage:
             targets = self.soft_labels(*ensemble, "distill", lambda _: stage.update(1))
         votes: list[Tensor] = []

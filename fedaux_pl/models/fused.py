@@ -180,8 +180,10 @@ def _is_foldable(conv: nn.Module) -> bool:
 
 
 def _has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class says: hooks, or a forward of its own."""
     return bool(
-        module._forward_hooks
+        "forward" in module.__dict__
+        or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks

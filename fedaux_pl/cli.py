@@ -16,6 +16,7 @@ VERBS = {
     "test": "the same, under the name that Lightning gives it",
     "predict": "class probabilities for a folder or an npz file of images",
     "pretrain": "only the first step of fit, learning h_0, which fit then finds",
+    "benchmark": "how fast the rounds of a configuration are on this machine, stage by stage",
 }
 
 _HELP = """usage: fedaux-pl VERB [--config FILE ...] [--OPTION VALUE ...]
@@ -47,6 +48,7 @@ The options people set:
 
 More:
   fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
+  fedaux-pl benchmark --config configs/quickstart.yaml --rounds 5 --output benchmark.json
   fedaux-pl fit --model.help                       all options of the federation
   fedaux-pl fit --model.algorithm.help FedAUX      those of one method
   fedaux-pl fit --data.auxiliary.help ImageFolder  those of one data source

@@ -231,13 +231,11 @@ class Federation(pl.LightningModule):
         """Algorithm 2: one communication round."""
         round_ = self.current_epoch + 1
         self._entry = {"round": round_}
-        selected = sample_clients(
-            len(self.architectures), self.participation, derive_seed(self.seed, _SELECT, round_)
-        )
         with self._all_or_nothing():
             with self._timed("clients"):
-                updates = self.pool.train(round_, selected, self._states())
-            averages = self._average(updates)
+                updates = self.pool.train(round_, self.selected(round_), self._states())
+            with self._timed("averaging"):
+                averages = self._average(updates)
             with self._timed("evaluation"):
                 for name, state in averages.items():
                     self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
@@ -254,6 +252,11 @@ class Federation(pl.LightningModule):
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()
+
+    def selected(self, round_: int) -> list[int]:
+        """S_t, the clients that take part in a round."""
+        seed = derive_seed(self.seed, _SELECT, round_)
+        return sample_clients(len(self.architectures), self.participation, seed)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -296,6 +299,8 @@ class Federation(pl.LightningModule):
     def _timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
+        if self.device.type == "cuda":  # what was only launched is not done
+            torch.cuda.synchronize(self.device)
         self._entry[f"seconds/{stage}"] = time.perf_counter() - start
 
     def _account(self, updates: Sequence[Update]) -> None:

@@ -41,7 +41,7 @@ def _count(function: Callable[[], object]) -> int:
     # a counter may run in a process whose random numbers are not its own
     with isolated_rng(0), FlopCounterMode(display=False) as counter:
         function()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:

@@ -55,10 +55,12 @@ class MeasuredFederation(Federation):
         )
         self.server.on_predict.append(self._count)
         settings = dataclasses.replace(preparation.settings, epochs=EPOCHS)
+        shown, self.pool.progress = self.pool.progress, self.stopwatch
         with self._memory("preparation"):
             super().prepare(
                 dataclasses.replace(preparation, settings=settings, progress=self.stopwatch)
             )
+        self.pool.progress = shown  # rounds have clocks of their own, which wait less often
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """A round, whose predictions are counted."""

@@ -105,7 +105,7 @@ class PlainRounds:
         model.load_state_dict(state)
         model.eval()
         with self.autocast:
-            return torch.cat([model(part).float() for part in inputs.split(2048)])
+            return torch.cat([model(part).float() for part in torch.split(inputs, 2048)])
 
     def _accuracies(self, students: States) -> list[float]:
         test = self.data.test_examples

@@ -38,8 +38,8 @@ def table(summary: dict[str, Any]) -> str:
     if plain := summary.get("plain"):
         same = "the same weights" if plain["same_weights"] else "other weights (rounding)"
         lines.append(
-            f"a plain loop: {plain['seconds']['median']:.4g} s a round ({same}); a round here takes "
-            f"{plain['ratio_of_minima']:.3f} of it (minima; median {plain['ratio']['median']:.3f})"
+            f"a plain loop: {plain['seconds']['median']:.4g} s a round ({same}); a round here takes"
+            f" {plain['ratio_of_minima']:.3f} of it (minima; median {plain['ratio']['median']:.3f})"
         )
     return "\n".join(lines)
 

@@ -102,8 +102,11 @@ class Preparation:
     ) -> Tensor:
         """P3 at the server: s_i(x) of every client on public inputs, shape (n, N)."""
         features = {name: predict_features(model, inputs) for name, model in h0.items()}
-        scores = [head.scores(features[architectures[head.client]]).float() for head in heads]
-        return torch.stack(scores)
+        # each row where it stays: of many clients there would be no room for the rows twice
+        scores = torch.empty(len(heads), len(inputs), device=inputs.device)
+        for row, head in zip(scores, heads, strict=True):
+            row.copy_(head.scores(features[architectures[head.client]]))
+        return scores
 
     def knn_accuracy(self, h0: nn.Module) -> float:
         """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.

@@ -4,6 +4,7 @@ This module imports nothing heavy, so that help and version answer at once; a ve
 needs when it is called.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -82,8 +83,12 @@ def main(args: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    # Importing creates a million objects that stay: looking for garbage among them takes a second.
+    gc.disable()
     from fedaux_pl import commands
 
+    gc.enable()
+    gc.freeze()
     try:
         getattr(commands, verb)(rest)
     except (FedauxError, FloatingPointError, OSError) as error:

@@ -1,12 +1,14 @@
 """What the verbs of the command line do."""
 
+import json
 import logging
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.exceptions import MisconfigurationException
@@ -16,6 +18,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.strategies import SingleDeviceStrategy
 
 from fedaux_pl import algorithms, prediction
+from fedaux_pl import benchmark as benchmarking
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import FederatedDataModule, sources
@@ -61,6 +64,9 @@ class _Parser(LightningArgumentParser):
             file=sys.stderr,
         )
         raise SystemExit(2) from ex
+
+
+_CLI = TypeVar("_CLI", bound="FederationCLI")
 
 
 class FederationCLI(LightningCLI):
@@ -128,6 +134,51 @@ class FederationCLI(LightningCLI):
             self.parser.error(str(error))
 
 
+class BenchmarkCLI(FederationCLI):
+    """The parser of ``benchmark``: that of fit, and how much is measured."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds how long to measure, and where to write."""
+        super().add_arguments_to_parser(parser)
+        add = parser.add_argument
+        add("--rounds", type=int, default=5, help="How many rounds are measured.")
+        add("--warmup", type=int, default=2, help="How many rounds come before them.")
+        add("--pretraining_steps", type=int, default=20, help="The most steps of its 3 epochs.")
+        add(
+            "--compare_plain",
+            type=bool,
+            default=False,
+            help="Whether to do every round again as a plain PyTorch loop, and compare.",
+        )
+        add(
+            "--output",
+            type=Path | None,
+            default=None,
+            help="The json file to write; benchmark/benchmark.json below default_root_dir if none.",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        """Sends everything that a run writes to a folder that will not last."""
+        for name, least in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
+            if (value := self.config[name]) < least:
+                self.parser.error(f"{name} must be at least {least}, but is {value}")
+        if self.config.ckpt_path is not None:
+            self.parser.error("a benchmark starts from the beginning: leave out ckpt_path")
+        settings = self.config.trainer
+        folder = Path(settings.default_root_dir) / "benchmark"
+        self.output = self.config.output or folder / "benchmark.json"
+        for path in (folder, self.output.parent):
+            path.mkdir(parents=True, exist_ok=True)
+        # below the root, so that checkpoints are written to the disk that they are meant for
+        self.scratch = tempfile.TemporaryDirectory(prefix=".run-", dir=folder)
+        settings.default_root_dir = self.scratch.name
+        settings.max_epochs = self.config.warmup + self.config.rounds
+        settings.logger = settings.logger is not False
+        super().before_instantiate_classes()
+        self.clock = benchmarking.RoundClock(self.config.compare_plain)
+        self.trainer_defaults["callbacks"].insert(0, self.clock)
+
+
 def _check_trainer(trainer: pl.Trainer) -> None:
     """Refuses what a Trainer offers and a federation cannot do, before it has begun."""
     if trainer.precision not in _PRECISIONS:
@@ -153,14 +204,24 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
         verb: For messages.
         args: The command line after the verb.
     """
+    return _parse(FederationCLI, Federation, FederatedDataModule, verb, args)
+
+
+def _parse(
+    cli: type[_CLI],
+    federation: type[Federation],
+    data: type[FederatedDataModule],
+    verb: str,
+    args: Sequence[str],
+) -> _CLI:
     # Meant for those who pass arguments by mistake; here the verb in front is why.
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
     # What Lightning and torch say about each other and about a product, at every start.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_no_tip)
-    return FederationCLI(
-        Federation,
-        FederatedDataModule,
+    return cli(
+        federation,
+        data,
         args=list(args),
         run=False,
         auto_configure_optimizers=False,
@@ -243,6 +304,25 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
             print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
         print(f"Kept in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
     return cli
+
+
+def benchmark(args: Sequence[str]) -> dict[str, Any]:
+    """Measures a few rounds stage by stage, and leaves logs and cache alone."""
+    cli = _parse(
+        BenchmarkCLI,
+        benchmarking.MeasuredFederation,
+        benchmarking.MeasuredData,
+        "benchmark",
+        args,
+    )
+    cli.datamodule.pretraining_steps = cli.config.pretraining_steps
+    with cli.scratch:
+        _guarded(cli, cli.trainer.fit)
+    summary = benchmarking.summarize(cli.model, cli.clock, cli.config.warmup, args)
+    cli.output.write_text(json.dumps(summary, indent=2) + "\n")
+    print(benchmarking.table(summary))
+    print(f"Written to {cli.output}")
+    return summary
 
 
 def predict(args: Sequence[str]) -> Path:

@@ -247,15 +247,14 @@ class Federation(pl.LightningModule):
         """
         round_ = self.current_epoch + 1
         self._entry = {"round": round_}
-        selected = sample_clients(
-            len(self.architectures), self.participation, derive_seed(self.seed, _SELECT, round_)
-        )
         with self._all_or_nothing():
             with self._timed("clients"):
+                selected = self.selected(round_)
                 updates = self.pool.train(round_, selected, self._states())  # the share of one
-            answered = self.processes.merge({update.client: update.about for update in updates})
-            answers = [answered[client] for client in selected if client in answered]
-            averages = self._average(updates, answers)
+            with self._timed("averaging"):
+                answered = self.processes.merge({update.client: update.about for update in updates})
+                answers = [answered[client] for client in selected if client in answered]
+                averages = self._average(updates, answers)
             with self._timed("evaluation"):
                 for name, state in averages.items():
                     self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
@@ -275,6 +274,11 @@ class Federation(pl.LightningModule):
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()
+
+    def selected(self, round_: int) -> list[int]:
+        """S_t, the clients that take part in a round."""
+        seed = derive_seed(self.seed, _SELECT, round_)
+        return sample_clients(len(self.architectures), self.participation, seed)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -328,6 +332,8 @@ class Federation(pl.LightningModule):
     def _timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
+        if self.device.type == "cuda":  # what was only launched is not done
+            torch.cuda.synchronize(self.device)
         self._entry[f"seconds/{stage}"] = time.perf_counter() - start
 
     def _account(self, updates: Sequence[Update]) -> None:

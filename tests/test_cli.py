@@ -484,6 +484,16 @@ def test_version_and_help_do_not_wait_for_torch():
         assert time.perf_counter() - start < 2
 
 
+def test_the_commands_do_not_load_what_only_some_runs_need():
+    """Pre-training loads lightly, a logger TensorBoard: who asks for help waits for neither."""
+    code = (
+        "import sys; from fedaux_pl import commands;"
+        "heavy = {'lightly', 'tensorboard', 'torch.utils.tensorboard', 'pandas', 'IPython'};"
+        "loaded = heavy & set(sys.modules); assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_public_names_are_there():
     for name in fedaux_pl.__all__:
         assert getattr(fedaux_pl, name) is not None

@@ -308,7 +308,7 @@ def _plain(values: Array, name: str, axes: tuple[str, ...]) -> NDArray[Any]:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         # numpy has no bfloat16
-        plain = (values.double() if values.is_floating_point() else values).numpy()
+        plain = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     else:
         plain = np.asarray(values)
     if plain.ndim != len(axes) or plain.size == 0:
@@ -372,17 +372,22 @@ def _weights(
     scores: Array, client_classes: Array, classes: Sequence[str]
 ) -> tuple[Floats, Integers]:
     """Computes n s_i(x) / sum_j s_j(x), over all n clients, for the clients that are shown."""
-    table = _floats(scores, "scores", ("n_clients", "n_samples"))
-    if table.min() < 0:
-        raise ValueError(f"scores must be at least 0, but the smallest is {table.min()}")
+    axes = ("n_clients", "n_samples")
+    table = _plain(scores, "scores", axes)
     main = _class_indices(client_classes, "client_classes", len(table), "client", classes)
-    total = table.sum(axis=0)
+    total = np.zeros(table.shape[1])
+    for start in range(0, len(table), MAX_CLIENTS):  # of many clients, never a wider copy of all
+        part = _floats(table[start : start + MAX_CLIENTS], "scores", axes)
+        if part.min() < 0:
+            raise ValueError(f"scores must be at least 0, but the smallest is {part.min()}")
+        total += part.sum(axis=0)
     if total.min() == 0:
         raise ValueError(
             f"sample {total.argmin()} has the score 0 from every client, so nobody has a share: "
             "scores must be positive"
         )
-    return table[:MAX_CLIENTS] * (len(table) / total), main[:MAX_CLIENTS]
+    shown = _floats(table[:MAX_CLIENTS], "scores", axes)
+    return shown * (len(table) / total), main[:MAX_CLIENTS]
 
 
 def _by_main_class(main: Integers) -> Integers:

@@ -48,7 +48,7 @@ class FederationReport(Callback):
         classes = list(data.classes)
         counts = np.stack(
             [
-                np.bincount(data.client(i).targets.cpu().numpy(), minlength=len(classes))
+                np.bincount(data.client_targets(i).cpu().numpy(), minlength=len(classes))
                 for i in range(len(federation.architectures))
             ]
         )

@@ -160,6 +160,10 @@ class FederatedDataModule(pl.LightningDataModule):
         where = self._positions(index).to(self._train.inputs.device)
         return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
 
+    def client_targets(self, index: int) -> Tensor:
+        """The labels of D_i alone, for those who need no inputs."""
+        return self._train.targets[self._positions(index).to(self._train.targets.device)]
+
     def _positions(self, index: int) -> Tensor:
         clients = self._loaded()
         if not 0 <= index < len(clients):

@@ -142,14 +142,16 @@ class Preparation:
             name: {part: predict_features(model, x) for part, x in inputs.items()}
             for name, model in h0.items()
         }
-        scores: dict[str, list[Tensor]] = {part: [] for part in inputs}
-        for head in heads:
+        # each row where it stays: of many clients there would be no room for the rows twice
+        scores = {
+            part: torch.empty(len(heads), len(x), device=x.device) for part, x in inputs.items()
+        }
+        for row, head in enumerate(heads):
             own = features[architectures[head.client]]
             logits = {part: head.logits(rows) for part, rows in own.items()}
             for part, values in logits.items():
-                scored = scoring.calibrator.scores(values, logits["distill"])
-                scores[part].append(scored.float())
-        return {part: torch.stack(rows) for part, rows in scores.items()}
+                scores[part][row] = scoring.calibrator.scores(values, logits["distill"])
+        return scores
 
     def knn_accuracy(self, h0: nn.Module) -> float:
         """How well h_0 tells the classes of the private data apart: for the experimenter's eyes.

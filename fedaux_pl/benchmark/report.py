@@ -1,0 +1,160 @@
+"""What a benchmark found out, as plain values."""
+
+import math
+import os
+import platform
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+
+from fedaux_pl.benchmark.arithmetic import matmul_peak
+from fedaux_pl.benchmark.clock import RoundClock
+from fedaux_pl.benchmark.measured import MeasuredFederation
+from fedaux_pl.benchmark.work import Work
+
+_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
+
+@dataclass
+class _Stage:
+    """A stage of one or more repetitions: the time of each, its samples and its operations."""
+
+    unit: str
+    seconds: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)
+    flops: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float, samples: float = math.nan, flops: float = math.nan) -> None:
+        self.seconds.append(seconds)
+        self.samples.append(samples)
+        self.flops.append(flops)
+
+    def plain(self, peak: float, device_peak: int | None) -> dict[str, Any]:
+        def rate(amounts: Sequence[float]) -> float | None:
+            middle = median(a / max(s, 1e-9) for a, s in zip(amounts, self.seconds, strict=True))
+            return middle if math.isfinite(middle) else None
+
+        speed = rate(self.flops)
+        return {
+            "seconds": spread(self.seconds),
+            "unit": self.unit,
+            "per_second": rate(self.samples),
+            "tflops": None if speed is None else speed / 1e12,
+            "share_of_peak": None if speed is None else speed / peak,
+            "device_peak_bytes": device_peak,
+        }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median, the least and the most."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def summarize(
+    federation: MeasuredFederation, clock: RoundClock, warmup: int, args: Sequence[str]
+) -> dict[str, Any]:
+    """All that was measured, and on what, as plain values.
+
+    Args:
+        federation: After its rounds.
+        clock: That of the rounds.
+        warmup: The rounds at the beginning that do not count.
+        args: The command line that led here.
+    """
+    device, precision = federation.device, str(federation.trainer.precision)
+    host_peak = _host_peak()  # before the matrices of the next line
+    dtype = _DTYPES.get(precision, torch.float32)
+    peak, size = matmul_peak(device, dtype)
+    work = Work(federation)
+    stages = _preparation(federation, work) | _rounds(federation, work, clock, warmup)
+    peaks = federation.device_peaks
+    of_preparation = {name: peaks["preparation"] for name in stages if name not in _ORDER}
+    device_peaks = (of_preparation | peaks) if device.type == "cuda" else {}
+    summary: dict[str, Any] = {
+        "machine": {
+            "device": _device_name(device),
+            "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "precision": precision,
+        },
+        "config": {"command_line": list(args), "settings": federation.settings()},
+        "matrix_product": {
+            "dtype": str(dtype).removeprefix("torch."),
+            "size": size,
+            "tflops": peak / 1e12,
+        },
+        "warmup_rounds": warmup,
+        "measured_rounds": len(clock.rounds) - warmup,
+        "stages": {
+            name: stage.plain(peak, device_peaks.get(name)) for name, stage in stages.items()
+        },
+        "memory": {
+            "host_peak_bytes": host_peak,
+            "device_peak_bytes": max(peaks.values()) if device.type == "cuda" else None,
+        },
+    }
+    if clock.plain:
+        ours, plain = clock.rounds[warmup:], clock.plain[warmup:]
+        summary["plain"] = {
+            "seconds": spread(plain),
+            "ratio_of_minima": min(ours) / min(plain),
+            "ratio": spread([one / other for one, other in zip(ours, plain, strict=True)]),
+            "same_weights": not clock.differing,
+        }
+    return summary
+
+
+def _preparation(federation: MeasuredFederation, work: Work) -> dict[str, _Stage]:
+    stages = {}
+    for name, laps in federation.stopwatch.laps.items():
+        stage = stages[name] = _Stage("views" if name.startswith("pre-training") else "clients")
+        if stage.unit == "views":
+            done = work.pretraining(name.removeprefix("pre-training "))
+            for seconds in laps[1:]:  # the first one warms up
+                stage.add(seconds, *done)
+        else:
+            stage.add(sum(laps), len(laps))
+    return {name: stage for name, stage in stages.items() if stage.seconds}
+
+
+_ORDER = ("clients", "averaging", "evaluation", "teachers", "distillation")
+
+
+def _rounds(
+    federation: MeasuredFederation, work: Work, clock: RoundClock, warmup: int
+) -> dict[str, _Stage]:
+    stages = {name: _Stage("samples") for name in (*_ORDER, "validation", "logs, checkpoint")}
+    whole = stages["whole round"] = _Stage("rounds")
+    for number in range(warmup, len(clock.rounds)):
+        entry = federation.history[number]
+        left, flops = clock.rounds[number], 0.0
+        timed = {name: entry.get(f"seconds/{name}") for name in _ORDER}
+        timed["validation"] = clock.validations[number] or None
+        for name, seconds in timed.items():
+            if seconds is None:
+                continue
+            done = work.of_round(name, number)
+            stages[name].add(seconds, *done)
+            left -= seconds
+            flops += done[1] if math.isfinite(done[1]) else 0.0
+        stages["logs, checkpoint"].add(left)
+        whole.add(clock.rounds[number], 1, flops)
+    return {name: stage for name, stage in stages.items() if stage.seconds}
+
+
+def _host_peak() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()})"

@@ -1,0 +1,80 @@
+"""How many samples the stages of a federation see, and how many operations these take."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+
+from fedaux_pl.benchmark.arithmetic import forward_flops, training_flops
+from fedaux_pl.benchmark.measured import MeasuredFederation
+from fedaux_pl.modules import SimCLR
+
+_BATCH = 4  # the samples that operations are counted on
+
+
+class Work:
+    """The samples and floating-point operations of each stage.
+
+    Args:
+        federation: After its rounds.
+    """
+
+    def __init__(self, federation: MeasuredFederation) -> None:
+        self.federation = federation
+        self.data = federation.data
+        test = self.data.test_examples
+        self._inputs, labels = test.inputs[:_BATCH], test.targets[:_BATCH]
+        soft = F.one_hot(labels, len(self.data.classes)).float()
+        distillers = federation.server.distillers
+        self._forward, self._client, self._student = {}, {}, {}
+        for name, model in federation.students.items():
+            self._forward[name] = forward_flops(model, self._inputs)
+            self._client[name] = training_flops(
+                federation.pool.modules[name], (self._inputs, labels)
+            )
+            self._student[name] = training_flops(
+                distillers[name].to(federation.device), (self._inputs, soft)
+            )
+
+    def pretraining(self, architecture: str) -> tuple[float, float]:
+        """Views and operations of an epoch of pre-training."""
+        options = dataclasses.asdict(self.federation.pretraining)
+        del options["epochs"]
+        batches = self.data.pretrain_batches(options.pop("batch_size"))
+        module = SimCLR(copy.deepcopy(self.federation.students[architecture]), **options)
+        images = sum(len(index) for index in batches.positions(0))
+        step = training_flops(module.to(self.federation.device), (self._inputs,))
+        return 2 * images, step * images
+
+    def of_round(self, stage: str, number: int) -> tuple[float, float]:
+        """Samples and operations of a stage in a round, counted from 0.
+
+        A sample counts once for every epoch and every model that it goes through.
+        """
+        if stage == "clients":
+            return _totals(self._trained(number + 1), self._client)
+        if stage == "distillation":
+            each = self.federation.distillation.epochs * len(self.data.distill_inputs)
+            return _totals(dict.fromkeys(self.federation.clients, each), self._student)
+        if stage in ("evaluation", "teachers"):
+            predicted = self.federation.predicted[number]
+            samples = {name: count for (of, name), count in predicted.items() if of == stage}
+            return _totals(samples, self._forward)
+        if stage == "validation":
+            tested = len(self.data.test_examples.inputs)
+            return _totals(dict.fromkeys(self.federation.clients, tested), self._forward)
+        return math.nan, math.nan  # nothing that is counted in samples
+
+    def _trained(self, round_: int) -> dict[str, int]:
+        samples = dict.fromkeys(self.federation.clients, 0)
+        sizes = self.data.client_sizes
+        for client in self.federation.selected(round_):
+            name = self.federation.architectures[client]
+            samples[name] += self.federation.local.epochs * sizes[client]
+        return samples
+
+
+def _totals(samples: Mapping[str, int], flops: Mapping[str, float]) -> tuple[float, float]:
+    return sum(samples.values()), sum(count * flops[name] for name, count in samples.items())

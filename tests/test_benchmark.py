@@ -1,0 +1,219 @@
+"""The measuring of rounds: that it measures fit's own, and leaves the user's folders alone."""
+
+import json
+
+import pytest
+import torch
+
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
+from fedaux_pl.benchmark import MeasuredFederation, RoundClock, clock, summarize, table
+from fedaux_pl.benchmark.arithmetic import forward_flops, matmul_peak, training_flops
+from fedaux_pl.benchmark.plain import PlainRounds
+from fedaux_pl.benchmark.work import Work
+from fedaux_pl.cli import main
+from fedaux_pl.engine import Distillation, LocalTraining, Pretraining
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.models import create_model
+from fedaux_pl.modules import ClientModule
+from tests import federations
+from tests.test_cli import status, tiny
+
+
+def measured(root, algorithm, clients=None, rounds=2, compare_plain=False, **options):
+    """A measured federation after its rounds, and its clock."""
+    settings = {
+        "local": LocalTraining(epochs=2, batch_size=16),
+        "distillation": Distillation(epochs=2, batch_size=16, lr=1e-3),
+        "pretraining": Pretraining(epochs=1, batch_size=20),
+        "model_options": federations.SMALL,
+    }
+    clients = clients or {"resnet8": 4}
+    federation = MeasuredFederation(algorithm, clients, 0.5, **(settings | options))
+    timer = RoundClock(compare_plain)
+    federations.fit(root, federation, rounds, callbacks=[timer])
+    return federation, timer
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
+    (tmp_path / "cache").mkdir()
+    more = ["--rounds=2", "--warmup=1", "--pretraining_steps=2", "--compare_plain=true"]
+    assert main(tiny("benchmark", tmp_path, *more)) == 0
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert written == {"cache", "benchmark", "benchmark/benchmark.json"}
+
+    summary = json.loads((tmp_path / "benchmark" / "benchmark.json").read_text())
+    assert list(summary["stages"]) == [
+        "pre-training resnet8",
+        "scoring heads",
+        "clients",
+        "averaging",
+        "evaluation",
+        "teachers",
+        "distillation",
+        "validation",
+        "logs, checkpoint",
+        "whole round",
+    ]
+    assert (summary["warmup_rounds"], summary["measured_rounds"]) == (1, 2)
+    assert summary["machine"]["precision"] == "32-true"
+    assert summary["config"]["settings"]["clients"] == {"resnet8": 3}
+    assert "--rounds=2" in summary["config"]["command_line"]
+    for stage in summary["stages"].values():
+        seconds = stage["seconds"]
+        assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
+    assert summary["stages"]["teachers"]["share_of_peak"] > 0
+    assert summary["memory"]["host_peak_bytes"] > 50 * 2**20
+    assert summary["memory"]["device_peak_bytes"] is None
+    assert summary["plain"]["same_weights"]
+    assert summary["plain"]["ratio_of_minima"] > 0
+
+    printed = capsys.readouterr().out
+    for words in ("pre-training resnet8", "whole round", "host memory", "the same weights"):
+        assert words in printed
+    assert f"Written to {tmp_path / 'benchmark' / 'benchmark.json'}" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--rounds=0"], "rounds must be at least 1, but is 0"),
+        (["--warmup=-1"], "warmup must be at least 0, but is -1"),
+        (["--pretraining_steps=0"], "pretraining_steps must be at least 1, but is 0"),
+        (["--ckpt_path=last"], "leave out ckpt_path"),
+    ],
+)
+def test_wrong_options_are_named(options, says, tmp_path, capsys):
+    assert status(tiny("benchmark", tmp_path, *options)) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_leaves_no_folder_behind(tmp_path, capsys):
+    more = ["--compare_plain=true", "--model.algorithm=FedProx", "--rounds=1", "--warmup=0"]
+    assert main(tiny("benchmark", tmp_path, *more)) == 1
+    assert "knows model.algorithm FedAvg and FedDF and FedAUX" in capsys.readouterr().err
+    assert not list((tmp_path / "benchmark").iterdir())
+
+
+# --- the same work -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF(), FedAUX()], ids=lambda a: a.name)
+def test_the_plain_loop_comes_to_the_same_weights(algorithm, tmp_path):
+    clients = {"resnet8": 2, "shufflenet": 2}
+    federation, timer = measured(tmp_path, algorithm, clients, compare_plain=True)
+    assert len(timer.plain) == len(timer.rounds) == 2
+    assert timer.differing == []
+
+    ordinary = federations.create(
+        algorithm, clients, participation=0.5, local=federation.local,
+        distillation=federation.distillation, pretraining=Pretraining(epochs=3, batch_size=20),
+    )  # fmt: skip
+    federations.fit(tmp_path / "fit", ordinary, 2)
+    federations.assert_same(
+        federations.weights(federation), federations.weights(ordinary)
+    )  # and so does fit
+
+
+def test_another_result_of_the_plain_loop_is_noticed(tmp_path, monkeypatch):
+    run = PlainRounds.run
+
+    def wrong(self, round_, states):
+        return run(self, round_ + (round_ == 2), states)
+
+    monkeypatch.setattr(PlainRounds, "run", wrong)
+    assert measured(tmp_path, FedAvg(), compare_plain=True)[1].differing == [2]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (FedProx(), {}),
+        (FedBE(), {}),
+        (FedAvg(), {"train": "head"}),
+        (FedAvg(), {"batchnorm": "batch"}),
+        (FedAvg(), {"optimizer_state": "carry"}),
+    ],
+)
+def test_what_the_plain_loop_does_not_know_is_refused(algorithm, options, tmp_path):
+    with pytest.raises(ConfigurationError, match="leave out --compare_plain"):
+        measured(tmp_path, algorithm, rounds=1, compare_plain=True, **options)
+
+
+def test_a_round_takes_about_as_long_as_a_plain_loop(tmp_path, monkeypatch):
+    """Of this process's own time, since others may be busy; measured idle it is about 1.0."""
+    monkeypatch.setattr(clock.time, "perf_counter", clock.time.process_time)
+    _, timer = measured(tmp_path, FedDF(), rounds=4, compare_plain=True)
+    assert min(timer.rounds) / min(timer.plain) < 1.5
+
+
+# --- counting ----------------------------------------------------------------------------------
+
+
+def test_operations_of_a_network_are_those_of_its_layers():
+    """One convolution of 3x3, 3 to 4 channels on 8x8, and a linear layer from 4 to 10."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4, 10),
+    )
+    assert forward_flops(model, torch.randn(5, 3, 8, 8)) == 2 * (64 * 4 * 27 + 40)
+
+
+def test_training_takes_twice_the_operations_more_but_for_the_first_layer():
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    x = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+    forward = forward_flops(model, x)
+    whole = training_flops(ClientModule(model), (x, torch.zeros(4, dtype=torch.long)))
+    head = training_flops(ClientModule(model, train="head"), (x, torch.zeros(4, dtype=torch.long)))
+    assert 2.8 * forward < whole < 3 * forward
+    assert forward < head < 1.1 * forward
+
+
+def test_samples_of_each_stage(tmp_path):
+    """4 clients hold 16 of the 64 digits each, and 2 take part; 32 are distilled on, 40 tested."""
+    federation, timer = measured(tmp_path, FedDF())
+    work = Work(federation)
+    samples = {
+        stage: work.of_round(stage, 1)[0]
+        for stage in ("clients", "evaluation", "teachers", "distillation", "validation")
+    }
+    assert samples == {
+        "clients": 2 * 2 * 16,
+        "evaluation": 40,
+        "teachers": 2 * (32 + 40),
+        "distillation": 2 * 32,
+        "validation": 40,
+    }
+    stages = summarize(federation, timer, 1, [])["stages"]
+    of_round = stages.keys() - {"whole round"}
+    parts = sum(stages[name]["seconds"]["median"] for name in of_round)
+    assert parts == pytest.approx(stages["whole round"]["seconds"]["median"])
+    assert stages["clients"]["per_second"] == pytest.approx(
+        samples["clients"] / stages["clients"]["seconds"]["median"]
+    )
+
+
+def test_models_that_a_method_samples_are_counted_too(tmp_path):
+    """FedBE asks its samples beside the clients, and the average."""
+    federation, _ = measured(tmp_path, FedBE(samples=3), rounds=1)
+    asked, rest = divmod(federation.predicted[0]["teachers", "resnet8"], 32 + 40)
+    assert rest == 0
+    assert asked > 2 + 3 - 1
+
+
+def test_a_table_without_validation(tmp_path):
+    federation, timer = measured(tmp_path, FedAvg(), rounds=1)
+    printed = table(summarize(federation, timer, 0, []))
+    assert "distillation" not in printed
+    assert "plain loop" not in printed
+
+
+def test_the_peak_is_that_of_a_product():
+    peak, size = matmul_peak(torch.device("cpu"), torch.float32)
+    assert size == 1024
+    assert 1e8 < peak < 1e14

@@ -1,0 +1,63 @@
+"""Many clients, few of whom take part: only index lists and scores may grow with their number."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import torch
+
+from fedaux_pl.algorithms import FedAUX
+from fedaux_pl.callbacks.figures import certainty_figure, weight_by_class_figure
+from tests.federations import FewDigits, create, fit, split
+
+
+def tensor_bytes():
+    """The bytes of all tensors that Python knows of, each storage once."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and thing.layout == torch.strided:
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def after_a_round(root, num_clients):
+    """The federation after a round of 2 clients, and the bytes that it holds."""
+    before = tensor_bytes()
+    federation = create(FedAUX(), {"resnet8": num_clients}, participation=2 / num_clients)
+    data = split(num_clients, private=FewDigits(train=400))
+    trainer = fit(root, federation, 1, data)
+    return trainer, federation, tensor_bytes() - before
+
+
+def test_tensors_grow_by_indices_scores_and_heads_alone(tmp_path):
+    few, many = (after_a_round(tmp_path / str(count), count) for count in (4, 200))
+
+    def may_grow(federation):
+        """Scores on D_distill and test data, released heads; there are as many indices."""
+        heads = sum(head.weight.nbytes for head in federation.heads)
+        return heads + sum(scores.nbytes for scores in federation.scores.values())
+
+    allowed = may_grow(many[1]) - may_grow(few[1])
+    assert allowed > 196 * (32 + 40) * 4
+    assert many[2] - few[2] <= allowed + 4096
+    assert many[1].history[-1].keys() == few[1].history[-1].keys()
+
+
+def test_pictures_of_a_thousand_clients_need_no_second_copy_of_the_scores():
+    rng = np.random.default_rng(0)
+    scores = torch.from_numpy(rng.random((1000, 2000), dtype=np.float32))
+    main, classes = rng.integers(0, 10, 1000), [f"class {k}" for k in range(10)]
+    certainty_figure(scores[:2], main[:2], classes)  # what is imported and cached is no part of it
+    for draw in (
+        lambda: certainty_figure(scores, main, classes),
+        lambda: weight_by_class_figure(scores, rng.integers(0, 10, 2000), main, classes),
+    ):
+        tracemalloc.start()
+        figure = draw()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        # wide copies of the 100 clients that are shown, far from those of all (16 MB each)
+        assert peak < 12e6
+        assert any("the first 100 of 1,000 clients" in text.get_text() for text in figure.texts)

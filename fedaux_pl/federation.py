@@ -266,7 +266,7 @@ class Federation(pl.LightningModule):
                     states, losses = self.server.distill(round_, averages, targets)
                 self._entry |= measured | losses
             self._account(updates)
-        self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
+            self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()

@@ -270,7 +270,7 @@ class Federation(pl.LightningModule):
                 self._entry |= measured | losses
             self._account(updates)
             self._remember(round_, [answer.client for answer in answers])
-        self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
+            self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
         for name, state in states.items():
             self.students[name].load_state_dict(state)
         self._count_round()

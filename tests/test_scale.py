@@ -35,7 +35,7 @@ def test_tensors_grow_by_indices_scores_and_heads_alone(tmp_path):
     few, many = (after_a_round(tmp_path / str(count), count) for count in (4, 200))
 
     def may_grow(federation):
-        """Scores on D_distill and test data, released heads; there are as many indices."""
+        """Scores on D_distill (32) and test data (40), and released heads; indices do not."""
         heads = sum(head.weight.nbytes for head in federation.heads)
         return heads + sum(scores.nbytes for scores in federation.scores.values())
 

@@ -263,7 +263,13 @@ class Federation(pl.LightningModule):
                 with self._timed("teachers"):
                     teachers = [answer.client for answer in answers]
                     targets, measured = self.server.teach(
-                        self.algorithm, round_, updates, teachers, averages, self.scores
+                        self.algorithm,
+                        round_,
+                        updates,
+                        teachers,
+                        averages,
+                        self._states(),
+                        self.scores,
                     )
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)

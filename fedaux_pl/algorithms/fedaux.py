@@ -29,6 +29,8 @@ class FedAUX(FedDF):
         feature_map: What is done with features first, by statistics of the public auxiliary data:
             ``none``, ``centred`` or ``whitened`` (principal components of variance 1).
         dimensions: The most principal components that are kept (feature_map: whitened).
+        whitening: How far their variances are made equal, from 0 (left as they are) to 1 (all 1)
+            (feature_map: whitened).
         calibration: How the server makes scores of what was released, at no cost in privacy:
             ``none`` (the paper's sigmoid) or ``standardise`` (exp(sharpness z), z being a client's
             logits standardised over the distillation data).
@@ -41,6 +43,8 @@ class FedAUX(FedDF):
             false is the paper's method.
         discount: What the weight of a remembered client is multiplied by for every round that it
             has been away, above 0 and at most 1.
+        own_share: The share that the server's own model of the round before has in the teachers'
+            logits, at least 0 and below 1; 0 is the paper's method.
     """
 
     def __init__(
@@ -56,14 +60,16 @@ class FedAUX(FedDF):
         scoring: str = "logistic",
         feature_map: str = "none",
         dimensions: int = 64,
+        whitening: float = 1.0,
         calibration: str = "none",
         sharpness: float = 5.0,
         secret_noise: bool = False,
         pretrained: bool = True,
         remember: bool = False,
         discount: float = 1.0,
+        own_share: float = 0.0,
     ) -> None:
-        super().__init__(pretrained, remember, discount)
+        super().__init__(pretrained, remember, discount, own_share)
         if not pretrained:
             raise ValueError(
                 "FedAUX scores in the features of pre-training and cannot do without it: set "
@@ -81,6 +87,7 @@ class FedAUX(FedDF):
             scoring=scoring,
             feature_map=feature_map,
             dimensions=dimensions,
+            whitening=whitening,
             calibration=calibration,
             sharpness=sharpness,
         )

@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm, Ensemble, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
+from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.settings import Distillation
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 from fedaux_pl.functional import derive_seed
@@ -34,6 +35,8 @@ class Server:
         settings: How students are distilled.
         optimizer_states: Where each student's optimizer is kept; None to start afresh.
         batchnorm: The BatchNorm statistics of teachers and evaluation.
+        memory: What absent clients last said, for methods that remember.
+        features: h(x) by architecture and part of the data, where h is fixed.
         seed: Of the run.
         processes: Those that share teachers and students.
     """
@@ -49,6 +52,7 @@ class Server:
     seed: int
     processes: Processes
     memory: TeacherMemory | None = None
+    features: dict[tuple[str, str], Tensor] = dataclasses.field(default_factory=dict)
 
     def inputs(self, part: str) -> Tensor:
         """The inputs of D_distill, or of the test data."""
@@ -58,7 +62,15 @@ class Server:
         """f(x) of some weights on D_distill or the test data, shape (N, C)."""
         model = self.models[architecture]
         model.load_state_dict(state)
-        return predict_logits(model, self.inputs(part), self.batchnorm)
+        if not self.distillers[architecture].head_only:
+            return predict_logits(model, self.inputs(part), self.batchnorm)
+        # where g alone is trained, h(x) is the same for everybody and in every round
+        place = architecture, part
+        if place not in self.features:
+            self.features[place] = predict_features(model, self.inputs(part), self.batchnorm)
+        with torch.no_grad():
+            logits: Tensor = model.head(self.features[place])  # type: ignore[operator]
+        return logits.float()
 
     def accuracy(self, architecture: str, state: State) -> float:
         """The accuracy of some weights on the test data."""
@@ -72,6 +84,7 @@ class Server:
         updates: Sequence[Update],
         clients: Sequence[int],
         averages: Mapping[str, State],
+        before: Mapping[str, State],
         scores: Mapping[str, Tensor],
         part: str,
         on_member: Callable[[Tensor], None],
@@ -107,11 +120,17 @@ class Server:
                 absent=lambda: (
                     memory.absent(part, clients, round_, self.processes.device) if memory else ()
                 ),
+                server=lambda: self._before(before, part) if round_ > 1 else None,
             )
         )
         if labels is None:
             raise TypeError(f"{algorithm.name} distils, but its soft_labels gives none")
         return labels
+
+    def _before(self, states: Mapping[str, State], part: str) -> Tensor:
+        """The mean logits of the students as the round found them."""
+        logits = [self.predict(name, state, part) for name, state in states.items()]
+        return torch.stack(logits).mean(dim=0)
 
     def teach(
         self,
@@ -120,6 +139,7 @@ class Server:
         updates: Sequence[Update],
         clients: Sequence[int],
         averages: Mapping[str, State],
+        before: Mapping[str, State],
         scores: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, float]]:
         """The soft labels of a round's clients on D_distill, and how good their teaching is.
@@ -130,12 +150,13 @@ class Server:
             updates: What the clients of this process sent.
             clients: The ids of those of all processes.
             averages: theta^P.
+            before: The students as the round found them.
             scores: s_i on D_distill and the test data, where there are any.
         """
         if algorithm.sees_all:
             everyone = self.processes.merge({update.client: update for update in updates})
             updates = [everyone[client] for client in clients]
-        ensemble = (algorithm, round_, updates, clients, averages, scores)
+        ensemble = (algorithm, round_, updates, clients, averages, before, scores)
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
         with self.progress.stage("teachers", len(updates), "client") as stage:

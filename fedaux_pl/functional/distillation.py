@@ -85,11 +85,15 @@ class SoftLabelSum:
         self._weighted, self._weight, count = total([weighted, weight, count])
         self._teachers = int(count)
 
-    def result(self) -> Tensor:
-        """The soft labels of the teachers so far, shape (N, C)."""
+    def logits(self) -> Tensor:
+        """The weighted mean of the teachers' logits so far, shape (N, C)."""
         if self._weighted is None or self._weight is None or not self._teachers:
             raise ValueError("there are no teachers: add at least one")
-        return (self._weighted / self._weight[:, None]).softmax(dim=-1)
+        return self._weighted / self._weight[:, None]
+
+    def result(self) -> Tensor:
+        """The soft labels of the teachers so far, shape (N, C)."""
+        return self.logits().softmax(dim=-1)
 
 
 def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:

@@ -102,14 +102,19 @@ class Whitened:
 
     Attributes:
         dimensions: The most components; fewer where public features vary in fewer directions.
+        whitening: A component of variance v is given variance v^(1 - whitening): at 1 all of them
+            count alike, below 1 those that vary most, which are the less noisy ones, count more.
     """
 
     fitted: ClassVar[bool] = True
     dimensions: int
+    whitening: float = 1.0
 
     def __post_init__(self) -> None:
         if self.dimensions < 1:
             raise ValueError(f"dimensions must be at least 1, but is {self.dimensions}")
+        if not 0 <= self.whitening <= 1:
+            raise ValueError(f"whitening must lie in [0, 1], but is {self.whitening}")
 
     def fit(self, features: Tensor) -> PublicMap:
         """The public mean, and the eigenvectors of the public covariance over its roots."""
@@ -126,7 +131,7 @@ class Whitened:
         vectors = vectors[:, :kept]
         # An eigenvector has no sign: let its largest entry be positive, on every machine.
         largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
-        directions = vectors * largest.sign() / variances[:kept].sqrt()
+        directions = vectors * largest.sign() / variances[:kept].pow(self.whitening / 2)
         return PublicMap(centre.cpu(), directions.contiguous())
 
 

@@ -39,6 +39,7 @@ class Scoring:
     scoring: str = "logistic"
     feature_map: str = "none"
     dimensions: int = 64
+    whitening: float = 1.0
     calibration: str = "none"
     sharpness: float = 5.0
 

@@ -126,3 +126,19 @@ def test_maps_refuse(kind):
         kind.fit(torch.tensor([[1.0, float("nan")]]))
     with pytest.raises(ValueError, match="dimensions must be at least 1, but is 0"):
         Whitened(0)
+
+
+@pytest.mark.parametrize("whitening", [0.0, 0.25, 0.75, 1.0])
+def test_variances_are_made_equal_as_far_as_asked(whitening):
+    generator = torch.Generator().manual_seed(5)
+    public = torch.randn(4000, 6, generator=generator) * torch.arange(1.0, 7.0)
+    public = public.double()
+    variances = torch.linalg.eigvalsh(torch.cov(public.T, correction=0)).flip(0)
+    mapped = Whitened(4, whitening).fit(public).mapped(public)
+    torch.testing.assert_close(mapped.var(dim=0, correction=0), variances[:4] ** (1 - whitening))
+
+
+@pytest.mark.parametrize("whitening", [-0.1, 1.1])
+def test_a_whitening_out_of_range(whitening):
+    with pytest.raises(ValueError, match=rf"whitening must lie in \[0, 1\], but is {whitening}"):
+        Whitened(4, whitening)

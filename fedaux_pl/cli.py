@@ -7,6 +7,8 @@ needs when it is called.
 import gc
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import FedauxError
@@ -83,15 +85,27 @@ def main(args: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    # Importing creates a million objects that stay: looking for garbage among them takes a second.
-    gc.disable()
-    from fedaux_pl import commands
-
-    gc.enable()
-    gc.freeze()
+    commands = _load_commands()
     try:
         getattr(commands, verb)(rest)
     except (FedauxError, FloatingPointError, OSError) as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _load_commands() -> ModuleType:
+    """What the verbs do, with all that it imports.
+
+    That creates a million objects which stay: looking for garbage among them takes a second.
+    """
+    name = "fedaux_pl.commands"
+    if name in sys.modules or not gc.isenabled():
+        return import_module(name)
+    gc.disable()
+    try:
+        commands = import_module(name)
+        gc.freeze()
+    finally:
+        gc.enable()
+    return commands

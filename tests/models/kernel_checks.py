@@ -1,5 +1,8 @@
 """Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,7 @@ from fedaux_pl.engine.inference import evaluating
 from fedaux_pl.models import base, batch_norm, create_model, fused
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
 from fedaux_pl.models.folding import fold
+from fedaux_pl.models.overlap import join, overlapping
 from fedaux_pl.models.stem import pad_channels, standardize
 
 RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
@@ -311,3 +315,35 @@ def test_networks(name, half, monkeypatch):
             # means of zero but for rounding, after layers without bias, have no relative error
             error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
             assert error < tolerance, f"{key} is off by {error}"
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_networks_with_weight_gradients_aside(monkeypatch):
+    """All convolutions of the network, with shortcuts, give the gradients that they give inline."""
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    side = SimpleNamespace(wait_stream=lambda other: None)
+    main = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    torch.manual_seed(0)
+    model = create_model("resnet8", 4, width=0.1).to(memory_format=torch.channels_last).train()
+    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(x)
+        outputs.logsumexp(1).float().sum().backward()
+        missing = [m for m in convolutions if m.weight.grad is None]
+        join()
+        return [p.grad for p in model.parameters()], missing
+
+    expected, missing = gradients()
+    assert not missing
+    with overlapping(side):
+        found, missing = gradients()
+    assert missing == convolutions
+    for parameter, one, other in zip(model.parameters(), found, expected, strict=True):
+        assert one.stride() == parameter.stride()
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()))

@@ -16,6 +16,7 @@ from fedaux_pl.engine.graphs import CudaGraphs
 from fedaux_pl.engine.optimizers import restore, snapshot
 from fedaux_pl.engine.randomness import isolated_rng
 from fedaux_pl.engine.replicas import Recorder, Replicas
+from fedaux_pl.models.overlap import join
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +206,7 @@ class StageRunner:
 
         def closure() -> None:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
+            join()  # where weight gradients are computed aside, the optimizer waits for them
             module.on_after_backward()
 
         plugin.optimizer_step(optimizer, model=outer, closure=closure)

@@ -4,15 +4,17 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.batch_norm import channels_last, on_device_of
-from fedaux_pl.models.stem import ALIGNMENT, pad_channels
+from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels
 
 
 def convolve_folded(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None
 ) -> Tensor:
-    """relu(norm(conv(x)) + residual) in one kernel of cuDNN's."""
+    """relu(norm(conv(x)) + residual) in one kernel, cuDNN's or for images our own."""
     weight, bias = fold(conv, norm, x.dtype)
     x = channels_last(pad_channels(x))
+    if residual is None and is_stem(conv) and x.numel():
+        return convolve_images(x, weight, bias)
     options = (conv.stride, conv.padding, conv.dilation, 1)
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *options)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from fedaux_pl.models.batch_norm import Activation, batch_norm_act, batch_norm_act_eval
 from fedaux_pl.models.folding import convolve_folded
+from fedaux_pl.models.overlap import convolve_overlapped, overlaps
 from fedaux_pl.models.stem import ALIGNMENT, pad_channels
 
 Path = Literal["plain", "train", "apply", "fold"]
@@ -205,14 +206,12 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
 
     Without them cuDNN takes a slow kernel for images, and changes their layout and back.
     """
-    if (
-        dtype in _HALF
-        and isinstance(conv, nn.Conv2d)
-        and _is_ordinary_conv(conv)
-        and conv.in_channels % ALIGNMENT
-    ):
-        weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
-        x = pad_channels(x.to(dtype))
-        return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
+    if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
+        if overlaps(conv):
+            return convolve_overlapped(conv, pad_channels(x.to(dtype)))
+        if conv.in_channels % ALIGNMENT:
+            weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
+            x = pad_channels(x.to(dtype))
+            return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
     out: Tensor = conv(x)
     return out

@@ -1,12 +1,18 @@
 """Images as tensor cores want them: channels last, and by the eight."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.models.batch_norm import channels_last, on_device_of
 
 ALIGNMENT = 8
+# Of the stem in one kernel: pixels times channels of a tile, loads under way, and programs, which
+# are four times as many as a large GPU with three on each multiprocessor runs at once.
+STEM_TILE = 8192
+STEM_PROGRAMS = 1584
+STEM_STAGES = 2
+MOST_STEM_CHANNELS = 128
 
 
 def pad_channels(x: Tensor) -> Tensor:
@@ -73,3 +79,50 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
             BLOCK=block,
         )
     return out.permute(0, 3, 1, 2)[:, :channels]
+
+
+def is_stem(conv: nn.Conv2d) -> bool:
+    """Whether a convolution over all channels is one that :func:`convolve_images` does."""
+    return (
+        conv.in_channels <= ALIGNMENT
+        and conv.out_channels % 16 == 0
+        and conv.out_channels <= MOST_STEM_CHANNELS
+        and conv.kernel_size == (3, 3)
+        and conv.stride == conv.padding == conv.dilation == (1, 1)
+    )
+
+
+def convolve_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """relu(conv(x) + bias) of a stem, which cuDNN has no fast kernel for.
+
+    Args:
+        x: Images (N, 8, H, W), channels last.
+        weight: Weight (C, 8, 3, 3), channels last; stride and padding are 1.
+        bias: C numbers.
+    """
+    from fedaux_pl.models import kernels
+
+    n, _, height, width = x.shape
+    channels = len(weight)
+    out = x.new_empty(n, height, width, channels)
+    pixels = n * height * width
+    block_channels = max(16, 1 << (channels - 1).bit_length())
+    block = min(128, STEM_TILE // block_channels)
+    chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
+    with on_device_of(x):
+        kernels.stem_kernel[(-(-pixels // chunk),)](
+            x,
+            weight,
+            bias,
+            out,
+            pixels,
+            height,
+            width,
+            chunk,
+            CHANNELS=channels,
+            BLOCK_M=block,
+            BLOCK_C=block_channels,
+            num_warps=4,
+            num_stages=STEM_STAGES,
+        )
+    return out.permute(0, 3, 1, 2)

@@ -1,6 +1,7 @@
 """CUDA graphs of training steps give what plain steps give. All of it needs a GPU."""
 
 import copy
+from functools import partial
 
 import pytest
 import pytorch_lightning as pl
@@ -161,6 +162,65 @@ def test_views_are_random_and_repeat_with_the_seed(deterministic):
         assert distance(states[0], states[1], start) < 1e-3
         assert distance(states[0], states[2], start) > 0.1
     assert distance(again[0], replayed[0], start) < 1e-3
+
+
+class Twice(ClientModule):
+    """Every convolution is used twice in a step."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self(batch[0].flip(3)).square().mean()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    "create",
+    [
+        DistillationModule,
+        partial(ClientModule, mu=0.1),
+        partial(ClientModule, train="head"),
+        partial(ClientModule, optimizer="sgd", momentum=0.9),
+        Twice,
+    ],
+)
+def test_weight_gradients_aside_change_nothing(deterministic, create, precision):
+    """The same kernels on other streams; a missing wait would leave other values behind."""
+    torch.manual_seed(0)
+    module = create(create_model("resnet8", 10), 10, lr=1e-3)
+    start = module.trained_state()
+    targets = "soft" if create is DistillationModule else "labels"
+    inline, aside = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start, targets, (400,), epochs=4)),
+        precision,
+        (partial(CudaGraphs, overlap=False), CudaGraphs),
+    )
+    assert distance(inline[0].state, aside[0].state, start) < 1e-3
+    assert inline[0].loss == pytest.approx(aside[0].loss, rel=1e-3)
+
+
+def test_views_with_weight_gradients_aside(deterministic):
+    torch.manual_seed(0)
+    module = SimCLR("resnet8")
+    start = module.backbone_state()
+    images = jobs(None)[0].batches.tensors[0]
+
+    def work(runner, one):
+        runner.run(one, TensorBatches(images, batch_size=64), 2, 3)
+        return one.backbone_state()
+
+    recorders = (partial(CudaGraphs, overlap=False), CudaGraphs)
+    inline, aside = results(module, work, "bf16-mixed", recorders)
+    assert distance(inline, aside, start) < 1e-3
+
+
+def test_only_replicas_that_are_alone_have_a_side_stream(monkeypatch):
+    used = []
+    monkeypatch.setattr("fedaux_pl.engine.graphs.overlapping", lambda side: used.append(side))
+    graphs = CudaGraphs(torch.device("cuda", 0))
+    graphs._beside(2)
+    assert not used
+    graphs._beside(1)
+    assert used == [graphs._side]
 
 
 class Asking(ClientModule):

@@ -8,9 +8,11 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
+import triton.language as tl
 from triton.runtime import interpreter
 
 _patch = interpreter._patch_lang_tensor
+_dot = interpreter.InterpreterBuilder.create_dot
 
 
 def _patch_for_numpy(tensor, scope):
@@ -20,3 +22,13 @@ def _patch_for_numpy(tensor, scope):
 
 
 interpreter._patch_lang_tensor = _patch_for_numpy
+
+
+def _dot_of_bfloat16(self, a, b, *options):
+    """Triton 3.6 multiplies the bits of bfloat16 as if they were integers."""
+    if a.dtype == b.dtype == tl.bfloat16:
+        a, b = (self.cast_impl(one, tl.float32) for one in (a, b))
+    return _dot(self, a, b, *options)
+
+
+interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16

@@ -1,5 +1,8 @@
 """Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -8,10 +11,11 @@ from torch.nn import functional as F
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, fused
+from fedaux_pl.models import base, batch_norm, create_model, fused, stem
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
-from fedaux_pl.models.folding import fold
-from fedaux_pl.models.stem import pad_channels, standardize
+from fedaux_pl.models.folding import convolve_folded, fold
+from fedaux_pl.models.overlap import join, overlapping
+from fedaux_pl.models.stem import convolve_images, is_stem, pad_channels, standardize
 
 RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
 
@@ -258,6 +262,38 @@ def test_standardized_images(byte, layout):
         assert torch.equal(wide[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
 
 
+@pytest.mark.parametrize("programs", [3, 1584])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 1, 4), (3, 7, 2), (2, 8, 16), (3, 9, 13)])
+@pytest.mark.parametrize("channels", [16, 48, 64, 128])
+def test_stem(channels, shape, programs, monkeypatch):
+    """Images of any size, in chunks that end anywhere in them."""
+    monkeypatch.setattr(stem, "STEM_TILE", 4096)
+    monkeypatch.setattr(stem, "STEM_PROGRAMS", programs)
+    torch.manual_seed(0)
+    n, height, width = shape
+    x = torch.randn(n, height, width, 8).permute(0, 3, 1, 2)
+    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
+    bias = torch.randn(channels)
+    out = convolve_images(x, weight, bias)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    expected = F.relu(F.conv2d(x, weight, bias, padding=1))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_stem_with_batch_norm_in_half_precision(dtype):
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(3, 32, 3, padding=1, bias=False), norm_layer(32).eval()
+    images = torch.randint(0, 256, (3, 3, 6, 10), dtype=torch.uint8)
+    x = standardize(images, torch.tensor(0.5), torch.tensor(0.25), dtype)
+    assert is_stem(conv)
+    out = convolve_folded(conv, norm, x, None)
+    assert out.dtype == dtype
+    expected = F.relu(norm(conv(x.float())))
+    error = (out.float() - expected).norm() / expected.norm()
+    assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
 @pytest.fixture
 def _fused_on_the_cpu(monkeypatch):
     """The paths of CUDA devices, with cuDNN's operations by others."""
@@ -311,3 +347,35 @@ def test_networks(name, half, monkeypatch):
             # means of zero but for rounding, after layers without bias, have no relative error
             error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
             assert error < tolerance, f"{key} is off by {error}"
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_networks_with_weight_gradients_aside(monkeypatch):
+    """All convolutions of the network, with shortcuts, give the gradients that they give inline."""
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    side = SimpleNamespace(wait_stream=lambda other: None)
+    main = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    torch.manual_seed(0)
+    model = create_model("resnet8", 4, width=0.1).to(memory_format=torch.channels_last).train()
+    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(x)
+        outputs.logsumexp(1).float().sum().backward()
+        missing = [m for m in convolutions if m.weight.grad is None]
+        join()
+        return [p.grad for p in model.parameters()], missing
+
+    expected, missing = gradients()
+    assert not missing
+    with overlapping(side):
+        found, missing = gradients()
+    assert missing == convolutions
+    for parameter, one, other in zip(model.parameters(), found, expected, strict=True):
+        assert one.stride() == parameter.stride()
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()))

@@ -13,7 +13,7 @@ from torchvision.models.resnet import BasicBlock
 from fedaux_pl.models import create_model
 from fedaux_pl.models.batch_norm import PROGRAMS, SINGLE_ROWS, Activation, tiling
 from fedaux_pl.models.fused import choose_path, conv_norm_act, fusable, plain_layers
-from fedaux_pl.models.stem import pad_channels
+from fedaux_pl.models.stem import is_stem, pad_channels
 
 RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
 
@@ -178,6 +178,27 @@ def test_padding_that_is_there_already_is_used():
         assert padded.untyped_storage().data_ptr() != wide.untyped_storage().data_ptr()
 
 
+def test_stems_of_these_kinds_have_a_kernel():
+    def conv(in_channels=3, out_channels=64, kernel=3, **options):
+        options = {"padding": 1, "bias": False, **options}
+        return nn.Conv2d(in_channels, out_channels, kernel, **options)
+
+    assert is_stem(conv())
+    assert is_stem(conv(1, 16))
+    assert is_stem(conv(8, 128))
+    for other in (
+        conv(9),
+        conv(out_channels=24),
+        conv(out_channels=144),
+        conv(kernel=1),
+        conv(kernel=(3, 1)),
+        conv(stride=2),
+        conv(padding=0),
+        conv(dilation=2),
+    ):
+        assert not is_stem(other)
+
+
 def test_importing_models_defines_no_kernels():
     """For which Triton would be needed; PyTorch may import it for reasons of its own."""
     code = "import sys, fedaux_pl.models; sys.exit('fedaux_pl.models.kernels' in sys.modules)"
@@ -207,3 +228,19 @@ def test_cuda_networks_are_as_exact_as_plain_ones(name, dtype):
         plain = gradient(model, half)
         exact = gradient(model.double(), False)
     assert (fused - exact).norm() <= 1.5 * (plain - exact).norm() + 1e-6 * exact.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("shape", [(64, 32, 32), (3, 33, 17), (1, 28, 28)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cuda_stem_is_the_convolution(dtype, shape):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 64, 3, padding=1, bias=False).cuda()
+    norm = nn.BatchNorm2d(64).cuda().eval()
+    n, height, width = shape
+    x = torch.randn(n, 3, height, width, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", dtype):
+        out = conv_norm_act(conv, norm, x)
+    exact = F.relu(norm.double()(conv.double()(x.double())))
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert (out - exact).norm() < 1e-2 * exact.norm()

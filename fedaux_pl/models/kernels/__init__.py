@@ -16,6 +16,7 @@ This module needs triton, so that it is imported where a kernel is used and nowh
 from fedaux_pl.models.kernels.backward import gradient_sums_kernel, input_gradient_kernel
 from fedaux_pl.models.kernels.forward import apply_kernel, moments_kernel, normalize_kernel
 from fedaux_pl.models.kernels.inputs import fold_kernel, standardize_kernel
+from fedaux_pl.models.kernels.stem import stem_kernel
 
 __all__ = [
     "apply_kernel",
@@ -25,4 +26,5 @@ __all__ = [
     "moments_kernel",
     "normalize_kernel",
     "standardize_kernel",
+    "stem_kernel",
 ]

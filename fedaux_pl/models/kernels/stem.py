@@ -1,0 +1,69 @@
+"""The first convolution of a network for small images, in evaluation."""
+
+import triton
+import triton.language as tl
+
+from fedaux_pl.models.kernels.forward import RELU, _activate
+
+# A row of taps reads three neighbouring pixels, which are 24 values in a row; a tile of 32 is what
+# tensor cores take, and its last eight are zeros.
+DEPTH = tl.constexpr(32)
+WANTED = tl.constexpr(24)
+
+
+@triton.jit
+def _seen(images, lines, x, y, height, width, k, down: tl.constexpr):
+    """What a row of taps sees from each pixel, ``down`` rows below it, as (pixels, DEPTH)."""
+    row = y + down
+    column = x[:, None] + (k // 8)[None, :] - 1
+    keep = ((row >= 0) & (row < height))[:, None] & (column >= 0) & (column < width)
+    offsets = (lines + down * width)[:, None] * 8 + (k - 8)[None, :]
+    return tl.load(images + offsets, mask=keep & (k < WANTED)[None, :], other=0.0)
+
+
+@triton.jit(do_not_specialize=["pixels", "height", "width", "chunk_pixels"])
+def stem_kernel(
+    images,
+    weight,
+    bias,
+    out,
+    pixels,
+    height,
+    width,
+    chunk_pixels,
+    CHANNELS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """relu(conv(images) + bias) for 3x3 taps, stride 1 and padding 1.
+
+    Images are (N, H, W, 8), the weight is (CHANNELS, 3, 3, 8) and the result (N, H, W, CHANNELS). A
+    program takes a chunk of pixels and has the weight at hand all the while; that each pixel is
+    read nine times is the cache's business, so that in memory there is little but the result.
+    """
+    cols = tl.arange(0, BLOCK_C)
+    in_cols = cols < CHANNELS
+    k = tl.arange(0, DEPTH)
+    taps = weight + cols[None, :] * (3 * WANTED) + k[:, None]
+    in_taps = (k < WANTED)[:, None] & in_cols[None, :]
+    above = tl.load(taps, mask=in_taps, other=0.0)
+    level = tl.load(taps + WANTED, mask=in_taps, other=0.0)
+    below = tl.load(taps + 2 * WANTED, mask=in_taps, other=0.0)
+    shift = tl.load(bias + cols, mask=in_cols, other=0.0).to(tl.float32)
+    start = tl.program_id(0) * chunk_pixels
+    count = tl.minimum(chunk_pixels, pixels - start)
+    images += start.to(tl.int64) * 8
+    out += start.to(tl.int64) * CHANNELS
+    for first in range(0, count, BLOCK_M):
+        lines = first + tl.arange(0, BLOCK_M)
+        inside = lines < count
+        x = (start + lines) % width
+        # beyond the last pixel there is none that any tap could see
+        y = tl.where(inside, (start + lines) // width % height, -2)
+        z = tl.dot(_seen(images, lines, x, y, height, width, k, -1), above)
+        z = tl.dot(_seen(images, lines, x, y, height, width, k, 0), level, z)
+        z = tl.dot(_seen(images, lines, x, y, height, width, k, 1), below, z)
+        z = _activate(z + shift[None, :], 0.0, RELU)
+        target = out + lines[:, None] * CHANNELS + cols[None, :]
+        keep = inside[:, None] & in_cols[None, :]
+        tl.store(target, z.to(out.dtype.element_ty), mask=keep)

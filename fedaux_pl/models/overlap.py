@@ -1,0 +1,149 @@
+"""Weight gradients of convolutions beside the rest of a backward pass, on a second CUDA stream.
+
+Nobody needs the gradient of a weight before the optimizer, while the gradient of the activations is
+what the whole pass waits for. Within :func:`overlapping` the convolutions of ``conv_norm_act``
+compute the former on a stream of its own, and :func:`join` hands it over. What is small enough to
+leave a GPU idle gains by it.
+
+Autograd never sees these gradients: it would add the contributions to a parameter, such as those of
+a penalty or of a second use of the layer, on whichever stream it is on and without waiting. They
+are put into ``grad`` by ``join`` alone, after the wait, so that neither sharing weights nor further
+terms of a loss need any care. It follows that ``torch.autograd.grad`` does not find them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fedaux_pl.models.batch_norm import channels_last
+
+
+class _Side:
+    """A stream and what is under way on it."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream = stream
+        self.gradients: list[tuple[Tensor, Tensor]] = []
+        # Memory that is given back may be taken by the other stream at once, so that whatever the
+        # side stream reads or writes is kept until it has been waited for.
+        self.kept: list[tuple[Tensor, ...]] = []
+
+
+_side: ContextVar[_Side | None] = ContextVar("side", default=None)
+
+
+@contextmanager
+def overlapping(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Within it weight gradients are computed on a stream beside the current one.
+
+    Every backward pass is to be followed by :func:`join`.
+
+    Args:
+        stream: The side stream.
+
+    Raises:
+        RuntimeError: At its end, if gradients were not handed over.
+    """
+    side = _Side(stream)
+    token = _side.set(side)
+    try:
+        yield
+    finally:
+        _side.reset(token)
+    if side.gradients:
+        raise RuntimeError("weight gradients were left behind: call join() after backward().")
+
+
+def join() -> None:
+    """Wait for the side stream and add its gradients to the parameters'; without one, nothing."""
+    side = _side.get()
+    if side is None or not side.gradients:
+        return
+    torch.cuda.current_stream(side.gradients[0][0].device).wait_stream(side.stream)
+    with torch.no_grad():
+        for weight, gradient in side.gradients:
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+    side.gradients.clear()
+    side.kept.clear()
+
+
+def overlaps(conv: nn.Conv2d) -> bool:
+    """Whether the weight gradient of an ordinary convolution is computed aside, here and now."""
+    weight = conv.weight
+    return (
+        _side.get() is not None
+        and torch.is_grad_enabled()
+        and weight.requires_grad
+        and weight.is_leaf
+        # which autograd would call
+        and not weight._backward_hooks
+        and not getattr(weight, "_post_accumulate_grad_hooks", None)
+        and conv.bias is None
+        and not isinstance(conv.padding, str)
+    )
+
+
+def convolve_overlapped(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """The convolution of ``x``, in its dtype, with the weight gradient aside.
+
+    Args:
+        conv: A convolution that :func:`overlaps`.
+        x: Activations; beyond the convolution's channels there may be channels of zeros.
+    """
+    options = (conv.stride, conv.padding, conv.dilation)
+    out: Tensor = _Convolution.apply(x, conv.weight, options, _side.get())  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution whose backward pass takes two streams."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, options: tuple[Any, Any, Any], side: _Side
+    ) -> Tensor:
+        x = channels_last(x)
+        wide = _widened(weight, x.shape[1], x.dtype)
+        ctx.save_for_backward(x, wide)
+        # The pass backward is in another thread, which knows nothing of the context.
+        ctx.weight, ctx.options, ctx.side = weight, options, side
+        return torch.conv2d(x, wide, None, *options)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, wide = ctx.saved_tensors
+        weight, side = ctx.weight, ctx.side
+        dy = channels_last(dy)
+        # On this stream's memory, so that it may live on as any other gradient does. Layout and
+        # dtype are the parameter's, as an optimizer in one kernel wants it.
+        gradient = torch.empty_like(weight)
+
+        def gradients(*wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
+            found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+                dy, x, wide, None, *ctx.options, False, (0, 0), 1, wanted
+            )
+            return found
+
+        side.stream.wait_stream(torch.cuda.current_stream(x.device))
+        dx = gradients(True, False, False)[0] if ctx.needs_input_grad[0] else None
+        with torch.cuda.stream(side.stream):
+            gradient.copy_(gradients(False, True, False)[1][:, : weight.shape[1]])
+        side.gradients.append((weight, gradient))
+        side.kept.append((dy, x, wide))
+        return dx, None, None, None
+
+
+def _widened(weight: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
+    """A weight channels last, in a dtype and with zeros for further input channels."""
+    own = weight.shape[1]
+    if channels == own:
+        return weight.to(dtype, memory_format=torch.channels_last)
+    wide = weight.new_zeros(weight.shape[0], *weight.shape[2:], channels, dtype=dtype)
+    wide[..., :own].copy_(weight.permute(0, 2, 3, 1))
+    return wide.permute(0, 3, 1, 2)

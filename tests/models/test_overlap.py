@@ -1,0 +1,187 @@
+"""Weight gradients beside the backward pass: the same gradients, and who waits for whom."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from fedaux_pl.models import fused
+from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping, overlaps
+from fedaux_pl.models.stem import pad_channels
+
+
+class Stream:
+    def __init__(self, name, events):
+        self.name, self.events = name, events
+
+    def wait_stream(self, other):
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """A main and a side stream that note what is asked of them."""
+    events = []
+    main, side = Stream("main", events), Stream("side", events)
+
+    @contextmanager
+    def entered(stream):
+        events.append(f"on {stream.name}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    return side, events
+
+
+def conv_layer(in_channels=16, layout=torch.channels_last, **options):
+    options = {"kernel_size": 3, "padding": 1, "bias": False, **options}
+    return nn.Conv2d(in_channels, 8, **options).to(memory_format=layout)
+
+
+def gradients(conv, x, convolve):
+    """Output and gradients of x and the weight, after something that makes them uneven."""
+    x, conv.weight.grad = x.clone().requires_grad_(), None
+    y = convolve(conv, x)
+    y.float().square().sum().backward()
+    join()
+    return y.detach(), x.grad, conv.weight.grad
+
+
+def plain(conv, x):
+    weight = conv.weight.to(x.dtype)
+    return torch.conv2d(x, weight, None, conv.stride, conv.padding, conv.dilation)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kernel_size": 1, "stride": 2, "padding": 0},
+        {"stride": 2},
+        {"padding": 2, "dilation": 2},
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_gradients_are_autograds(streams, dtype, options, layout):
+    torch.manual_seed(0)
+    conv = conv_layer(layout=layout, **options)
+    x = torch.randn(3, 16, 7, 9).to(dtype, memory_format=torch.channels_last)
+    expected = gradients(conv, x, plain)
+    with overlapping(streams[0]):
+        assert overlaps(conv)
+        found = gradients(conv, x, convolve_overlapped)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other)
+    assert found[2].dtype == torch.float32
+    assert found[2].stride() == conv.weight.stride()  # which one kernel for all parameters needs
+
+
+def test_images_with_channels_of_zeros(streams):
+    conv = conv_layer(3)
+    x = torch.randn(2, 3, 6, 6)
+    expected = gradients(conv, x, plain)
+    with overlapping(streams[0]):
+        found = gradients(conv, x, lambda conv, x: convolve_overlapped(conv, pad_channels(x)))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[2].stride() == conv.weight.stride()
+
+
+def test_each_waits_for_the_other_where_it_must(streams):
+    side, events = streams
+    conv = conv_layer()
+    x = torch.randn(2, 16, 5, 5)
+    with overlapping(side):
+        y = convolve_overlapped(conv, x)
+        join()
+        assert events == []  # a stream without work must not be waited for while recording
+        y.sum().backward()
+        assert events == ["side waits for main", "on side"]
+        assert conv.weight.grad is None
+        join()
+        assert events[2:] == ["main waits for side"]
+        assert conv.weight.grad is not None
+        join()
+        assert len(events) == 3
+
+
+def test_contributions_from_elsewhere_are_added_after_the_wait(streams):
+    """A layer that is used twice, a penalty, and a gradient that was there before."""
+    torch.manual_seed(0)
+    conv, x = conv_layer(), torch.randn(2, 16, 5, 5)
+    before = torch.randn_like(conv.weight)
+
+    def gradient(convolve):
+        conv.weight.grad = before.clone()
+        loss = convolve(conv, x).square().sum() + convolve(conv, 2 * x).sum()
+        (loss + conv.weight.square().sum()).backward()
+        join()
+        return conv.weight.grad
+
+    expected = gradient(plain)
+    with overlapping(streams[0]):
+        found = gradient(convolve_overlapped)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == conv.weight.stride()
+
+
+def raise_after(_):
+    raise ValueError("something lacks")
+
+
+def test_gradients_that_nobody_fetches_are_an_error(streams):
+    conv = conv_layer()
+    with pytest.raises(RuntimeError, match="call join"), overlapping(streams[0]):
+        convolve_overlapped(conv, torch.randn(2, 16, 5, 5)).sum().backward()
+    with pytest.raises(ValueError, match="lacks"), overlapping(streams[0]):  # which is not hidden
+        raise_after(convolve_overlapped(conv, torch.randn(2, 16, 5, 5)).sum().backward())
+
+
+def test_other_ways_to_a_gradient_fail_aloud(streams):
+    conv, x = conv_layer(), torch.randn(2, 16, 5, 5)
+    with pytest.raises(RuntimeError, match="not have been used"), overlapping(streams[0]):
+        torch.autograd.grad(convolve_overlapped(conv, x).sum(), conv.weight)
+
+
+def test_which_layers_it_is_for(streams):
+    conv, frozen = conv_layer(), conv_layer().requires_grad_(False)
+    hooked, watched, computed = conv_layer(), conv_layer(), conv_layer()
+    hooked.weight.register_hook(lambda gradient: None)
+    watched.weight.register_post_accumulate_grad_hook(lambda weight: None)
+    weight = computed.weight * 2
+    del computed.weight
+    computed.weight = weight
+    assert not overlaps(conv)
+    with overlapping(streams[0]):
+        assert overlaps(conv)
+        for other in (
+            frozen,
+            hooked,
+            watched,
+            computed,
+            conv_layer(bias=True),
+            conv_layer(padding="same"),
+        ):
+            assert not overlaps(other)
+        with torch.no_grad():
+            assert not overlaps(conv)
+    assert not overlaps(conv)
+
+
+def test_full_precision_and_other_layers_are_left_alone(streams, monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        fused, "convolve_overlapped", lambda conv, x: called.append(conv) or plain(conv, x)
+    )
+    conv, grouped, x = conv_layer(), conv_layer(groups=2), torch.randn(2, 16, 5, 5)
+    with overlapping(streams[0]):
+        fused._convolve(conv, x, torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            fused._convolve(grouped, x, torch.bfloat16)
+            assert not called
+            fused._convolve(conv, x, torch.bfloat16)
+    assert called == [conv]

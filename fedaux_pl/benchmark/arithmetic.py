@@ -18,9 +18,11 @@ _SIZES = {"cuda": 8192, "cpu": 1024}
 def training_flops(module: pl.LightningModule, batch: Sequence[Tensor]) -> float:
     """Floating-point operations of a step, forward and backward, for each sample of the batch.
 
-    Counted are matrix products and convolutions, a multiplication and an addition as two.
+    Counted are matrix products and convolutions, a multiplication and an addition as two; on the
+    CPU, where all of them are PyTorch's own and none is hidden in a kernel of ours or cuDNN's.
     """
-    trial = copy.deepcopy(module).train()
+    trial = copy.deepcopy(module).cpu().train()
+    batch = [tensor.cpu() for tensor in batch]
 
     def step() -> None:
         loss = trial.training_step(batch, 0)
@@ -32,7 +34,7 @@ def training_flops(module: pl.LightningModule, batch: Sequence[Tensor]) -> float
 
 def forward_flops(model: nn.Module, inputs: Tensor) -> float:
     """Floating-point operations of a prediction, for each sample."""
-    trial = copy.deepcopy(model).eval()
+    trial, inputs = copy.deepcopy(model).cpu().eval(), inputs.cpu()
     with torch.no_grad():
         return _count(lambda: trial(inputs)) / len(inputs)
 

@@ -34,9 +34,7 @@ class Work:
             self._client[name] = training_flops(
                 federation.pool.modules[name], (self._inputs, labels)
             )
-            self._student[name] = training_flops(
-                distillers[name].to(federation.device), (self._inputs, soft)
-            )
+            self._student[name] = training_flops(distillers[name], (self._inputs, soft))
 
     def pretraining(self, architecture: str) -> tuple[float, float]:
         """Views and operations of an epoch of pre-training."""
@@ -45,7 +43,7 @@ class Work:
         batches = self.data.pretrain_batches(options.pop("batch_size"))
         module = SimCLR(copy.deepcopy(self.federation.students[architecture]), **options)
         images = sum(len(index) for index in batches.positions(0))
-        step = training_flops(module.to(self.federation.device), (self._inputs,))
+        step = training_flops(module, (self._inputs,))
         return 2 * images, step * images
 
     def of_round(self, stage: str, number: int) -> tuple[float, float]:

@@ -14,7 +14,7 @@ VERBS = {
     "fit": "run a federation: prepare, then train round by round",
     "validate": "accuracy of a checkpoint on the test data",
     "test": "the same, under the name that Lightning gives it",
-    "predict": "class probabilities for a folder or an npz file of images",
+    "predict": "class probabilities for images (a folder, an npz file) or for a file of texts",
     "pretrain": "only the first step of fit, learning h_0, which fit then finds",
 }
 
@@ -31,6 +31,7 @@ options:
 
 The first run (no download, about a minute):
   fedaux-pl fit --config configs/quickstart.yaml
+  fedaux-pl fit --config configs/text_quickstart.yaml
 
 The options people set:
   --model.algorithm FedAUX             or FedAvg, FedProx, FedDF, FedBE
@@ -47,6 +48,7 @@ The options people set:
 
 More:
   fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
+  fedaux-pl predict --ckpt_path last --texts FILE --column title,text
   fedaux-pl fit --model.help                       all options of the federation
   fedaux-pl fit --model.algorithm.help FedAUX      those of one method
   fedaux-pl fit --data.auxiliary.help ImageFolder  those of one data source

@@ -66,7 +66,7 @@ class HubText(TextSource):
 
     def _open(self, split: str) -> Any:
         try:
-            import datasets  # type: ignore[import-not-found,unused-ignore]
+            import datasets
         except ImportError as error:
             raise ConfigurationError(
                 f"{type(self).__name__} is read through the datasets library, which is not "

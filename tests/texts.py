@@ -10,7 +10,7 @@ from fedaux_pl.models import create_model
 
 VOCABULARY = Path(fedaux_pl.data.assets.__file__).parent / "glosses_tokenizer"
 CONFIG = {
-    "vocab_size": 4000,
+    "vocab_size": 60,
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -26,7 +26,7 @@ def encoder(classes=3, seed=0, **options):
     return create_model("encoder", classes, **({"config": CONFIG, "mask_id": 4} | options))
 
 
-def ids(*lengths, width=20, vocabulary=4000, pad=0, seed=0):
+def ids(*lengths, width=20, vocabulary=60, pad=0, seed=0):
     """Texts of these lengths, framed as a tokenizer does it."""
     generator = torch.Generator().manual_seed(seed)
     result = torch.full((len(lengths), width), pad, dtype=torch.int32)

@@ -29,7 +29,7 @@ def test_every_text_loses_its_share(rate):
 
 def test_most_are_masked_some_are_anything_some_stay():
     torch.manual_seed(0)
-    x = ids(*[100] * 400, width=100)
+    x = ids(*[100] * 400, width=100, vocabulary=4000)
     hidden = hide_tokens(x, 0.15, 0, 4, 4000)
     shown = hidden.ids.gather(1, hidden.positions)
     masked, same = shown == 4, shown == hidden.targets

@@ -59,7 +59,7 @@ def test_attention_that_is_causal_sees_nothing_later():
     model = encoder().eval()
     x = ids(20, 20)
     other = x.clone()
-    other[:, 8:-1] = 77
+    other[:, 8:-1] = 7
     states, changed = model.states(x, causal=True), model.states(other, causal=True)
     torch.testing.assert_close(states[:, :8], changed[:, :8])
     assert not torch.allclose(states[:, 8:], changed[:, 8:])
@@ -77,7 +77,7 @@ print(model.mask_id, model.pad_id, model.vocabulary, model.max_length)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["4", "0", "4000", "40"]
+    assert done.stdout.split() == ["4", "0", "60", "40"]
 
 
 def test_importing_the_package_does_not_import_transformers():
@@ -116,7 +116,6 @@ def test_the_state_dict_makes_the_round_trip(folder):
     first, second = encoder(seed=1), encoder(seed=2)
     x = ids(7, 12)
     load_backbone(second, first.state_dict())
-    assert torch.equal(first.features(x[:1]), first.features(x[:1])) or first.training
     first.eval(), second.eval()
     assert torch.equal(first.features(x), second.features(x))
     assert not torch.equal(first(x), second(x))  # the head is not of h
@@ -185,7 +184,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.full((2, 5), 4000), "0 ... 3999, the encoder's vocabulary, but run from 4000"),
+        (torch.full((2, 5), 60), "0 ... 59, the encoder's vocabulary, but run from 60"),
         (torch.full((2, 5), -1), "run from -1"),
         (torch.zeros(2, 41, dtype=torch.int32), "longer than the 40"),
         (torch.zeros(2, 5), "token ids of shape"),

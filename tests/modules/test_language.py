@@ -16,7 +16,7 @@ OPTIONS = {"config": CONFIG, "mask_id": 4}
 
 def test_the_masked_loss_is_that_of_a_loop():
     module = LanguageModelling(encoder()).eval()
-    hidden = hide_tokens(ids(20, 9, 4, 2), 0.3, 0, 4, 4000)
+    hidden = hide_tokens(ids(20, 9, 4, 2), 0.3, 0, 4, 60)
     states = module.backbone.states(hidden.ids)
     losses = []
     for row in range(4):
@@ -60,11 +60,11 @@ def test_it_learns_and_its_features_go_on(objective, tmp_path):
     x = ids(*[12] * 64, width=14, vocabulary=12)
     labels = torch.arange(64) % 2
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(max_epochs=25, accelerator="cpu", default_root_dir=tmp_path, **quiet)
+    trainer = pl.Trainer(max_epochs=15, accelerator="cpu", default_root_dir=tmp_path, **quiet)
     loader = DataLoader(TensorDataset(x, labels), 16)
     trainer.fit(module, loader, loader)
-    # 7 tokens between the frames: guessing among them costs log 7, among all 4,000 log 4000 = 8.3
-    assert trainer.callback_metrics["train_loss"] < 2.6
+    # 7 tokens between the frames: guessing among them costs log 7 = 1.9, among all 60 log 60 = 4.1
+    assert trainer.callback_metrics["train_loss"] < 2.4
     assert 0 <= trainer.callback_metrics["knn_accuracy"] <= 1
     state = module.backbone_state()
     assert any(not torch.equal(state[key], before[key]) for key in state)
@@ -120,12 +120,10 @@ def test_a_model_says_which_pretraining_is_its_own():
         ({"mask_rate": 0.0}, "mask_rate must lie strictly"),
         ({"mask_rate": 1.0}, "mask_rate must lie strictly"),
         ({"lr": 0.0}, "lr must be positive"),
-        ({"model": create_model("resnet8", 2, width=0.125)}, "needs an encoder of text"),
-        ({"model": encoder(mask_id=None)}, "which token hides another"),
+        ({"model": "resnet8", "model_options": {"width": 0.125}}, "needs an encoder of text"),
+        ({"model": "encoder", "model_options": {"config": CONFIG}}, "which token hides another"),
     ],
 )
 def test_wrong_settings(options, words):
     with pytest.raises((ValueError, TypeError), match=words):
         LanguageModelling(**({"model": encoder()} | options))
-    if "mask_id" in words:
-        LanguageModelling(encoder(mask_id=None), objective="next")

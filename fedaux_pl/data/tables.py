@@ -21,7 +21,8 @@ _OPEN = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".ndjson")
 _KINDS = (*_TABLES, *_LINES, ".txt")
-_SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+# after a full stop, or after the quotation mark or bracket that closes behind it
+_SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+")
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ class Columns:
         text: The columns whose values are joined, by a space, into a text; of .txt files each line
             is one.
         label: The column of the labels; None to leave them unread.
-        skip: Lines of .txt files that begin with this are left out.
+        skip: Lines of .txt files that begin with this are left out; none if it is empty.
         sentences: Whether each sentence is a text of its own, where there are no labels.
     """
 
     text: Sequence[str] = ("text",)
     label: str | None = None
-    skip: str | None = None
+    skip: str = ""
     sentences: bool = False
 
 

@@ -60,7 +60,7 @@ def test_it_learns_and_its_features_go_on(objective, tmp_path):
     x = ids(*[12] * 64, width=14, vocabulary=12)
     labels = torch.arange(64) % 2
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(max_epochs=15, accelerator="cpu", default_root_dir=tmp_path, **quiet)
+    trainer = pl.Trainer(max_epochs=25, accelerator="cpu", default_root_dir=tmp_path, **quiet)
     loader = DataLoader(TensorDataset(x, labels), 16)
     trainer.fit(module, loader, loader)
     # 7 tokens between the frames: guessing among them costs log 7 = 1.9, among all 60 log 60 = 4.1
@@ -84,23 +84,15 @@ def test_every_parameter_is_trained():
     assert lacking == []
 
 
-def test_a_step_has_no_shape_that_depends_on_values():
-    """A trace of one batch is right for another; what looks at values could not be traced."""
-    module = LanguageModelling(encoder()).eval()
-    module.backbone.trimmed = lambda x: x  # as on a GPU
-    first, second = ids(20, 9, 4, 12), ids(5, 5, 20, 2, seed=1)
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def step(x):
-        torch.manual_seed(0)
-        return module.training_step(x, 0)
-
-    traced = make_fx(lambda x: module.training_step(x, 0), tracing_mode="fake")(first)
-    names = {str(node.target) for node in traced.graph.nodes}
-    assert not any(word in name for name in names for word in ("item", "nonzero", "masked_select"))
-    torch.manual_seed(0)
-    traced_loss = traced(second)
-    torch.testing.assert_close(traced_loss, step(second))
+@pytest.mark.parametrize("objective", ["masked", "next"])
+def test_a_step_never_looks_at_values(objective):
+    """As a CUDA graph needs it; tensors on the meta device have no values to look at."""
+    module = LanguageModelling(encoder(), objective=objective).to("meta")
+    loss = module.training_step(ids(20, 9, 4, 12).to("meta"), 0)
+    loss.backward()
+    assert loss.shape == ()
+    with pytest.raises(RuntimeError):
+        loss.item()
 
 
 def test_a_model_says_which_pretraining_is_its_own():

@@ -35,7 +35,7 @@ class TextFiles(TextSource):
         max_length: How many tokens of a text are kept; shorter ones are padded to that length.
         limit: How many texts are drawn at random; null for all.
         test_share: The share of ``path`` that is held out as test data, without a ``test_path``.
-        skip: Lines of a .txt file that begin with this are left out, such as headings.
+        skip: Lines of a .txt file that begin with this are left out, such as headings; none if empty.
         sentences: Whether every sentence of an unlabeled text is a text of its own.
         seed: Of what is drawn.
         cache_dir: Where to keep the token ids; by default ``.fedaux_cache`` beside the file.
@@ -52,7 +52,7 @@ class TextFiles(TextSource):
         max_length: int = 128,
         limit: int | None = None,
         test_share: float = 0.0,
-        skip: str | None = None,
+        skip: str = "",  # not optional: as one, the command line would read "#" as null
         sentences: bool = False,
         seed: int = 0,
         cache_dir: str | Path | None = None,

@@ -35,7 +35,7 @@ class TextFiles(TextSource):
         max_length: How many tokens of a text are kept; shorter ones are padded to that length.
         limit: How many texts are drawn at random; null for all.
         test_share: The share of ``path`` that is held out as test data, without a ``test_path``.
-        skip: Lines of a .txt file that begin with this are left out, such as headings; none if empty.
+        skip: Lines of a .txt file that begin with this are left out, such as headings.
         sentences: Whether every sentence of an unlabeled text is a text of its own.
         seed: Of what is drawn.
         cache_dir: Where to keep the token ids; by default ``.fedaux_cache`` beside the file.

@@ -80,13 +80,14 @@ print(model.mask_id, model.pad_id, model.vocabulary, model.max_length)
     assert done.stdout.split() == ["4", "0", "60", "40"]
 
 
-def test_importing_the_package_does_not_import_transformers():
+def test_transformers_are_imported_when_an_encoder_is_made():
     code = """
 import sys
-import fedaux_pl.commands
-from fedaux_pl import Federation, FedAUX
-Federation(FedAUX(), {"tinybert": 2})  # and neither does checking a configuration
+import fedaux_pl.models  # alone: torchmetrics, which the rest needs, imports what is installed
+fedaux_pl.models.check_model("tinybert")
 assert "transformers" not in sys.modules
+fedaux_pl.models.create_model("encoder", 2, config={"hidden_size": 12, "num_hidden_layers": 1})
+assert "transformers" in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedaux_pl.models import load_backbone as load_backbone
     from fedaux_pl.modules import ClientModule as ClientModule
     from fedaux_pl.modules import DistillationModule as DistillationModule
+    from fedaux_pl.modules import LanguageModelling as LanguageModelling
     from fedaux_pl.modules import ScoringHead as ScoringHead
     from fedaux_pl.modules import SimCLR as SimCLR
 
@@ -38,6 +39,7 @@ _HOMES = {
     "FedProx": "fedaux_pl.algorithms",
     "FederatedDataModule": "fedaux_pl.data",
     "Federation": "fedaux_pl.federation",
+    "LanguageModelling": "fedaux_pl.modules",
     "ScoringHead": "fedaux_pl.modules",
     "SimCLR": "fedaux_pl.modules",
     "create_model": "fedaux_pl.models",

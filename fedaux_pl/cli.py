@@ -17,7 +17,7 @@ VERBS = {
     "fit": "run a federation: prepare, then train round by round",
     "validate": "accuracy of a checkpoint on the test data",
     "test": "the same, under the name that Lightning gives it",
-    "predict": "class probabilities for a folder or an npz file of images",
+    "predict": "class probabilities for images (a folder, an npz file) or for a file of texts",
     "pretrain": "only the first step of fit, learning h_0, which fit then finds",
     "benchmark": "how fast the rounds of a configuration are on this machine, stage by stage",
 }
@@ -35,6 +35,7 @@ options:
 
 The first run (no download, about a minute):
   fedaux-pl fit --config configs/quickstart.yaml
+  fedaux-pl fit --config configs/text_quickstart.yaml
 
 The options people set:
   --model.algorithm FedAUX             or FedAvg, FedProx, FedDF, FedBE
@@ -51,6 +52,7 @@ The options people set:
 
 More:
   fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
+  fedaux-pl predict --ckpt_path last --texts FILE --column title,text
   fedaux-pl benchmark --config configs/quickstart.yaml --rounds 5 --output benchmark.json
   fedaux-pl fit --model.help                       all options of the federation
   fedaux-pl fit --model.algorithm.help FedAUX      those of one method

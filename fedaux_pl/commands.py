@@ -326,17 +326,24 @@ def benchmark(args: Sequence[str]) -> dict[str, Any]:
 
 
 def predict(args: Sequence[str]) -> Path:
-    """Writes class probabilities for a folder or an npz file of images."""
+    """Writes class probabilities for a folder or an npz file of images, or a file of texts."""
     parser = _Parser(prog="fedaux-pl predict", description=str(predict.__doc__))
     add = parser.add_argument
     add("--ckpt_path", type=str, required=True, help="A checkpoint; 'last' for the newest.")
     add("--root", type=Path, default=Path("logs"), help="Where 'last' is looked for.")
-    add("--images", type=Path, required=True, help="A folder, or an npz file.")
+    add("--images", type=Path | None, default=None, help="A folder, or an npz file.")
     add("--key", type=str, default="train_x", help="The array of an npz file.")
+    add("--texts", type=Path | None, default=None, help="A csv, jsonl or txt file, or such a .xz.")
+    add("--column", type=str, default="text", help="Its column; several with commas between.")
     add("--output", type=Path, default=Path("predictions.csv"), help="A csv file.")
     options = parser.parse_args(list(args))
+    if (options.images is None) == (options.texts is None):
+        parser.error("give either images or texts: --images PATH or --texts FILE")
     checkpoint = find_checkpoint(options.ckpt_path, options.root)
     assert checkpoint is not None  # noqa: S101 - it is only where there is no ckpt_path
+    if options.texts is not None:
+        columns = options.column.split(",")
+        return prediction.predict_texts(checkpoint, options.texts, options.output, columns)
     return prediction.predict(checkpoint, options.images, options.output, options.key)
 
 

@@ -42,7 +42,7 @@ from fedaux_pl.engine.server import Server
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import create_model, load_backbone, of_head
+from fedaux_pl.models import check_model, create_for, load_backbone, of_head, options_of
 from fedaux_pl.modules import ClientModule, DistillationModule
 from fedaux_pl.modules.classifier import TrainedPart
 from fedaux_pl.scoring import ReleasedHead
@@ -67,7 +67,7 @@ class Federation(pl.LightningModule):
             ``batch`` at hand, as the authors' code does (transductive: a prediction then depends
             on the other test images of its batch).
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
-            {width: 0.5}.
+            {width: 0.5}; those of one alone stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: What all randomness of the run is derived from.
     """
 
@@ -93,7 +93,7 @@ class Federation(pl.LightningModule):
             )
         sample_clients(1, participation, 0)  # a wrong share fails here
         for name in clients:
-            create_model(name, 2, **(model_options or {}))  # and a wrong name or option here
+            check_model(name, **options_of(name, clients, model_options or {}))  # and a name here
         self.algorithm = algorithm
         self.clients = clients
         self.participation = participation
@@ -149,9 +149,15 @@ class Federation(pl.LightningModule):
             return
         for number, name in enumerate(self.clients):
             with isolated_rng(derive_seed(self.seed, _INIT, number)):
-                self.students[name] = create_model(
-                    name, len(data.classes), in_channels=data.input_shape[0], **self.model_options
+                self.students[name] = model = create_for(
+                    data.input_shape,
+                    name,
+                    len(data.classes),
+                    pretrained=self.algorithm.pretrained,
+                    **options_of(name, self.clients, self.model_options),
                 )
+            for inputs in data.all_inputs:
+                model.check_inputs(inputs)
         for name in (*self.clients, "ensemble"):
             # every process measures on all test data, which then is nothing to be added up
             self.accuracies[name] = MulticlassAccuracy(
@@ -437,6 +443,7 @@ class Federation(pl.LightningModule):
             "settings": self.settings(),
             "classes": list(self.data.classes),
             "input_shape": list(self.data.input_shape),
+            "input_format": self.data.input_format,
             "history": self.history,
             # not yet history where the checkpoint is written after validation
             "round": self._entry,

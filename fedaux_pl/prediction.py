@@ -1,4 +1,4 @@
-"""`fedaux-pl predict`: what the students of a run say about other images."""
+"""`fedaux-pl predict`: what the students of a run say about other images or texts."""
 
 import csv
 import tempfile
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data import ImageFolder, NpzImages
+from fedaux_pl.data.tables import Columns, read_texts
+from fedaux_pl.data.tokens import Tokens
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.resuming import load_checkpoint
-from fedaux_pl.errors import DataError, DataNotFoundError
-from fedaux_pl.models import create_model
+from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
+from fedaux_pl.models import create_for, options_of
 
 
 def predict(checkpoint: Path, images: Path, output: Path, key: str = "train_x") -> Path:
@@ -29,10 +31,43 @@ def predict(checkpoint: Path, images: Path, output: Path, key: str = "train_x") 
         The path of the table.
     """
     kept = load_checkpoint(checkpoint)
+    if _format(kept):
+        raise ConfigurationError("this run was trained on texts: give --texts, not --images")
     inputs, names = read_images(images, key, kept["federation"]["input_shape"])
     write_table(output, names, probabilities(kept, inputs), kept["federation"]["classes"])
     print(f"{len(names)} images: {output}")
     return output
+
+
+def predict_texts(checkpoint: Path, texts: Path, output: Path, column: Sequence[str]) -> Path:
+    """Writes class probabilities for the texts in a file.
+
+    Args:
+        checkpoint: The checkpoint of a run.
+        texts: A csv, JSON-lines or plain text file (see ``TextFiles``).
+        output: The csv file to write; a row is named by its number among the texts, from 0.
+        column: The columns whose values are joined into a text; not of plain text.
+
+    Returns:
+        The path of the table.
+    """
+    kept = load_checkpoint(checkpoint)
+    form = _format(kept)
+    if not form:
+        raise ConfigurationError("this run was trained on images: give --images, not --texts")
+    found, _ = read_texts(texts, Columns(text=tuple(column)))
+    inputs = Tokens(form.get("tokenizer"), form["max_length"])(found)
+    names = [str(index) for index in range(len(found))]
+    table = probabilities(kept, inputs)
+    write_table(output, names, table, kept["federation"]["classes"], "text")
+    print(f"{len(names)} texts: {output}")
+    return output
+
+
+def _format(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """How texts became inputs of the run; empty where it was trained on images."""
+    form: dict[str, Any] = checkpoint["federation"].get("input_format", {})
+    return form
 
 
 def read_images(path: Path, key: str, shape: Sequence[int]) -> tuple[Tensor, list[str]]:
@@ -63,11 +98,12 @@ def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
     settings = kept["settings"]
     logits = []
     for name in settings["clients"]:
-        model = create_model(
+        options = options_of(name, settings["clients"], settings["model_options"])
+        model = create_for(
+            kept["input_shape"],
             name,
             len(kept["classes"]),
-            in_channels=kept["input_shape"][0],
-            **settings["model_options"],
+            **{**options, "pretrained": False},  # the run's weights follow
         )
         prefix = f"students.{name}."
         state = checkpoint["state_dict"]
@@ -78,11 +114,17 @@ def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
 
-def write_table(path: Path, names: Sequence[str], values: Tensor, classes: Sequence[str]) -> None:
-    """One row an image: its name, the most probable class, the probability of each class."""
+def write_table(
+    path: Path,
+    names: Sequence[str],
+    values: Tensor,
+    classes: Sequence[str],
+    what: str = "image",
+) -> None:
+    """One row a sample: its name, the most probable class, the probability of each class."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["image", "class", *classes])
+        table.writerow([what, "class", *classes])
         for name, row in zip(names, values, strict=True):
             table.writerow([name, classes[int(row.argmax())], *(f"{p:.6f}" for p in row.tolist())])

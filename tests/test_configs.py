@@ -15,6 +15,7 @@ from fedaux_pl.scoring import Scoring
 
 ROOT = Path(__file__).parent.parent
 BASE = "configs/fedaux_resnet8.yaml"
+TEXT_BASE = "configs/fedaux_tinybert_agnews.yaml"
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
 # What the constructor's argument is called on the object, where it is not called the same.
 RENAMED = {"train": "train_part"}
@@ -40,9 +41,9 @@ def layered(*names):
 
 
 def leaves(tree, path=()):
-    """All values of a YAML with the path to each; a dict of clients is one value."""
+    """All values of a YAML with the path to each; clients and an encoder's config are one value."""
     for key, value in tree.items():
-        if isinstance(value, dict) and key != "clients":
+        if isinstance(value, dict) and key not in ("clients", "config"):
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key), value
@@ -93,7 +94,7 @@ def test_a_file_gives_the_objects_that_it_says(file, created):
     (command,) = re.findall(r"^#   fedaux-pl fit (.*)$", comment[0], re.MULTILINE)
     files = shlex.split(command.replace("--config", ""))
     assert files[-1] == file
-    assert files[:-1] in ([], [BASE])
+    assert files[:-1] in ([], [BASE], [TEXT_BASE])
 
     cli = created(*files)
     config = cli.config.as_dict()
@@ -241,7 +242,8 @@ def test_what_is_not_private_says_so(name):
 def test_clients_are_replaced_not_added(created):
     cli = created(*layered("models/mixed"))
     assert cli.datamodule.num_clients == len(cli.model.architectures) == 60
-    assert all(cli.model.architectures.count(name) == 20 for name in model_names())
+    names = ("resnet8", "mobilenetv2", "shufflenet")
+    assert all(cli.model.architectures.count(name) == 20 for name in names)
     cli = created(*layered("models/mixed", "models/mobilenetv2_100"))
     assert cli.model.clients == {"mobilenetv2": 100}
     assert cli.datamodule.num_clients == 100
@@ -272,3 +274,26 @@ def test_the_command_line_wins_over_the_files(created):
     assert cli.model.algorithm.scoring.regularization == 0.01
     assert cli.datamodule.alpha == 1
     assert cli.model.clients == {"resnet8": 40}
+
+
+@pytest.mark.parametrize("name", ["agnews", "amazon"])
+def test_text_is_as_in_the_papers_appendix(name, created):
+    cli = created(f"configs/fedaux_tinybert_{name}.yaml")
+    model = cli.model
+    assert cli.trainer.max_epochs == 20
+    assert (model.clients, model.participation) == ({"tinybert": 10}, 1.0)
+    assert model.algorithm.scoring == Scoring(regularization=0.01, epsilon=0.1, delta=1e-5)
+    for stage in (model.local, model.distillation):
+        assert (stage.epochs, stage.batch_size, stage.optimizer, stage.lr) == (1, 32, "adam", 1e-5)
+    assert model.pretraining.epochs == 0  # h_0 is the published TinyBERT
+    source = cli.datamodule.auxiliary
+    assert source.limit * cli.datamodule.negatives == 160_000
+    assert source.limit * (1 - cli.datamodule.negatives) == 160_000
+
+
+@pytest.mark.parametrize(("layer", "name"), [("fedavg_p", "FedAvg+P"), ("feddf_p", "FedDF+P")])
+def test_methods_go_on_top_of_text(layer, name, created):
+    cli = created(TEXT_BASE, f"configs/methods/{layer}.yaml", "configs/text_files.yaml")
+    assert cli.model.algorithm.name == name
+    assert cli.model.clients == {"encoder": 10}
+    assert cli.datamodule.private.text == ["title", "description"]

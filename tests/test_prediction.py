@@ -171,8 +171,9 @@ def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "ckpt_path, images"),
-        (["--ckpt_path=last"], "images"),
+        ([], "ckpt_path"),
+        (["--ckpt_path=last"], "either images or texts"),
+        (["--ckpt_path=last", "--images=x", "--texts=x"], "either images or texts"),
         (["--ckpt_path=last", "--images=x", "--size=3"], "--size"),
     ],
 )
@@ -191,5 +192,5 @@ def test_help_names_the_options(capsys):
         main(["predict", "--help"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    for option in ("--ckpt_path", "--root", "--images", "--key", "--output"):
+    for option in ("--ckpt_path", "--root", "--images", "--texts", "--key", "--output"):
         assert option in printed

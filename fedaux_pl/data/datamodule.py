@@ -141,9 +141,21 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, (C, H, W) for images."""
+        """The shape of one sample, (C, H, W) for images, (L,) for text."""
         self._loaded()
         return tuple(self._train.inputs.shape[1:])
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """What it takes to make such inputs of other samples (see ``Source.input_format``)."""
+        return self.private.input_format
+
+    @property
+    def all_inputs(self) -> list[Tensor]:
+        """The private training data, the test data and the auxiliary data, where there are any."""
+        self._loaded()
+        known = [self._train.inputs, self._test.inputs]
+        return known if self.auxiliary is None else [*known, self._auxiliary]
 
     @property
     def client_indices(self) -> list[Tensor]:

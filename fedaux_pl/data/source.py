@@ -14,7 +14,8 @@ class Examples:
     """Samples in memory, with their labels where these are known.
 
     Args:
-        inputs: The samples, first dimension N; images are uint8 of shape (N, C, H, W).
+        inputs: The samples, first dimension N; images are uint8 of shape (N, C, H, W), texts are
+            int32 token ids of shape (N, L).
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
         classes: The name of each class; empty where there are no labels.
     """
@@ -78,3 +79,8 @@ class Source(ABC):
     def auxiliary(self) -> Tensor:
         """All inputs that may serve as public unlabeled data D_aux (default: the training part)."""
         return self.train().inputs
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """What it takes to make such inputs of other samples later, where their shape says less."""
+        return {}

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +21,8 @@ from fedaux_pl.engine.released import pack, unpack
 from fedaux_pl.engine.settings import Pretraining
 from fedaux_pl.engine.stage import StageRunner
 from fedaux_pl.functional import derive_seed
-from fedaux_pl.models import load_backbone
-from fedaux_pl.modules import KNNAccuracy
+from fedaux_pl.models import load_backbone, of_head
+from fedaux_pl.modules import KNNAccuracy, SelfSupervised, SimCLR, create_pretraining
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 
@@ -62,7 +63,12 @@ class Preparation:
         return found
 
     def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
-        """P1: the weights of h_0, learned from D_aux starting at the model's, or from the cache."""
+        """P1: the weights of h_0, learned from D_aux starting at the model's, or from the cache.
+
+        With no epochs h_0 is what the model starts with: weights that came with it, or random ones.
+        """
+        if self.settings.epochs == 0:
+            return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key: dict[str, str | int] = {
             "kind": f"h0-{architecture}",
             "start": tensor_digest(*model.state_dict().values()),
@@ -77,8 +83,12 @@ class Preparation:
         options = dataclasses.asdict(self.settings)
         epochs, batch_size = options.pop("epochs"), options.pop("batch_size")
         seed = derive_seed(self.seed, _PRETRAIN)
-        with isolated_rng(derive_seed(self.seed, _PRETRAIN, 0)):  # the projection head is drawn
-            module = SharedSimCLR(copy.deepcopy(model), self.processes, **options)
+        # text is learned by every process alone, and by all of them alike
+        shared: dict[type[SelfSupervised], Callable[..., SelfSupervised]] = {
+            SimCLR: functools.partial(SharedSimCLR, processes=self.processes)
+        }
+        with isolated_rng(derive_seed(self.seed, _PRETRAIN, 0)):  # heads of the loss are drawn
+            module = create_pretraining(copy.deepcopy(model), options, shared)
         batches = self.data.pretrain_batches(batch_size, seed=seed)
         with self.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
             self.runner.run(

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedaux_pl.data.views import apply_views
 from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.modules import SimCLR
-from fedaux_pl.modules.simclr import Batch
+from fedaux_pl.modules.selfsupervised import Batch
 from fedaux_pl.processes import Processes
 
 

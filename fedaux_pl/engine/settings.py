@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fedaux_pl.modules.language import Objective
 from fedaux_pl.modules.optimizers import OptimizerName
 
 
@@ -64,12 +65,12 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """How h_0 is learned from D_aux by SimCLR.
+    """How h_0 is learned from D_aux: images by SimCLR, text by language modelling.
 
     Args:
-        epochs: Passes over D_aux.
-        batch_size: Images of a step, each in two views.
-        temperature: Of the NT-Xent loss.
+        epochs: Passes over D_aux; with 0, h_0 is the weights that come with the model.
+        batch_size: Samples of a step; images are seen in two views.
+        temperature: Of the NT-Xent loss, for images.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
         momentum: Of sgd alone.
@@ -79,6 +80,8 @@ class Pretraining:
         jitter: The probability of changing the colours of a view.
         strength: How much colours are changed, s in the paper of SimCLR.
         grayscale: The probability of removing the colours of a view.
+        objective: For text, ``masked`` guesses hidden tokens and ``next`` each from those before.
+        mask_rate: The share of a text's tokens that is hidden.
     """
 
     epochs: int = 100
@@ -93,6 +96,8 @@ class Pretraining:
     jitter: float = 0.8
     strength: float = 0.5
     grayscale: float = 0.2
+    objective: Objective = "masked"
+    mask_rate: float = 0.15
 
     def __post_init__(self) -> None:
         _check("pretraining", self.epochs, self.batch_size, 2, self.lr)

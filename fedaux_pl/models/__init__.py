@@ -1,7 +1,7 @@
 """Classifiers with features and a linear head, created by name.
 
-A new architecture is a file with a :class:`FeatureClassifier` decorated by :func:`register`, and a
-line here that imports it.
+A new architecture is a file with a :class:`Classifier`, for images a :class:`FeatureClassifier`,
+decorated by :func:`register`, and a line here that imports it.
 """
 
 from fedaux_pl.models.base import (
@@ -11,23 +11,38 @@ from fedaux_pl.models.base import (
     of_head,
     parameter_bytes,
 )
+from fedaux_pl.models.classifier import Classifier
+from fedaux_pl.models.encoder import Encoder, TinyBERT
 from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
-from fedaux_pl.models.registry import create_model, model_names, register
+from fedaux_pl.models.registry import (
+    check_model,
+    create_for,
+    create_model,
+    model_names,
+    options_of,
+    register,
+)
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet
 
 __all__ = [
+    "Classifier",
+    "Encoder",
     "FeatureClassifier",
     "InputNormalization",
     "MobileNetV2",
     "Norm",
     "ResNet8",
     "ShuffleNet",
+    "TinyBERT",
+    "check_model",
+    "create_for",
     "create_model",
     "load_backbone",
     "model_names",
     "of_head",
+    "options_of",
     "parameter_bytes",
     "register",
 ]

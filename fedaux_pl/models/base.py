@@ -1,12 +1,14 @@
-"""The common interface of all architectures: a classifier f = g o h on pooled features."""
+"""The common interface of all architectures for images: f = g o h on pooled features."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int, check_real
+from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.fused import compute_dtype, fusable
 from fedaux_pl.models.stem import ALIGNMENT, standardize
 
@@ -83,7 +85,7 @@ class InputNormalization(nn.Module):
         return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
 
 
-class FeatureClassifier(nn.Module, ABC):
+class FeatureClassifier(Classifier):
     """A linear head g on the features h(x) of a convolutional network.
 
     A subclass builds its layers after calling this constructor and implements
@@ -102,8 +104,7 @@ class FeatureClassifier(nn.Module, ABC):
         head: The linear layer from the features to the outputs.
     """
 
-    feature_dim: int
-    head: nn.Linear
+    inputs: ClassVar[Literal["images", "tokens"]] = "images"
 
     def __init__(
         self,
@@ -114,10 +115,8 @@ class FeatureClassifier(nn.Module, ABC):
         mean: float | Sequence[float] = DEFAULT_MEAN,
         std: float | Sequence[float] = DEFAULT_STD,
     ) -> None:
-        super().__init__()
-        self.feature_dim = check_positive_int("feature_dim", feature_dim)
+        super().__init__(num_classes, feature_dim)
         self.normalize = InputNormalization(in_channels, mean, std)
-        self.head = nn.Linear(feature_dim, check_positive_int("num_classes", num_classes))
 
     @abstractmethod
     def feature_map(self, x: Tensor) -> Tensor:
@@ -127,11 +126,6 @@ class FeatureClassifier(nn.Module, ABC):
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
         maps = self.feature_map(self.normalize(x))
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map images to outputs before the softmax, of shape (N, num_classes)."""
-        outputs: Tensor = self.head(self.features(x))
-        return outputs
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> None:

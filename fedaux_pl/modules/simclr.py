@@ -1,24 +1,18 @@
 """Self-supervised pre-training of h_0 on D_aux: SimCLR (Chen et al. 2020; FedAUX, 3.3)."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torchmetrics.aggregation import MeanMetric
 
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.functional import nt_xent_loss
-from fedaux_pl.modules.backbone import resolve_model, unsaved, without_head
-from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.optimizers import OptimizerName, create_optimizer
-
-Batch = Tensor | Sequence[Any]
+from fedaux_pl.modules.backbone import resolve_model, unsaved
+from fedaux_pl.modules.optimizers import OptimizerName
+from fedaux_pl.modules.selfsupervised import Batch, SelfSupervised
 
 
-class SimCLR(pl.LightningModule):
+class SimCLR(SelfSupervised):
     """Learns features h by telling two views of an image from the views of all others.
 
     Training batches are images, alone or first in a tuple; two random views of each are made on
@@ -65,38 +59,20 @@ class SimCLR(pl.LightningModule):
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         # Here, since importing it takes seconds that nobody else should wait for.
         from lightly.models.modules.heads import SimCLRProjectionHead
 
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, but is {temperature}")
+        super().__init__(resolve_model(model, 1, model_options), knn_k)
         self.save_hyperparameters(ignore=unsaved(model))
-        # Without the head every parameter receives a gradient, which DDP insists on.
-        self.backbone = without_head(resolve_model(model, 1, model_options))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature
         self.views = SimCLRViews(
             min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
         )
-        self._optimizer = (optimizer, lr, momentum, weight_decay)
-        create_optimizer(self.parameters(), *self._optimizer)  # a wrong setting fails here
-        self.train_loss = MeanMetric()
-        self.knn_accuracy = KNNAccuracy(k=knn_k)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """h(x), the features of shape (N, d)."""
-        features: Tensor = self.backbone.features(x)  # type: ignore[operator]
-        return features
-
-    def backbone_state(self) -> dict[str, Tensor]:
-        """The weights of h_0, to be loaded by ``fedaux_pl.models.load_backbone``."""
-        return {key: tensor.detach().clone() for key, tensor in self.backbone.state_dict().items()}
-
-    def configure_optimizers(self) -> Optimizer:
-        """The optimizer over backbone and projection head."""
-        return create_optimizer(self.parameters(), *self._optimizer)
+        self.set_optimizer(optimizer, lr, momentum, weight_decay)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The NT-Xent loss between the two views of every image."""
@@ -106,9 +82,7 @@ class SimCLR(pl.LightningModule):
         # bfloat16 keeps three digits of a similarity: too few for the logarithm over all pairs.
         with torch.autocast(self.device.type, enabled=False):
             loss = self._contrast(*projections.float().chunk(2))
-        if self._trainer is not None:
-            self.train_loss(loss.detach(), weight=len(first))
-            self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
+        self.log_training(loss, len(first))
         return loss
 
     def _contrast(self, first: Tensor, second: Tensor) -> Tensor:
@@ -130,29 +104,3 @@ class SimCLR(pl.LightningModule):
                 f"a batch must hold images or a pair of their views, but holds {len(images)} views"
             )
         return images[0], images[1]
-
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collects the features of labelled images for the kNN accuracy."""
-        if isinstance(batch, Tensor) or len(batch) < 2:
-            return
-        features, labels = self(batch[0]), batch[1]
-        if self._validation_loaders() > 1:
-            self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
-        else:
-            self.knn_accuracy.update(features[::2], labels[::2], query=False)
-            self.knn_accuracy.update(features[1::2], labels[1::2], query=True)
-
-    def _validation_loaders(self) -> int:
-        loaders = self.trainer.val_dataloaders
-        return len(loaders) if isinstance(loaders, Sequence) else 1
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs the kNN accuracy, where there were labels."""
-        if self.knn_accuracy.ready:
-            self.log("knn_accuracy", self.knn_accuracy.compute(), prog_bar=True, sync_dist=False)
-        self.knn_accuracy.reset()
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The features of shape (N, d)."""
-        features: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
-        return features

@@ -10,6 +10,7 @@ REQUIRED = {
     "ImageFolder": {"root": "x"},
     "ImageNetSubset": {"root": "x"},
     "NpzImages": {"path": "x"},
+    "TextFiles": {"path": "x.csv"},
 }
 
 

@@ -15,17 +15,17 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.pretrained = self.released = 0
-        simclr, prepare = preparation.SharedSimCLR, LocalClients.prepare
+        create, prepare = preparation.create_pretraining, LocalClients.prepare
 
-        def counted_simclr(*args, **kwargs):
+        def counted_pretraining(*args, **kwargs):
             self.pretrained += 1
-            return simclr(*args, **kwargs)
+            return create(*args, **kwargs)
 
         def counted_prepare(*args, **kwargs):
             self.released += 1
             return prepare(*args, **kwargs)
 
-        monkeypatch.setattr(preparation, "SharedSimCLR", counted_simclr)
+        monkeypatch.setattr(preparation, "create_pretraining", counted_pretraining)
         monkeypatch.setattr(LocalClients, "prepare", counted_prepare)
 
     def since(self):

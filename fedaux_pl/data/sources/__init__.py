@@ -3,19 +3,27 @@
 from fedaux_pl.data.sources.cifar10 import CIFAR10
 from fedaux_pl.data.sources.cifar100 import CIFAR100
 from fedaux_pl.data.sources.digits import Digits
+from fedaux_pl.data.sources.glosses import Glosses
+from fedaux_pl.data.sources.hub_text import AGNews, AmazonReviews, BookCorpus
 from fedaux_pl.data.sources.image_folder import ImageFolder
 from fedaux_pl.data.sources.imagenet_subset import ImageNetSubset
 from fedaux_pl.data.sources.npz_images import NpzImages
 from fedaux_pl.data.sources.stl10 import STL10
 from fedaux_pl.data.sources.svhn import SVHN
+from fedaux_pl.data.sources.text_files import TextFiles
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
     "STL10",
     "SVHN",
+    "AGNews",
+    "AmazonReviews",
+    "BookCorpus",
     "Digits",
+    "Glosses",
     "ImageFolder",
     "ImageNetSubset",
     "NpzImages",
+    "TextFiles",
 ]

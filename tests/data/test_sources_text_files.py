@@ -1,0 +1,216 @@
+"""Texts in files: CSV, JSON lines and plain text, as people have them, with their mistakes."""
+
+import gzip
+import json
+import lzma
+
+import pytest
+import torch
+
+from fedaux_pl.data import Glosses, TextFiles
+from fedaux_pl.data import tokens as tokens_module
+from fedaux_pl.data.tokens import Tokens
+from fedaux_pl.errors import DataError, DataNotFoundError
+from tests.texts import VOCABULARY
+
+NEWS = """label,title,description,source
+2,Fears for pension,"Unions say they are ""disappointed"", after talks.",a
+3,,"A second\\team of rocketeers, competing.",b
+0,Trial begins (AFP),A youth was due in the dock.,c
+1,Won't decide,"All in due time,
+she said.",d
+"""
+TOPICS = ["World", "Sports", "Business", "Sci/Tech"]
+
+
+def write(path, text):
+    with (lzma.open if path.suffix == ".xz" else gzip.open if path.suffix == ".gz" else open)(
+        path, "wt"
+    ) as file:
+        file.write(text)
+    return path
+
+
+def said(row):
+    return Tokens(None, 8).load().decode(row.tolist(), skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["news.csv", "news.csv.xz", "news.csv.gz"])
+def test_news_as_they_are_given_out(name, tmp_path):
+    path = write(tmp_path / name, NEWS)
+    source = TextFiles(path, test_path=path, text=["title", "description"], classes=TOPICS)
+    train = source.train()
+    assert train.inputs.dtype == torch.int32
+    assert train.inputs.shape == (4, 128)
+    assert train.targets.tolist() == [2, 3, 0, 1]
+    assert train.classes == tuple(TOPICS)
+    assert said(train.inputs[0]).startswith("fears for pension unions say")
+    assert said(train.inputs[1]).startswith("a second")  # which has no title
+    assert said(train.inputs[3]).endswith("all in due time, she said.")
+    assert torch.equal(source.test().inputs, train.inputs)
+    assert torch.equal(source.auxiliary(), train.inputs)
+
+
+def test_ids_are_those_of_the_tokenizer(tmp_path):
+    path = write(tmp_path / "t.jsonl", '{"text": "a small bird", "label": "x"}\n')
+    tokenizer = Tokens(None, 8).load()
+    (row,) = TextFiles(path, max_length=8).train().inputs.tolist()
+    expected = tokenizer("a small bird")["input_ids"]
+    assert row == expected + [0] * (8 - len(expected))
+    assert (row[0], tokenizer.mask_token_id) == (2, 4)
+    (cut,) = TextFiles(path, max_length=4).train().inputs.tolist()
+    assert cut == [*expected[:3], 3]
+    assert tokenizer.vocab_size == 4000
+
+
+def test_labels_by_name_are_classes_by_alphabet(tmp_path):
+    rows = [{"text": f"text {i}", "label": name} for i, name in enumerate(["bad", "good", "bad"])]
+    path = write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)))
+    test = write(tmp_path / "test.jsonl", '{"text": "x", "label": "good"}')
+    source = TextFiles(path, test_path=test)
+    assert source.train().classes == ("bad", "good")
+    assert source.train().targets.tolist() == [0, 1, 0]
+    # the test's are those of the training data, not of its own
+    assert source.test().classes == ("bad", "good")
+    assert source.test().targets.tolist() == [1]
+    write(test, '{"text": "x", "label": "fine"}')
+    with pytest.raises(DataError, match=r"labels 'fine' are none of the classes bad, good"):
+        source.test()
+
+
+def test_numbers_are_classes_by_value(tmp_path):
+    path = write(tmp_path / "t.csv", "stars,text\n10,a\n1,b\n2,c\n")
+    train = TextFiles(path, label="stars").train()
+    assert train.classes == ("1", "2", "10")
+    assert train.targets.tolist() == [2, 0, 1]
+
+
+def test_plain_text_is_auxiliary(tmp_path):
+    text = '### A Title\nOne line. And more! "So?" he said.\n\n  \nAnother line.\n'
+    path = write(tmp_path / "t.txt.xz", text)
+    lines = TextFiles(path, label=None, skip="###").auxiliary()
+    assert [said(row) for row in lines] == [
+        "one line. and more! so? he said.",
+        "another line.",
+    ]
+    sentences = TextFiles(path, label=None, skip="###", sentences=True).auxiliary()
+    assert [said(row) for row in sentences][:2] == ["one line.", "and more!"]
+    assert len(sentences) == 5
+    assert len(TextFiles(path, label=None).auxiliary()) == 3
+    with pytest.raises(DataError, match="plain text, which has no column 'label'"):
+        TextFiles(path).train()
+
+
+def test_a_part_is_held_out_and_a_part_is_drawn(tmp_path):
+    rows = "".join(f"{i % 2},text number {i}\n" for i in range(40))
+    path = write(tmp_path / "t.csv", "label,text\n" + rows)
+    source = TextFiles(path, test_share=0.25)
+    parts = [{said(row) for row in part} for part in (source.train().inputs, source.test().inputs)]
+    assert [len(part) for part in parts] == [30, 10]
+    assert not parts[0] & parts[1]
+    few = TextFiles(path, test_share=0.25, limit=7)
+    assert len(few.train()) == 7
+    assert len(few.test()) == 10
+    assert {said(row) for row in few.train().inputs} < parts[0]
+    other = TextFiles(path, test_share=0.25, limit=7, seed=1).train()
+    assert not torch.equal(other.inputs, few.train().inputs)
+
+
+def test_rows_without_a_text_are_left_out_loudly(tmp_path):
+    path = write(tmp_path / "t.csv", "label,text\n0,a\n1,\n1,  \n1,b\n")
+    with pytest.warns(UserWarning, match=r"2 of 4 rows have no text .* the first in line 3"):
+        train = TextFiles(path).train()
+    assert train.targets.tolist() == [0, 1]
+
+
+def test_what_was_tokenised_is_kept(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.csv", NEWS)
+    first = TextFiles(path, text="description").train()
+    assert (tmp_path / ".fedaux_cache").is_dir()
+
+    def fail(*args):
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(tokens_module.Tokens, "__call__", fail)
+    again = TextFiles(path, text="description").train()
+    assert torch.equal(again.inputs, first.inputs)
+    assert torch.equal(again.targets, first.targets)
+    assert again.classes == first.classes
+    for options in ({"max_length": 9}, {"limit": 2}, {"label": None}, {"text": "source"}):
+        other = TextFiles(path, **({"text": "description"} | options))
+        with pytest.raises(AssertionError, match="tokenised again"):
+            other.train()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "words"),
+    [
+        ("t.csv", NEWS, {"text": "body"}, "no column 'body' in line 2, but: label, title"),
+        ("t.csv", NEWS, {"text": "title", "label": "topic"}, "no column 'topic'"),
+        ("t.csv", "", {}, "its first line must name the columns"),
+        ("t.csv", "label,text\n", {}, "holds no texts"),
+        ("t.csv", "label,text\n,a\n", {}, "no label in line 2"),
+        ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1, but: text"),
+        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2, is no JSON"),
+        ("t.jsonl", "[1, 2]", {}, "is no JSON object"),
+        ("t.csv.xz", None, {}, "cannot be read as text"),
+        ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
+        ("t.csv", NEWS, {"text": "description", "classes": ["a", "b"]}, "none of the classes a, b"),
+    ],
+)
+def test_files_that_cannot_be_read(name, text, options, words, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b"no xz") if text is None else write(path, text)
+    with pytest.raises(DataError, match=words):
+        TextFiles(path, **options).train()
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataNotFoundError, match="there is no file of texts at"):
+        TextFiles(tmp_path / "no.csv").train()
+    path = write(tmp_path / "t.csv", NEWS)
+    with pytest.raises(DataError, match="set `test_path`, or `test_share`"):
+        TextFiles(path, text="title").test()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_length": 2}, "max_length must be at least 3"),
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"test_share": 1.0}, "test_share must lie"),
+        ({"test_share": 0.1, "test_path": "x"}, "not from both"),
+        ({"sentences": True}, "set label to null"),
+    ],
+)
+def test_wrong_settings(options, words):
+    with pytest.raises(ValueError, match=words):
+        TextFiles("x.csv", **options)
+
+
+def test_tokenizers_that_cannot_be_used(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokens(None, 8).load().backend_tokenizer
+    PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(tmp_path / "no_padding")
+    with pytest.raises(DataError, match="has no padding token"):
+        Glosses(tmp_path / "no_padding").test()
+    options = {"pad_token": "[PAD]", "model_max_length": 16}
+    short = PreTrainedTokenizerFast(tokenizer_object=inner, **options)
+    short.save_pretrained(tmp_path / "short")
+    with pytest.raises(DataError, match="max_length = 32 is more than the 16"):
+        Glosses(tmp_path / "short").test()
+    assert Glosses(tmp_path / "short", max_length=16).test().inputs.shape == (600, 16)
+
+
+def test_the_embedded_definitions():
+    source = Glosses()
+    train, test, auxiliary = source.train(), source.test(), source.auxiliary()
+    assert torch.bincount(train.targets).tolist() == [250] * 6
+    assert torch.bincount(test.targets).tolist() == [100] * 6
+    assert auxiliary.shape == (3000, 32)
+    rows = [tuple(row) for part in (train.inputs, test.inputs, auxiliary) for row in part.tolist()]
+    assert len(set(rows)) > 5090  # but for definitions that differ only after 32 tokens
+    # of the words hardly any are unknown
+    assert (auxiliary == 1).sum() < 0.001 * (auxiliary != 0).sum()
+    assert Glosses(VOCABULARY).test().inputs.equal(test.inputs)

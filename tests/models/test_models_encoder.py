@@ -1,0 +1,207 @@
+"""Encoders of text: their features are those of the transformers library, whatever the padding."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.models import check_model, create_for, create_model, load_backbone, options_of
+from tests.texts import CONFIG, encoder, ids, save
+
+TYPES = ("bert", "roberta", "albert", "electra", "xlm-roberta", "deberta-v2", "mpnet")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A saved encoder."""
+    return save(tmp_path / "saved", encoder(seed=5))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_features_are_those_of_the_library(pooling, folder):
+    model = create_model("encoder", 3, source=folder, pooling=pooling).eval()
+    reference = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    x = ids(4, 20, 9, 13, 2)
+    with torch.no_grad():
+        expected = []
+        for row in x:  # each text alone and without any padding
+            states = reference(row[row != 0][None].long()).last_hidden_state[0]
+            expected.append(states.mean(dim=0) if pooling == "mean" else states[0])
+        torch.testing.assert_close(model.features(x), torch.stack(expected))
+        torch.testing.assert_close(model(x), model.head(torch.stack(expected)))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_padding_changes_nothing(kind):
+    model = encoder(config=CONFIG | {"model_type": kind}).eval()
+    x = ids(4, 20, 9, 13, pad=model.pad_id)
+    longer = torch.cat([x, torch.full((4, 12), model.pad_id, dtype=torch.int32)], dim=1)
+    # with gradients on a batch is cut once; without them it is sorted and cut part by part
+    features = model.features(longer)
+    torch.testing.assert_close(model._pooled(longer), features)  # and here nothing is cut
+    torch.testing.assert_close(model.features(x), features)
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(longer), features)
+
+
+def test_sorting_by_length_keeps_the_order():
+    model = encoder().eval()
+    lengths = torch.randint(3, 20, (600,), generator=torch.Generator().manual_seed(0)).tolist()
+    x = ids(*lengths)
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(x), model._pooled(x))
+
+
+def test_attention_that_is_causal_sees_nothing_later():
+    model = encoder().eval()
+    x = ids(20, 20)
+    other = x.clone()
+    other[:, 8:-1] = 7
+    states, changed = model.states(x, causal=True), model.states(other, causal=True)
+    torch.testing.assert_close(states[:, :8], changed[:, :8])
+    assert not torch.allclose(states[:, 8:], changed[:, 8:])
+    assert not torch.allclose(model.states(x)[:, :8], model.states(other)[:, :8])
+
+
+def test_a_folder_is_loaded_without_the_network(folder):
+    code = f"""
+import socket
+def refuse(*args, **kwargs): raise SystemExit("the network was asked")
+socket.socket.connect = socket.getaddrinfo = refuse
+from fedaux_pl.models import create_model
+model = create_model("encoder", 3, source={str(folder)!r})
+print(model.mask_id, model.pad_id, model.vocabulary, model.max_length)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["4", "0", "60", "40"]
+
+
+def test_transformers_are_imported_when_an_encoder_is_made():
+    code = """
+import sys
+import fedaux_pl.models  # alone: torchmetrics, which the rest needs, imports what is installed
+fedaux_pl.models.check_model("tinybert")
+assert "transformers" not in sys.modules
+fedaux_pl.models.create_model("encoder", 2, config={"hidden_size": 12, "num_hidden_layers": 1})
+assert "transformers" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_weights_are_given_or_drawn(folder):
+    def vectors(**options):
+        torch.manual_seed(1)
+        return create_model("encoder", 3, source=folder, **options).token_embedding
+
+    saved = encoder(seed=5).token_embedding
+    assert torch.equal(vectors(), saved)
+    assert not torch.equal(vectors(pretrained=False), saved)
+    for pretrained in (True, False):
+        made = create_for((20,), "encoder", 3, pretrained=pretrained, source=folder)
+        assert torch.equal(made.token_embedding, saved) == pretrained
+
+
+def test_half_precision_weights_are_trained_in_full(tmp_path):
+    model = encoder()
+    model.encoder.half()
+    made = create_model("encoder", 3, source=save(tmp_path, model))
+    assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
+
+
+def test_the_state_dict_makes_the_round_trip(folder):
+    first, second = encoder(seed=1), encoder(seed=2)
+    x = ids(7, 12)
+    load_backbone(second, first.state_dict())
+    first.eval(), second.eval()
+    assert torch.equal(first.features(x), second.features(x))
+    assert not torch.equal(first(x), second(x))  # the head is not of h
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x), second(x))
+    assert not any("pooler" in key for key in first.state_dict())
+
+
+def test_tinybert_is_the_papers():
+    model = create_model("tinybert", 4, pretrained=False)
+    config = model.encoder.config
+    assert (config.num_hidden_layers, model.feature_dim, model.vocabulary) == (4, 312, 30522)
+    assert model.mask_id == 103
+    # 14.5 million with the pooling layer, as its authors count
+    count = sum(p.numel() for p in model.encoder.parameters()) + 312 * 312 + 312
+    assert round(count / 1e6, 1) == 14.4
+    assert config._attn_implementation == "sdpa"
+
+
+def test_several_encoders_have_names_and_options_of_their_own():
+    names = ["encoder-small", "encoder-wide"]
+    options = {"mask_id": 4, names[0]: {"config": CONFIG}, names[1]: {"pooling": "cls"}}
+    small = options_of(names[0], names, options)
+    assert small == {"mask_id": 4, "config": CONFIG}
+    assert create_model(names[0], 3, **small).feature_dim == 16
+    assert options_of(names[1], names, options) == {"mask_id": 4, "pooling": "cls"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "either source"),
+        ({"source": "a/b", "config": {}}, "either source"),
+        ({"config": {}, "pooling": "max"}, "'mean' or 'cls'"),
+        ({"config": {}, "length": 0}, "length=0"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_loaded(options, words):
+    with pytest.raises(ValueError, match=words):
+        check_model("encoder", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"config": CONFIG | {"hiden_size": 3}}, "has no hiden_size"),
+        ({"config": CONFIG | {"model_type": "bird"}}, "bird"),
+        ({"config": {"model_type": "gpt2"}}, "'gpt2' is no encoder"),
+        ({"config": CONFIG | {"pad_token_id": None}}, "pass pad_id"),
+        ({"config": CONFIG, "length": 41}, "texts of 41 tokens are longer than the 40"),
+    ],
+)
+def test_encoders_that_cannot_be(options, words):
+    with pytest.raises(ValueError, match=words):
+        create_model("encoder", 3, **options)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigurationError, match="there is no folder"):
+        create_model("encoder", 3, source=tmp_path / "no")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match=r"empty cannot be loaded"):
+        create_model("encoder", 3, source=tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.full((2, 5), 60), "0 ... 59, the encoder's vocabulary, but run from 60"),
+        (torch.full((2, 5), -1), "run from -1"),
+        (torch.zeros(2, 41, dtype=torch.int32), "longer than the 40"),
+        (torch.zeros(2, 5), "token ids of shape"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "choose a data source for text"),
+    ],
+)
+def test_inputs_that_are_not_of_its_vocabulary(x, words):
+    model = encoder()
+    for call in (model.check_inputs, model, model.eval()):
+        with pytest.raises(ValueError, match=words):
+            call(x)
+
+
+def test_models_and_data_of_different_kinds():
+    with pytest.raises(ValueError, match="'resnet8' takes images"):
+        create_for((20,), "resnet8", 3, pretrained=False)
+    with pytest.raises(ValueError, match="'tinybert' takes token ids"):
+        create_for((3, 8, 8), "tinybert", 3, pretrained=False)
+    assert create_for((1, 8, 8), "resnet8", 3, pretrained=True, width=0.125).inputs == "images"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedaux_pl import commands
+from fedaux_pl import FedDF, commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.models import model_names
 from fedaux_pl.scoring import Scoring
@@ -173,10 +173,10 @@ def test_the_base_is_the_papers_setting(created):
 
 def test_another_method_keeps_nothing_of_the_scoring(created):
     cli = created(*layered("scoring/authors", "scoring/no_noise", "methods/feddf_p"))
-    assert cli.model.algorithm.settings() == {"method": "FedDF", "pretrained": True}
+    assert cli.model.algorithm.settings() == FedDF(pretrained=True).settings()
     assert cli.model.algorithm.scoring is None
     cli = created(*layered("methods/fedbe_p", "methods/feddf"))
-    assert cli.model.algorithm.settings() == {"method": "FedDF", "pretrained": False}
+    assert cli.model.algorithm.settings() == FedDF().settings()
     back = created(*layered("scoring/authors", "methods/feddf", "methods/fedaux"))
     assert back.model.algorithm.settings() == created(BASE).model.algorithm.settings()
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from fedaux_pl.benchmark.arithmetic import forward_flops, training_flops
 from fedaux_pl.benchmark.measured import MeasuredFederation
-from fedaux_pl.modules import SimCLR
+from fedaux_pl.modules import SimCLR, create_pretraining
 
 _BATCH = 4  # the samples that operations are counted on
 
@@ -37,14 +37,15 @@ class Work:
             self._student[name] = training_flops(distillers[name], (self._inputs, soft))
 
     def pretraining(self, architecture: str) -> tuple[float, float]:
-        """Views and operations of an epoch of pre-training."""
+        """Views (of texts there is one each) and operations of an epoch of pre-training."""
         options = dataclasses.asdict(self.federation.pretraining)
         del options["epochs"]
         batches = self.data.pretrain_batches(options.pop("batch_size"))
-        module = SimCLR(copy.deepcopy(self.federation.students[architecture]), **options)
+        model = copy.deepcopy(self.federation.students[architecture])
+        module = create_pretraining(model, options)
         images = sum(len(index) for index in batches.positions(0))
         step = training_flops(module, (self._inputs,))
-        return 2 * images, step * images
+        return images * (2 if isinstance(module, SimCLR) else 1), step * images
 
     def of_round(self, stage: str, number: int) -> tuple[float, float]:
         """Samples and operations of a stage in a round, counted from 0.

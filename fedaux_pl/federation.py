@@ -269,13 +269,7 @@ class Federation(pl.LightningModule):
                 with self._timed("teachers"):
                     teachers = [answer.client for answer in answers]
                     targets, measured = self.server.teach(
-                        self.algorithm,
-                        round_,
-                        updates,
-                        teachers,
-                        averages,
-                        self._states(),
-                        self.scores,
+                        self.algorithm, round_, updates, teachers, averages, self.scores
                     )
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)

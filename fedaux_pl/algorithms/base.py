@@ -70,8 +70,6 @@ class Ensemble:
             them too.
         hear: Takes down what a client says, for methods that remember.
         absent: The clients that are away and remembered: id, rounds since they were there, logits.
-        server: f(x) of the server's models as they were before the round, the mean over
-            architectures; None in the first round, in which they have learned nothing yet.
     """
 
     updates: Sequence[Update]
@@ -84,7 +82,6 @@ class Ensemble:
     processes: Processes = field(default_factory=Processes)
     hear: Callable[[int, Tensor], None] = lambda *_: None
     absent: Callable[[], Iterable[tuple[int, int, Tensor]]] = tuple
-    server: Callable[[], Tensor | None] = lambda: None
 
     def nothing(self) -> Tensor:
         """The sum of no predictions, which is what a process without clients adds."""

@@ -43,8 +43,6 @@ class FedAUX(FedDF):
             false is the paper's method.
         discount: What the weight of a remembered client is multiplied by for every round that it
             has been away, above 0 and at most 1.
-        own_share: The share that the server's own model of the round before has in the teachers'
-            logits, at least 0 and below 1; 0 is the paper's method.
     """
 
     def __init__(
@@ -67,9 +65,8 @@ class FedAUX(FedDF):
         pretrained: bool = True,
         remember: bool = False,
         discount: float = 1.0,
-        own_share: float = 0.0,
     ) -> None:
-        super().__init__(pretrained, remember, discount, own_share)
+        super().__init__(pretrained, remember, discount)
         if not pretrained:
             raise ValueError(
                 "FedAUX scores in the features of pre-training and cannot do without it: set "

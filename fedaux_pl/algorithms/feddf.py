@@ -17,18 +17,12 @@ class FedDF(Algorithm):
             false is the paper's method.
         discount: What the weight of a remembered client is multiplied by for every round that it
             has been away, above 0 and at most 1.
-        own_share: The share that the server's own model of the round before has in the teachers'
-            logits, at least 0 and below 1; 0 is the paper's method.
     """
 
     distills = True
 
     def __init__(
-        self,
-        pretrained: bool = False,
-        remember: bool = False,
-        discount: float = 1.0,
-        own_share: float = 0.0,
+        self, pretrained: bool = False, remember: bool = False, discount: float = 1.0
     ) -> None:
         super().__init__(pretrained)
         if not 0 < discount <= 1:
@@ -37,11 +31,8 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
-        if not 0 <= own_share < 1:
-            raise ValueError(f"own_share must be at least 0 and below 1, but is {own_share}")
         self.remember = remember
         self.discount = discount
-        self.own_share = own_share
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """A_mean, or A_s where there are scores."""
@@ -56,7 +47,4 @@ class FedDF(Algorithm):
                 weight = ensemble.scores[client].to(weight)
             total.add(logits, weight * self.discount**age)
         total.join(ensemble.processes.sum, ensemble.nothing())
-        before = ensemble.server() if self.own_share else None
-        if before is None:
-            return total.result()
-        return torch.lerp(total.logits(), before, self.own_share).softmax(dim=-1)
+        return total.result()

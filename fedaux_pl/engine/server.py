@@ -84,7 +84,6 @@ class Server:
         updates: Sequence[Update],
         clients: Sequence[int],
         averages: Mapping[str, State],
-        before: Mapping[str, State],
         scores: Mapping[str, Tensor],
         part: str,
         on_member: Callable[[Tensor], None],
@@ -120,17 +119,11 @@ class Server:
                 absent=lambda: (
                     memory.absent(part, clients, round_, self.processes.device) if memory else ()
                 ),
-                server=lambda: self._before(before, part) if round_ > 1 else None,
             )
         )
         if labels is None:
             raise TypeError(f"{algorithm.name} distils, but its soft_labels gives none")
         return labels
-
-    def _before(self, states: Mapping[str, State], part: str) -> Tensor:
-        """The mean logits of the students as the round found them."""
-        logits = [self.predict(name, state, part) for name, state in states.items()]
-        return torch.stack(logits).mean(dim=0)
 
     def teach(
         self,
@@ -139,7 +132,6 @@ class Server:
         updates: Sequence[Update],
         clients: Sequence[int],
         averages: Mapping[str, State],
-        before: Mapping[str, State],
         scores: Mapping[str, Tensor],
     ) -> tuple[Tensor, dict[str, float]]:
         """The soft labels of a round's clients on D_distill, and how good their teaching is.
@@ -150,13 +142,12 @@ class Server:
             updates: What the clients of this process sent.
             clients: The ids of those of all processes.
             averages: theta^P.
-            before: The students as the round found them.
             scores: s_i on D_distill and the test data, where there are any.
         """
         if algorithm.sees_all:
             everyone = self.processes.merge({update.client: update for update in updates})
             updates = [everyone[client] for client in clients]
-        ensemble = (algorithm, round_, updates, clients, averages, before, scores)
+        ensemble = (algorithm, round_, updates, clients, averages, scores)
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
         with self.progress.stage("teachers", len(updates), "client") as stage:

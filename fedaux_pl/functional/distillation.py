@@ -85,15 +85,11 @@ class SoftLabelSum:
         self._weighted, self._weight, count = total([weighted, weight, count])
         self._teachers = int(count)
 
-    def logits(self) -> Tensor:
-        """The weighted mean of the teachers' logits so far, shape (N, C)."""
-        if self._weighted is None or self._weight is None or not self._teachers:
-            raise ValueError("there are no teachers: add at least one")
-        return self._weighted / self._weight[:, None]
-
     def result(self) -> Tensor:
         """The soft labels of the teachers so far, shape (N, C)."""
-        return self.logits().softmax(dim=-1)
+        if self._weighted is None or self._weight is None or not self._teachers:
+            raise ValueError("there are no teachers: add at least one")
+        return (self._weighted / self._weight[:, None]).softmax(dim=-1)
 
 
 def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:

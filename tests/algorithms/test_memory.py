@@ -139,35 +139,3 @@ def test_a_discount_that_is_none(discount):
 def test_a_discount_without_memory():
     with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
         FedDF(discount=0.9)
-
-
-def test_the_servers_own_share():
-    algorithm = FedDF(own_share=0.25)
-    updates = [Update(client, "resnet8", {}, 1, 0.0) for client in (0, 1)]
-
-    def labels(before):
-        said = iter([logits(0), logits(1)])
-        predict = lambda architecture, state: next(said)  # noqa: E731
-        return algorithm.soft_labels(
-            Ensemble(updates, {}, predict, None, {}, 0, (5, 3), server=lambda: before)
-        )
-
-    together = (logits(0) + logits(1)) / 2
-    expected = (0.75 * together + 0.25 * logits(7)).softmax(dim=1)
-    torch.testing.assert_close(labels(logits(7)), expected)
-    torch.testing.assert_close(labels(None), together.softmax(dim=1))
-
-
-def test_the_server_teaches_from_the_second_round_on(tmp_path):
-    plain, own = (run(tmp_path, FedDF(own_share=share), 1) for share in (0.0, 0.5))
-    assert_same(weights(plain), weights(own))
-    plain, own = (run(tmp_path, FedDF(own_share=share), 2) for share in (0.0, 0.5))
-    assert not torch.equal(
-        weights(plain)["resnet8.head.weight"], weights(own)["resnet8.head.weight"]
-    )
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_that_is_none(share):
-    with pytest.raises(ValueError, match=f"at least 0 and below 1, but is {share}"):
-        FedAUX(own_share=share)

@@ -116,7 +116,8 @@ class Algorithm:
     @property
     def name(self) -> str:
         """The name in tables, as the paper writes it."""
-        return type(self).__name__ + ("+P" if self.pretrained else "")
+        memory = " with memory" if self.remember else ""
+        return type(self).__name__ + ("+P" if self.pretrained else "") + memory
 
     @property
     def mu(self) -> float:

@@ -93,7 +93,7 @@ class FedAUX(FedDF):
     @property
     def name(self) -> str:
         """FedAUX, whose pre-training goes without saying."""
-        return "FedAUX"
+        return super().name.replace("+P", "")
 
     @property
     def scoring(self) -> Scoring:

@@ -142,8 +142,8 @@ class Federation(pl.LightningModule):
             )
         if self.algorithm.needs_auxiliary and data.auxiliary is None:
             raise ConfigurationError(
-                f"{self.algorithm.name} needs auxiliary data: set data.auxiliary, or choose FedAvg "
-                "or FedProx with pretrained: false"
+                f"{type(self.algorithm).__name__} needs auxiliary data: set data.auxiliary, or "
+                "choose FedAvg or FedProx with pretrained: false"
             )
         if self.students:
             return

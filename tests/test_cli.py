@@ -77,7 +77,9 @@ def test_fit_says_what_came_out_and_where_it_is(finished):
     root, printed = finished
     summary = json.loads((root / "runs" / "version_0" / "summary.json").read_text())
     accuracy, best = summary["accuracy"], summary["best_accuracy"]
-    assert f"FedAUX after 2 rounds: accuracy {accuracy:.1%} (best {best:.1%})" in printed
+    assert (
+        f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best {best:.1%})" in printed
+    )
     assert f"Results and checkpoint: {root / 'runs' / 'version_0'}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
     assert "privacy: the model updates that clients send in every round are NOT private" in printed
@@ -144,13 +146,13 @@ def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, run, capsys):
     assert main(tiny(verb, run, "--ckpt_path=last")) == 0
     summary = json.loads((folder / "summary.json").read_text())
     printed = capsys.readouterr().out
-    assert f"FedAUX after 2 rounds: accuracy {summary['accuracy']:.2%}\n" in printed
+    assert f"FedAUX with memory after 2 rounds: accuracy {summary['accuracy']:.2%}\n" in printed
     assert (folder / "config.yaml").read_text() == config
 
 
 def test_last_goes_on_in_the_same_folder(run, capsys):
     assert main(tiny("fit", run, "--ckpt_path=last", "--trainer.max_epochs=3")) == 0
-    assert "FedAUX after 3 rounds" in capsys.readouterr().out
+    assert "FedAUX with memory after 3 rounds" in capsys.readouterr().out
     assert [path.name for path in (run / "runs").iterdir()] == ["version_0"]
     folder = run / "runs" / "version_0"
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
@@ -174,7 +176,7 @@ def test_a_checkpoint_can_be_named_by_its_path(run, capsys):
     [
         ("--model.participation=0.7", "participation", "0.4", "0.7"),
         ("--model.local.lr=0.5", "local.lr", "0.001", "0.5"),
-        ("--model.algorithm.epsilon=7", "algorithm.epsilon", "100.0", "7.0"),
+        ("--model.algorithm.epsilon=7", "algorithm.epsilon", "1.0", "7.0"),
         ("--data.alpha=3", "data.alpha", "0.01", "3.0"),
     ],
 )
@@ -243,8 +245,8 @@ MISTAKES = {
         ["delta must lie strictly between 0 and 1, but is 1.0"],
     ),
     "classical mechanism": (
-        ["--model.algorithm.mechanism=classical"],
-        ["epsilon <= 1", "100.0", "analytic"],
+        ["--model.algorithm.mechanism=classical", "--model.algorithm.epsilon=2"],
+        ["epsilon <= 1", "2.0", "analytic"],
     ),
     "norm bound": (
         ["--model.algorithm.norm_bound=foo"],

@@ -109,6 +109,7 @@ class Algorithm:
     sees_all: ClassVar[bool] = False
     secret_noise: bool = False
     remember: bool = False
+    discount: float = 1.0
 
     def __init__(self, pretrained: bool = False) -> None:
         self.pretrained = pretrained

@@ -43,6 +43,7 @@ class PlainRounds:
         self.federation = federation
         self.data = federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
+        self.memory: dict[str, dict[int, tuple[int, Tensor]]] = {}  # by part, client: when, what
         low = {"bf16-mixed": torch.bfloat16}.get(str(federation.trainer.precision))
         self.autocast = torch.autocast(
             federation.device.type, dtype=low or torch.bfloat16, enabled=low is not None
@@ -60,9 +61,9 @@ class PlainRounds:
         students = {name: _average(teachers, name, state) for name, state in states.items()}
         self._accuracies(students)
         if self.federation.algorithm.distills:
-            targets = self._teach(teachers, self.data.distill_inputs, "distill")
+            targets = self._teach(round_, teachers, self.data.distill_inputs, "distill")
             test = self.data.test_examples
-            _share(self._teach(teachers, test.inputs, "test"), test.targets)
+            _share(self._teach(round_, teachers, test.inputs, "test"), test.targets)
             for name, state in students.items():
                 batches = self.data.distill_batches(targets, distillation.batch_size, seed=round_)
                 students[name] = self._train(name, state, distillation, batches)
@@ -114,15 +115,27 @@ class PlainRounds:
             for name, state in students.items()
         ]
 
-    def _teach(self, teachers: Sequence[_Teacher], inputs: Tensor, part: str) -> Tensor:
+    def _teach(
+        self, round_: int, teachers: Sequence[_Teacher], inputs: Tensor, part: str
+    ) -> Tensor:
         """The soft labels, the sum of s_i f_i over that of s_i."""
         weighted, weight = torch.zeros(()), torch.zeros(())
         scores = self.federation.scores.get(part)
-        for teacher in teachers:
-            logits = self._predict(teacher.name, teacher.state, inputs)
-            score = torch.ones_like(logits[:, 0]) if scores is None else scores[teacher.client]
-            weighted = weighted.to(logits) + score[:, None] * logits
-            weight = weight.to(logits) + score
+        memory = self.memory.setdefault(part, {})
+        said = [
+            (teacher.client, 1.0, self._predict(teacher.name, teacher.state, inputs))
+            for teacher in teachers
+        ]
+        for client in sorted(memory.keys() - {client for client, *_ in said}):
+            when, words = memory[client]
+            said.append((client, self.federation.algorithm.discount ** (round_ - when), words))
+        for client, share, logits in said:
+            logits = logits.float()
+            score = torch.ones_like(logits[:, 0]) if scores is None else scores[client]
+            weighted = weighted.to(logits) + (score * share)[:, None] * logits
+            weight = weight.to(logits) + score * share
+        if self.federation.algorithm.remember:
+            memory |= {client: (round_, f.half()) for client, _, f in said[: len(teachers)]}
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 

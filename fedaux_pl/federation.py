@@ -38,7 +38,7 @@ from fedaux_pl.engine.parallel import processes_of
 from fedaux_pl.engine.preparation import Preparation, extractor
 from fedaux_pl.engine.released import describe_privacy, pack, unpack
 from fedaux_pl.engine.resuming import check_same_settings
-from fedaux_pl.engine.server import Server
+from fedaux_pl.engine.server import Server, Teaching
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
@@ -269,7 +269,7 @@ class Federation(pl.LightningModule):
                 with self._timed("teachers"):
                     teachers = [answer.client for answer in answers]
                     targets, measured = self.server.teach(
-                        self.algorithm, round_, updates, teachers, averages, self.scores
+                        Teaching(self.algorithm, round_, updates, teachers, averages, self.scores)
                     )
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)

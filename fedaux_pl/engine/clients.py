@@ -95,7 +95,9 @@ class LocalClients:
     ) -> list[ReleasedHead]:
         """Lets every client release its scoring head, in the order of their ids."""
         negatives = {
-            name: predict_features(model, self.data.negative_inputs) for name, model in h0.items()
+            name: predict_features(model, self.data.negative_inputs)
+            for name, model in h0.items()
+            if scoring.scorer.uses_negatives
         }
         released = {}
         mine = self.processes.share(list(enumerate(self.architectures)))
@@ -103,7 +105,7 @@ class LocalClients:
             for client, architecture in mine:
                 own = predict_features(h0[architecture], self.data.client(client).inputs)
                 noise_seed = None if secret_noise else derive_seed(self.seed, _NOISE, client)
-                public, others = maps[architecture], negatives[architecture]
+                public, others = maps[architecture], negatives.get(architecture, own[:0])
                 released[client] = scoring.release(client, own, others, public, noise_seed)
                 stage.update(1)
         released = self.processes.merge(released)

@@ -19,7 +19,27 @@ from fedaux_pl.modules import DistillationModule
 from fedaux_pl.processes import Processes
 
 _DISTILL, _ENSEMBLE = 22, 23  # what a seed is for
-Predict = Callable[[str, State], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+    """Who teaches in a round, and by which method.
+
+    Attributes:
+        algorithm: The method.
+        round: Which round it is.
+        updates: What the clients of this process sent.
+        clients: The ids of those of all processes.
+        averages: theta^P.
+        scores: s_i on D_distill and the test data, where there are any.
+    """
+
+    algorithm: Algorithm
+    round: int
+    updates: Sequence[Update]
+    clients: Sequence[int]
+    averages: Mapping[str, State]
+    scores: Mapping[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +98,7 @@ class Server:
         return share(said == self.data.test_examples.targets)
 
     def soft_labels(
-        self,
-        algorithm: Algorithm,
-        round_: int,
-        updates: Sequence[Update],
-        clients: Sequence[int],
-        averages: Mapping[str, State],
-        scores: Mapping[str, Tensor],
-        part: str,
-        on_member: Callable[[Tensor], None],
+        self, teaching: Teaching, part: str, on_member: Callable[[Tensor], None]
     ) -> Tensor:
         """What the clients of a round say together; ``on_member`` sees the logits of each.
 
@@ -99,62 +111,47 @@ class Server:
             return logits
 
         buffers = {
-            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            name: [key for key, _ in model.named_buffers() if key in teaching.averages[name]]
             for name, model in self.models.items()
         }
-        seed = derive_seed(self.seed, _ENSEMBLE, round_)
-        memory = self.memory
+        seed = derive_seed(self.seed, _ENSEMBLE, teaching.round)
+        memory, clients = self.memory, teaching.clients
         shape = (len(self.inputs(part)), len(self.data.classes))
-        labels = algorithm.soft_labels(
+        labels = teaching.algorithm.soft_labels(
             Ensemble(
-                updates,
-                averages,
+                teaching.updates,
+                teaching.averages,
                 predict,
-                scores.get(part),
+                teaching.scores.get(part),
                 buffers,
                 seed,
                 shape,
                 self.processes,
                 hear=lambda client, logits: memory.hear(client, part, logits) if memory else None,
                 absent=lambda: (
-                    memory.absent(part, clients, round_, self.processes.device) if memory else ()
+                    memory.absent(part, clients, teaching.round, self.processes.device)
+                    if memory
+                    else ()
                 ),
             )
         )
         if labels is None:
-            raise TypeError(f"{algorithm.name} distils, but its soft_labels gives none")
+            raise TypeError(f"{teaching.algorithm.name} distils, but its soft_labels gives none")
         return labels
 
-    def teach(
-        self,
-        algorithm: Algorithm,
-        round_: int,
-        updates: Sequence[Update],
-        clients: Sequence[int],
-        averages: Mapping[str, State],
-        scores: Mapping[str, Tensor],
-    ) -> tuple[Tensor, dict[str, float]]:
-        """The soft labels of a round's clients on D_distill, and how good their teaching is.
-
-        Args:
-            algorithm: The method.
-            round_: Which round it is.
-            updates: What the clients of this process sent.
-            clients: The ids of those of all processes.
-            averages: theta^P.
-            scores: s_i on D_distill and the test data, where there are any.
-        """
-        if algorithm.sees_all:
-            everyone = self.processes.merge({update.client: update for update in updates})
-            updates = [everyone[client] for client in clients]
-        ensemble = (algorithm, round_, updates, clients, averages, scores)
+    def teach(self, teaching: Teaching) -> tuple[Tensor, dict[str, float]]:
+        """The soft labels of a round's clients on D_distill, and how good their teaching is."""
+        if teaching.algorithm.sees_all:
+            everyone = self.processes.merge({update.client: update for update in teaching.updates})
+            updates = [everyone[client] for client in teaching.clients]
+            teaching = dataclasses.replace(teaching, updates=updates)
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
-        with self.progress.stage("teachers", len(updates), "client") as stage:
-            targets = self.soft_labels(*ensemble, "distill", lambda _: stage.update(1))
+        with self.progress.stage("teachers", len(teaching.updates), "client") as stage:
+            targets = self.soft_labels(teaching, "distill", lambda _: stage.update(1))
         votes: list[Tensor] = []
         said = self.soft_labels(
-            *ensemble, "test", lambda logits: votes.append(logits.argmax(dim=1))
+            teaching, "test", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         agreeing = said.new_tensor([int(sum((vote == said).sum() for vote in votes)), len(votes)])
         [(agreed, members)] = self.processes.sum([agreeing])
@@ -162,8 +159,8 @@ class Server:
             "teachers/accuracy": share(said == self.data.test_examples.targets),
             "teachers/agreement": float(agreed / (members * len(said))),
         }
-        if scores:
-            certainty = scores["distill"][list(clients)]
+        if teaching.scores:
+            certainty = teaching.scores["distill"][list(teaching.clients)]
             weight = certainty / certainty.sum(dim=0)
             measured |= {
                 "certainty/mean": float(certainty.mean()),

@@ -3,21 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import pytorch_lightning as pl
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torchmetrics import MetricCollection
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedaux_pl.modules.backbone import resolve_model
-from fedaux_pl.modules.optimizers import OptimizerName, create_optimizer
+from fedaux_pl.modules.optimized import OptimizedModule
+from fedaux_pl.modules.optimizers import OptimizerName
 
 TrainedPart = Literal["full", "head"]
 
 
-class ClassifierModule(pl.LightningModule):
+class ClassifierModule(OptimizedModule):
     """A classifier f = g o h under Lightning; the subclass says what loss it is trained with.
 
     Validation and test batches are (inputs, labels); ``predict`` gives class probabilities for
@@ -40,12 +39,10 @@ class ClassifierModule(pl.LightningModule):
             raise ValueError(f"train must be 'full' or 'head', but is {train!r}")
         self.model = resolve_model(model, num_classes, model_options)
         self.head_only = train == "head"
-        self._optimizer = (optimizer, lr, momentum, weight_decay)
         if self.head_only:
             self.model.requires_grad_(False)
             self._head.requires_grad_(True)
-        create_optimizer(self.parameters(), *self._optimizer)  # a wrong setting fails here
-        self.train_loss = MeanMetric()
+        self.set_optimizer(optimizer, lr, momentum, weight_decay)
         metrics = MetricCollection(
             {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanMetric()}
         )
@@ -82,16 +79,6 @@ class ClassifierModule(pl.LightningModule):
     def trained_state(self) -> dict[str, Tensor]:
         """A copy of the model's weights."""
         return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
-
-    def configure_optimizers(self) -> Optimizer:
-        """The optimizer over what is trained."""
-        return create_optimizer(self.parameters(), *self._optimizer)
-
-    def log_training(self, loss: Tensor, batch_size: int) -> None:
-        """Logs the mean training loss of the epoch, where a Trainer is there to log it."""
-        if self._trainer is not None:
-            self.train_loss(loss.detach(), weight=batch_size)
-            self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
 
     def _evaluate(self, batch: Sequence[Tensor], metrics: MetricCollection) -> None:
         x, labels = batch[0], batch[1]

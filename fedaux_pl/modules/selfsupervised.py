@@ -3,19 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torchmetrics.aggregation import MeanMetric
 
 from fedaux_pl.modules.backbone import without_head
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.optimizers import OptimizerName, create_optimizer
+from fedaux_pl.modules.optimized import OptimizedModule
 
 Batch = Tensor | Sequence[Any]
 
 
-class SelfSupervised(pl.LightningModule):
+class SelfSupervised(OptimizedModule):
     """Features h under Lightning; the subclass says from which loss they are learned.
 
     Validation measures kNN accuracy where batches are (inputs, labels): with two data loaders the
@@ -27,15 +24,7 @@ class SelfSupervised(pl.LightningModule):
         super().__init__()
         # Without the head every parameter receives a gradient, which DDP insists on.
         self.backbone = without_head(model)
-        self.train_loss = MeanMetric()
         self.knn_accuracy = KNNAccuracy(k=knn_k)
-
-    def set_optimizer(
-        self, name: OptimizerName, lr: float, momentum: float, weight_decay: float
-    ) -> None:
-        """Chooses the optimizer, once all parameters are there; a wrong setting fails here."""
-        self._optimizer = (name, lr, momentum, weight_decay)
-        create_optimizer(self.parameters(), *self._optimizer)
 
     def forward(self, x: Tensor) -> Tensor:
         """h(x), the features of shape (N, d)."""
@@ -45,16 +34,6 @@ class SelfSupervised(pl.LightningModule):
     def backbone_state(self) -> dict[str, Tensor]:
         """The weights of h_0, to be loaded by ``fedaux_pl.models.load_backbone``."""
         return {key: tensor.detach().clone() for key, tensor in self.backbone.state_dict().items()}
-
-    def configure_optimizers(self) -> Optimizer:
-        """The optimizer over the backbone and what the loss needs beside it."""
-        return create_optimizer(self.parameters(), *self._optimizer)
-
-    def log_training(self, loss: Tensor, batch_size: int) -> None:
-        """Logs the mean training loss of the epoch, where a Trainer is there to log it."""
-        if self._trainer is not None:
-            self.train_loss(loss.detach(), weight=batch_size)
-            self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collects the features of labelled inputs for the kNN accuracy."""

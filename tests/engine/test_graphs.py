@@ -4,7 +4,6 @@ import copy
 from functools import partial
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import nn
 
@@ -14,7 +13,7 @@ from fedaux_pl.engine.graphs import CudaGraphs
 from fedaux_pl.engine.replicas import Trial
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
-from tests.engine.test_stage import Outer
+from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SIZES = (200, 197, 131, 200, 64)
@@ -35,19 +34,8 @@ class Plain(CudaGraphs):
 
 
 def within(work, precision="32-true"):
-    """What a function of the runner gives inside a Trainer on the GPU."""
-    outer = Outer(lambda runner: work(runner.trainer), before=False)
-    pl.Trainer(
-        accelerator="gpu",
-        devices=1,
-        precision=precision,
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    ).fit(outer)
-    return outer.result
+    """What a function of the Trainer gives inside one on the GPU."""
+    return within_trainer(lambda runner: work(runner.trainer), precision, accelerator="gpu")
 
 
 def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32):

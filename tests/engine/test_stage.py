@@ -39,11 +39,12 @@ class Outer(pl.LightningModule):
             self.result = self.work(StageRunner(self.trainer))
 
 
-def within(work, precision="32-true", before=False):
+def within(work, precision="32-true", before=False, accelerator="cpu"):
     """What the function gives when it is called in a Trainer's training step, or before any."""
     outer = Outer(work, before)
     pl.Trainer(
-        accelerator="cpu",
+        accelerator=accelerator,
+        devices=1,
         precision=precision,
         max_epochs=1,
         logger=False,

@@ -146,7 +146,7 @@ def test_names_of_files_are_their_values():
         ("feddf_p", "FedDF+P"),
         ("fedbe", "FedBE"),
         ("fedbe_p", "FedBE+P"),
-        ("fedaux", "FedAUX"),
+        ("fedaux", "FedAUX with memory"),
     ],
 )
 def test_a_method_is_itself_after_another_one(layer, name, created):
@@ -160,7 +160,7 @@ def test_the_base_is_the_papers_setting(created):
     model = cli.model
     assert cli.trainer.max_epochs == 100
     assert (model.clients, model.participation, model.train_part) == ({"resnet8": 20}, 0.4, "full")
-    assert model.algorithm.scoring == Scoring(regularization=0.1, epsilon=0.1, delta=1e-5)
+    assert model.algorithm.scoring.budget == Scoring(epsilon=0.1, delta=1e-5).budget
     for stage, epochs, batch_size, lr in (
         (model.local, 1, 32, 1e-3),
         (model.distillation, 1, 128, 5e-5),
@@ -172,7 +172,7 @@ def test_the_base_is_the_papers_setting(created):
 
 
 def test_another_method_keeps_nothing_of_the_scoring(created):
-    cli = created(*layered("scoring/authors", "scoring/no_noise", "methods/feddf_p"))
+    cli = created(*layered("scoring/authors", "methods/feddf_p"))
     assert cli.model.algorithm.settings() == FedDF(pretrained=True).settings()
     assert cli.model.algorithm.scoring is None
     cli = created(*layered("methods/fedbe_p", "methods/feddf"))
@@ -192,18 +192,39 @@ def test_scorings_are_those_of_text_and_code(created):
         tolerance=1e-6,
     )
 
-    def scoring(*names):
-        return created(*layered(*names)).model.algorithm.scoring
+    # what they leave alone, since it has no effect there, is the base's
+    idle = {"dimensions": 128, "whitening": 0.75, "sharpness": 3.0}
 
+    def scoring(*names):
+        found = created(*layered(*names)).model.algorithm
+        assert not found.remember
+        return found.scoring
+
+    def paper(**options):
+        return Scoring(**idle, **options)
+
+    authors = dataclasses.replace(authors, **idle)
     assert scoring("scoring/authors") == authors
-    assert scoring("scoring/authors", "methods/fedaux") == authors
-    assert scoring("scoring/authors", "scoring/paper") == Scoring()
-    assert scoring("scoring/paper_literal") == Scoring(norm_bound="private", mechanism="classical")
+    assert scoring("scoring/paper") == paper()
+    assert scoring("scoring/authors", "scoring/paper") == paper()
+    assert scoring("scoring/paper_literal") == paper(norm_bound="private", mechanism="classical")
     assert scoring("scoring/whitened_mean", "scoring/paper").scorer == Scoring().scorer
-    without = dataclasses.replace(authors, epsilon=None)
-    assert scoring("scoring/authors", "scoring/no_noise") == without
+    assert scoring("scoring/no_noise") == paper(epsilon=None)
+    assert scoring("scoring/authors", "scoring/no_noise") == paper(epsilon=None)
+    assert scoring("privacy/no_noise") == paper(regularization=0.01, epsilon=None)
     stricter = dataclasses.replace(authors, epsilon=0.04, delta=1e-6)
     assert scoring("privacy/epsilon_0.04_delta_1e-6", "scoring/authors") == stricter
+
+
+def test_fedaux_is_private_and_remembers_unless_told_otherwise(created):
+    default = created(BASE).model.algorithm
+    assert (default.name, default.scoring.flaw) == ("FedAUX with memory", "")
+    assert (default.scoring.epsilon, default.scoring.delta) == (0.1, 1e-5)
+    for below in ("methods/feddf_p", "scoring/authors", "scoring/paper_literal"):
+        again = created(*layered(below, "methods/fedaux")).model.algorithm
+        assert again.scoring.release_settings() == default.scoring.release_settings()
+        assert again.scoring.calibrator == default.scoring.calibrator
+        assert again.remember
 
 
 def test_public_whitening_is_private_whatever_was_below_it(created):

@@ -249,7 +249,8 @@ def test_the_papers_scoring_is_pinned(name, created):
     said = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
     options = said["model"]["algorithm"]["init_args"]
     assert (options["scoring"], options["feature_map"]) == ("logistic", "none")
-    assert options["calibration"] == "none"
+    assert (options["calibration"], options["shrink"]) == ("none", False)
+    assert options["remember"] is False
 
 
 @pytest.mark.parametrize(

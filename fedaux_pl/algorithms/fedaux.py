@@ -36,6 +36,9 @@ class FedAUX(FedDF):
             logits standardised over the distillation data).
         sharpness: How much more say the more certain clients have, above 0 and at most 20
             (calibration: standardise).
+        shrink: Whether the server first moves what was released towards the clients' mean, as far
+            as noise explains that they differ; at no cost in privacy. Clients that are alike then
+            have the same say.
         secret_noise: false derives the noise from the seed of the run, so that a simulation can be
             repeated; true takes it from the operating system, as a deployment must.
         pretrained: FedAUX needs it.
@@ -61,6 +64,7 @@ class FedAUX(FedDF):
         whitening: float = 1.0,
         calibration: str = "none",
         sharpness: float = 5.0,
+        shrink: bool = False,
         secret_noise: bool = False,
         pretrained: bool = True,
         remember: bool = False,
@@ -87,6 +91,7 @@ class FedAUX(FedDF):
             whitening=whitening,
             calibration=calibration,
             sharpness=sharpness,
+            shrink=shrink,
         )
         self.secret_noise = secret_noise
 

@@ -21,6 +21,7 @@ from fedaux_pl.functional.release import Release, gaussian_release, release_with
 from fedaux_pl.functional.scoring import certainty_scores, fit_scoring_head, fit_scoring_heads
 from fedaux_pl.functional.seeds import derive_seed
 from fedaux_pl.functional.selection import sample_clients
+from fedaux_pl.functional.shrinkage import shrink_to_mean
 
 __all__ = [
     "Release",
@@ -43,6 +44,7 @@ __all__ = [
     "sample_clients",
     "sample_posterior",
     "scoring_sensitivity",
+    "shrink_to_mean",
     "soft_labels",
     "spent",
 ]

@@ -1,12 +1,14 @@
 """All settings of FedAUX's scoring, and the parts that they choose."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
+from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.modules.scoring import PRIVATE_BOUND
 from fedaux_pl.scoring.base import Budget, Scorer
@@ -42,6 +44,7 @@ class Scoring:
     whitening: float = 1.0
     calibration: str = "none"
     sharpness: float = 5.0
+    shrink: bool = False
 
     def __post_init__(self) -> None:
         bound = self.norm_bound
@@ -51,6 +54,11 @@ class Scoring:
             raise ValueError(
                 "norm_bound must be 'negatives', 'unit', 'private' or a positive number, but is "
                 f"{bound!r}"
+            )
+        if self.shrink and bound == "private":
+            raise ValueError(
+                "shrink compares vectors of clients, which norm_bound 'private' scales for each of "
+                "them otherwise: set shrink to false, or choose a public norm_bound"
             )
         _ = self.budget, self.scorer, self.map, self.calibrator  # a wrong setting fails here
 
@@ -139,6 +147,18 @@ class Scoring:
         weight, record = self.budget.release(vector, sensitivity, noise_seed)
         record = dataclasses.replace(record, flaw=self.flaw, what=scorer.what)
         return ReleasedHead(client, weight, public, record)
+
+    def denoised(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
+        """What the server takes the clients of one architecture to have said, given all of them."""
+        if not self.shrink or not heads:
+            return list(heads)
+        vectors = torch.stack([head.weight for head in heads])
+        sigmas = vectors.new_tensor([head.release.sigma for head in heads])
+        guesses = shrink_to_mean(vectors, sigmas)
+        return [
+            dataclasses.replace(head, weight=guess)
+            for head, guess in zip(heads, guesses, strict=True)
+        ]
 
 
 def _chosen(option: str, name: str, known: Mapping[str, type[T]]) -> type[T]:

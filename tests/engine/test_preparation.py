@@ -6,6 +6,7 @@ import torch
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.engine import LocalClients, Pretraining, preparation
 from fedaux_pl.engine.released import pack, unpack
+from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring import Scoring
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 
@@ -244,3 +245,31 @@ def test_heads_survive_packing(scoring):
         assert before.public.unit == after.public.unit
         x = torch.randn(4, 5 + 4 * before.client, generator=generator)
         assert torch.equal(before.logits(x), after.logits(x))
+
+
+def test_vectors_are_shrunk_among_clients_of_one_architecture(tmp_path):
+    """Heads keep what was released; scores are those of the guesses, each in its own row."""
+    options = {
+        "epsilon": 30.0,
+        "scoring": "mean",
+        "norm_bound": "unit",
+        "calibration": "standardise",
+        "sharpness": 1.0,
+    }
+    clients = {"resnet8": 3, "shufflenet": 2}
+    scores = {}
+    for shrink in (False, True):
+        federation = create(FedAUX(**options, shrink=shrink), clients)
+        fit(tmp_path, federation, 0)
+        scores[shrink] = federation.scores["distill"].double()
+    inputs, heads = federation.data.distill_inputs, federation.heads
+    assert not torch.allclose(scores[False], scores[True])
+    for name, members in (("resnet8", (0, 1, 2)), ("shufflenet", (3, 4))):
+        with torch.no_grad():
+            features = federation.students[name].eval().features(inputs)
+        weights = torch.stack([heads[i].weight for i in members])
+        sigmas = torch.tensor([heads[i].release.sigma for i in members], dtype=torch.float64)
+        for i, guess in zip(members, shrink_to_mean(weights, sigmas), strict=True):
+            logits = heads[i].public.rows(features) @ guess
+            z = (logits - logits.mean()) / logits.std(correction=0)
+            torch.testing.assert_close(scores[True][i], z.exp(), atol=1e-5, rtol=1e-4)

@@ -188,3 +188,39 @@ def test_a_further_scoring_is_a_class_and_a_line(monkeypatch):
     assert head.release.sensitivity == 2 / 30 / 2
     assert head.release.what == "a quarter of the mean"
     assert isinstance(Scoring().scorer, Logistic)
+
+
+def heads_of(scoring, count=4):
+    own, negatives = data()
+    public = scoring.fit_map(negatives, negatives)
+    return [scoring.release(i, own, negatives, public, noise_seed=i) for i in range(count)]
+
+
+def test_shrinking_makes_those_alike_who_differ_by_noise_alone():
+    scoring = Scoring(scoring="mean", norm_bound="unit", shrink=True)
+    heads = heads_of(scoring)
+    denoised = scoring.denoised(heads)
+    assert [head.client for head in denoised] == [0, 1, 2, 3]
+    assert [head.release for head in denoised] == [head.release for head in heads]
+    before = torch.stack([head.weight for head in heads])
+    after = torch.stack([head.weight for head in denoised])
+    assert after.var(dim=0).mean() < 0.5 * before.var(dim=0).mean()
+    torch.testing.assert_close(after.mean(dim=0), before.mean(dim=0))
+
+
+def test_without_shrinking_or_noise_heads_stay():
+    for options in ({"shrink": False}, {"shrink": True, "epsilon": None}):
+        scoring = Scoring(scoring="mean", norm_bound="unit", **options)
+        heads = heads_of(scoring)
+        for head, same in zip(heads, scoring.denoised(heads), strict=True):
+            torch.testing.assert_close(head.weight, same.weight)
+
+
+def test_shrinking_is_no_part_of_a_release():
+    """Nobody is asked again to try it."""
+    assert Scoring(shrink=True).release_settings() == Scoring().release_settings()
+
+
+def test_shrinking_needs_rows_on_one_scale():
+    with pytest.raises(ValueError, match="set shrink to false, or choose a public norm_bound"):
+        Scoring(norm_bound="private", shrink=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # ITU-R BT.601, rounded the way torchvision rounds it
-_RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114
+RED, GREEN, BLUE = 0.2989, 0.587, 0.114
 
 
 def _per_image(factor: Tensor) -> Tensor:
@@ -20,8 +20,8 @@ def _luma(images: Tensor) -> Tensor:
     """The gray value of each pixel, shape (N, 1, H, W); of one channel that channel."""
     if images.shape[1] == 1:
         return images
-    luma = images[:, 0:1] * _RED
-    return luma.add_(images[:, 1:2], alpha=_GREEN).add_(images[:, 2:3], alpha=_BLUE)
+    luma = images[:, 0:1] * RED
+    return luma.add_(images[:, 1:2], alpha=GREEN).add_(images[:, 2:3], alpha=BLUE)
 
 
 def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:

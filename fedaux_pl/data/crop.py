@@ -3,7 +3,6 @@
 Nothing here reads a value back to the host, and no shape depends on values.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 # and the largest ratio of its sides, either way
 _TRIES = 10
 _MAX_RATIO = 4 / 3
+NUMBERS = 2 * _TRIES + 2  # random numbers that a box takes
 
 
 class Boxes(NamedTuple):
@@ -58,27 +58,41 @@ def sample_boxes(
     Returns:
         The boxes, on the device.
     """
-    uniform = torch.rand(
-        (2 * _TRIES + 2, count), dtype=torch.float32, device=device, generator=generator
-    )
-    area = uniform[:_TRIES].mul(1 - min_scale).add_(min_scale).mul_(height * width)
-    ratio = uniform[_TRIES:-2].mul(2).sub_(1).mul_(math.log(_MAX_RATIO)).exp_()
-    # the central box stands behind the tries as one that always fits
-    central = (min(height, round(width * _MAX_RATIO)), min(width, round(height * _MAX_RATIO)))
-    heights = F.pad((area / ratio).sqrt_().round_(), (0, 0, 0, 1), value=central[0])
-    widths = F.pad((area * ratio).sqrt_().round_(), (0, 0, 0, 1), value=central[1])
-    fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
-    # argmax gives the first of several equal values
-    first = fits.byte().argmax(dim=0, keepdim=True)
-    box_height, box_width = heights.gather(0, first)[0], widths.gather(0, first)[0]
+    uniform = torch.rand((NUMBERS, count), dtype=torch.float32, device=device, generator=generator)
+    return boxes_from(uniform, height, width, min_scale)
 
-    is_central = first[0] == _TRIES
-    rows, columns = height - box_height, width - box_width
-    # a product with a number below 1 never rounds up to the next whole number, so floor stays
-    # within 0 ... rows
-    top = torch.where(is_central, rows / 2, uniform[-2] * (rows + 1)).floor_()
-    left = torch.where(is_central, columns / 2, uniform[-1] * (columns + 1)).floor_()
-    return Boxes(top.long(), left.long(), box_height.long(), box_width.long())
+
+def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Boxes:
+    """The boxes of :func:`sample_boxes` from random numbers that have been drawn.
+
+    Args:
+        uniform: float32 in [0, 1) of shape (NUMBERS, N).
+        height: Rows of an image.
+        width: Columns of an image.
+        min_scale: Smallest area as a fraction of the image, in (0, 1].
+    """
+    area = height * width
+    # sqrt(area / ratio) and sqrt(area * ratio), where the root of the ratio is between those of
+    # 3/4 and 4/3
+    side = uniform[:_TRIES].mul((1 - min_scale) * area).add_(min_scale * area).sqrt_()
+    root = torch.pow(_MAX_RATIO, uniform[_TRIES : 2 * _TRIES] - 0.5)
+    sides = torch.stack((side / root, side * root)).round_()
+    misfits = (sides[0] > height) | (sides[1] > width)
+    if min_scale * area < 1:  # or no side is rounded to 0
+        misfits |= sides.amin(dim=0) < 1
+    # argmin gives the first of several equal values
+    first = misfits.view(torch.uint8).argmin(dim=0)
+    box_height, box_width = sides.gather(1, first.expand(2, 1, -1))[:, 0]
+    # a product with a number below 1 never rounds up to the next whole number, so that cut off it
+    # stays within 0 ... height - box_height
+    top = uniform[-2] * (height + 1 - box_height)
+    left = uniform[-1] * (width + 1 - box_width)
+    boxes = torch.stack((top, left, box_height, box_width)).long()
+
+    rows, columns = min(height, round(width * _MAX_RATIO)), min(width, round(height * _MAX_RATIO))
+    central = ((height - rows) // 2, (width - columns) // 2, rows, columns)
+    none_fits = misfits.all(dim=0)
+    return Boxes(*(x.masked_fill_(none_fits, y) for x, y in zip(boxes, central, strict=True)))
 
 
 def _positions(start: Tensor, extent: Tensor, size: int, flip: Tensor | None = None) -> Tensor:

@@ -5,7 +5,8 @@ Visual Representations", appendix A) without blur, as the paper uses them on CIF
 resized crop, horizontal flip, colour jitter and random grayscale. Drawing the random numbers
 (:meth:`SimCLRViews.sample`) and using them (:func:`apply_views`) are separate. Neither loops over
 images, reads a value back to the host or has a shape that depends on values, so that both can be
-captured in a CUDA graph and compiled without a break.
+captured in a CUDA graph and compiled without a break. On CUDA devices, where it would take longer
+to start a hundred small kernels than to run them, views are made by one.
 """
 
 from typing import NamedTuple
@@ -14,14 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.data import colour
-from fedaux_pl.data.crop import Boxes, resized_crop, sample_boxes
+from fedaux_pl.data.crop import NUMBERS, Boxes, boxes_from, resized_crop
+from fedaux_pl.models.batch_norm import on_device_of
+from fedaux_pl.models.fused import fusable
+
+MOST_PIXELS = 1024  # that a program has in hand at once
 
 
 class ViewParameters(NamedTuple):
-    """The random numbers of one view of N images; every tensor has shape (N,).
+    """The random numbers of N views; every tensor has shape (N,).
 
     Args:
-        boxes: The part of each image that the view shows.
+        boxes: The part of its image that each view shows.
         flip: Whether it is mirrored left to right, bool.
         brightness: Factor, float32; 1 changes nothing, also in the next two.
         contrast: Factor, float32.
@@ -38,9 +43,23 @@ class ViewParameters(NamedTuple):
     hue: Tensor
     grayscale: Tensor
 
+    def part(self, of_each: slice, views: int = 1) -> "ViewParameters":
+        """The parameters of some of the images, where these have several views each.
+
+        Args:
+            of_each: Which images.
+            views: Views of an image, in the order of :func:`apply_views`.
+        """
+
+        def some(field: Tensor) -> Tensor:
+            return field.view(views, len(field) // views)[:, of_each].flatten()
+
+        boxes, *others = self
+        return ViewParameters(Boxes(*map(some, boxes)), *map(some, others))
+
 
 def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """Makes the view of each image that the parameters describe.
+    """Makes the views of images that the parameters describe.
 
     Colour changes in the order of the paper's pseudo-code: brightness, contrast, saturation, hue.
     (torchvision's ColorJitter shuffles these four each time.) Everything is computed in float32,
@@ -48,14 +67,17 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
     Args:
         images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in [0, 1].
-        parameters: One entry for each image, on the images' device. Saturation, hue and grayscale
-            have no effect on one channel.
+        parameters: One entry for each image or several, the first of all images before the second
+            of any, on the images' device. Saturation, hue and grayscale have no effect on one
+            channel.
 
     Returns:
-        The views, float32 in [0, 1], of the same shape as the images.
+        The views, float32 in [0, 1], of the images' shape but for their number, in the order of the
+        parameters.
 
     Raises:
-        ValueError: If the images have another shape or type, or another number than the parameters.
+        ValueError: If the images have another shape or type, or their number does not fit to the
+            parameters.
     """
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(
@@ -67,11 +89,17 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
             "images must be uint8, or floating point in [0, 1], but are "
             f"{images.dtype}: convert them first"
         )
-    if len(parameters.flip) != len(images):
+    count = len(parameters.flip)
+    of_each = max(1, count // max(1, len(images)))
+    if of_each * len(images) != count:
         raise ValueError(
-            f"parameters must be those of {len(images)} images, one entry for each, but are those "
-            f"of {len(parameters.flip)}: sample them for this batch"
+            f"parameters must be those of {len(images)} images, as many entries for each, but are "
+            f"those of {count}: sample them for this batch"
         )
+    if fusable(images) and images.numel() > 0 and not images.requires_grad:
+        return _in_one_kernel(images, parameters)
+    if of_each > 1:
+        images = images.repeat(of_each, 1, 1, 1)
     with torch.autocast(images.device.type, enabled=False):
         views = images.float()
         if images.dtype == torch.uint8:
@@ -84,8 +112,33 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
         return colour.to_grayscale(views, parameters.grayscale)
 
 
+def _in_one_kernel(images: Tensor, parameters: ViewParameters) -> Tensor:
+    """The same with all of it in one kernel, but for rounding."""
+    from fedaux_pl.data import kernels
+
+    count, channels, height, width = images.shape
+    boxes, *others = parameters
+    views = len(parameters.flip)
+    out = images.new_empty(views, channels, height, width, dtype=torch.float32)
+    with on_device_of(images):
+        kernels.views_kernel[(views,)](
+            images,
+            out,
+            *(field.contiguous() for field in (*boxes, *others)),
+            count,
+            height,
+            width,
+            *images.stride(),
+            255.0 if images.dtype == torch.uint8 else 1.0,
+            CHANNELS=channels,
+            BLOCK=min(MOST_PIXELS, max(128, 1 << (height * width - 1).bit_length())),
+            num_warps=4,
+        )
+    return out
+
+
 class SimCLRViews(nn.Module):
-    """One random view of each image of a batch, after SimCLR; call it twice for a pair of views.
+    """Random views of each image of a batch, after SimCLR.
 
     Args:
         min_scale: Smallest area of the random crop, as a fraction of the image, in (0, 1].
@@ -145,13 +198,13 @@ class SimCLRViews(nn.Module):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> ViewParameters:
-        """Draws the parameters of one view of each image, independently.
+        """Draws the parameters of views, each independently of the others.
 
         Factors are drawn like those of torchvision's ColorJitter. Where the jitter spares an image,
         they are those that change nothing.
 
         Args:
-            count: Number of images N.
+            count: Number of views N.
             height: Rows of an image.
             width: Columns of an image.
             device: Where to draw (default: torch's default device).
@@ -161,33 +214,38 @@ class SimCLRViews(nn.Module):
         Returns:
             The parameters, on the device.
         """
-        boxes = sample_boxes(count, height, width, self.min_scale, device, generator)
-        uniform = torch.rand((7, count), dtype=torch.float32, device=device, generator=generator)
-        jittered = uniform[1] < self.jitter
+        uniform = torch.rand(
+            (7 + NUMBERS, count), dtype=torch.float32, device=device, generator=generator
+        )
+        spared = uniform[1] >= self.jitter
         spread = 0.8 * self.strength
         lowest = max(0.0, 1 - spread)
-        factors = torch.where(jittered, lowest + (1 + spread - lowest) * uniform[2:5], 1)
+        factors = uniform[2:5].mul(1 + spread - lowest).add_(lowest).masked_fill_(spared, 1)
         return ViewParameters(
-            boxes=boxes,
+            boxes=boxes_from(uniform[7:], height, width, self.min_scale),
             flip=uniform[0] < self.flip,
             brightness=factors[0],
             contrast=factors[1],
             saturation=factors[2],
-            hue=torch.where(jittered, 0.2 * self.strength * (2 * uniform[5] - 1), 0),
+            hue=uniform[5].sub(0.5).mul_(0.4 * self.strength).masked_fill_(spared, 0),
             grayscale=uniform[6] < self.grayscale,
         )
 
-    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Makes one random view of each image.
+    def forward(
+        self, images: Tensor, generator: torch.Generator | None = None, of_each: int = 1
+    ) -> Tensor:
+        """Makes random views of each image.
 
         Args:
             images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in
                 [0, 1].
             generator: Source of randomness on the images' device (default: the device's own).
+            of_each: How many views of each image.
 
         Returns:
-            The views, float32 in [0, 1], of the same shape as the images.
+            The views, float32 in [0, 1] of shape (N * of_each, C, H, W): one of each image, then a
+            second one of each, and so on.
         """
         height, width = images.shape[-2:]
-        parameters = self.sample(len(images), height, width, images.device, generator)
-        return apply_views(images, parameters)
+        count = of_each * len(images)
+        return apply_views(images, self.sample(count, height, width, images.device, generator))

@@ -41,18 +41,13 @@ class SharedSimCLR(SimCLR):
         with synchronised(self, self.processes):
             return super().training_step(batch, batch_idx)
 
-    def _two_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _two_views(self, batch: Batch) -> Tensor:
         images = batch if isinstance(batch, Tensor) else batch[0]
         self._images = len(images)
         own = self.processes.part(self._images)
-        first, second = (self._view(images, own) for _ in range(2))
-        return first, second
-
-    def _view(self, images: Tensor, own: slice) -> Tensor:
         height, width = images.shape[-2:]
-        drawn = self.views.sample(len(images), height, width, images.device)
-        boxes = type(drawn.boxes)(*(field[own] for field in drawn.boxes))
-        return apply_views(images[own], type(drawn)(boxes, *(field[own] for field in drawn[1:])))
+        drawn = self.views.sample(2 * self._images, height, width, images.device)
+        return apply_views(images[own], drawn.part(own, views=2))
 
     def _contrast(self, first: Tensor, second: Tensor) -> Tensor:
         own = self.processes.part(self._images)

@@ -76,13 +76,13 @@ class SimCLR(SelfSupervised):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The NT-Xent loss between the two views of every image."""
-        first, second = self._two_views(batch)
+        views = self._two_views(batch)
         # One pass for both views: BatchNorm sees them together, as in the original.
-        projections = self.projection_head(self(torch.cat([first, second])))
+        projections = self.projection_head(self(views))
         # bfloat16 keeps three digits of a similarity: too few for the logarithm over all pairs.
         with torch.autocast(self.device.type, enabled=False):
             loss = self._contrast(*projections.float().chunk(2))
-        self.log_training(loss, len(first))
+        self.log_training(loss, len(views) // 2)
         return loss
 
     def _contrast(self, first: Tensor, second: Tensor) -> Tensor:
@@ -95,12 +95,14 @@ class SimCLR(SelfSupervised):
         offset = dist.rank() * len(first)
         return nt_xent_loss(first, second, self.temperature, everyone, offset)
 
-    def _two_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _two_views(self, batch: Batch) -> Tensor:
+        """One view of every image, then the second of every image."""
         images = batch if isinstance(batch, Tensor) else batch[0]
         if isinstance(images, Tensor):
-            return self.views(images), self.views(images)
+            views: Tensor = self.views(images, of_each=2)
+            return views
         if len(images) != 2:
             raise ValueError(
                 f"a batch must hold images or a pair of their views, but holds {len(images)} views"
             )
-        return images[0], images[1]
+        return torch.cat(images)

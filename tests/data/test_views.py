@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torchvision.transforms.v2 import functional as tv
 from fedaux_pl.data import colour
 from fedaux_pl.data.crop import Boxes, resized_crop, sample_boxes
 from fedaux_pl.data.views import SimCLRViews, ViewParameters, apply_views
+from fedaux_pl.models.fused import plain_layers
 
 SHAPES = [(3, 8, 8), (3, 32, 32), (1, 28, 28), (3, 64, 64), (3, 24, 40), (1, 64, 9), (3, 9, 64)]
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -137,6 +139,21 @@ def test_neutral_parameters_change_nothing(shape):
     assert_close(apply_views(images, neutral(24, *shape[1:])), images, tolerance=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_several_views_of_each_image(dtype):
+    """The first of all images, then the second of all; a part of the images has a part of both."""
+    images = (random_images((3, 9, 12)) * (255 if dtype == torch.uint8 else 1)).to(dtype)
+    drawn = SimCLRViews().sample(72, 9, 12, generator=generator(9))
+    found = apply_views(images, drawn)
+    assert found.shape == (72, 3, 9, 12)
+    assert_close(found, apply_views(torch.cat([images, images, images]), drawn), tolerance=1e-6)
+    assert torch.equal(SimCLRViews()(images, generator(9), of_each=3), found)
+    some = apply_views(images[5:11], drawn.part(slice(5, 11), views=3))
+    assert_close(some, found.view(3, 24, 3, 9, 12)[:, 5:11].flatten(0, 1), tolerance=1e-6)
+    assert apply_views(images[7:7], drawn.part(slice(7, 7), views=3)).shape == (0, 3, 9, 12)
+    assert len(SimCLRViews().sample(0, 9, 12).part(slice(0, 0), views=2).flip) == 0
+
+
 def test_settings_that_switch_everything_off():
     views = SimCLRViews(min_scale=1.0, flip=0, jitter=0, grayscale=0)
     parameters = views.sample(200, 16, 16, generator=generator())
@@ -218,29 +235,39 @@ def test_compiles_without_a_break():
 
 
 @cuda
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gpu_gives_the_views_of_the_cpu(shape):
-    images = random_images(shape)
-    parameters = SimCLRViews(strength=1.0).sample(24, *shape[1:], generator=generator())
+def test_gpu_gives_the_views_of_the_cpu(shape, dtype):
+    images = (random_images(shape) * (255 if dtype == torch.uint8 else 1)).to(dtype)
+    parameters = SimCLRViews(strength=1.0).sample(48, *shape[1:], generator=generator())
     boxes, *rest = parameters
     on_gpu = ViewParameters(Boxes(*(x.cuda() for x in boxes)), *(x.cuda() for x in rest))
     expected = apply_views(images, parameters)
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        assert_close(apply_views(images.cuda(), on_gpu).cpu(), expected, tolerance=5e-5)
+    for surroundings in (nullcontext(), plain_layers()):  # by the kernel, and by tensor code
+        with torch.autocast("cuda", dtype=torch.bfloat16), surroundings:
+            assert_close(apply_views(images.cuda(), on_gpu).cpu(), expected, tolerance=5e-5)
+
+
+@cuda
+def test_gpu_makes_views_without_the_tensor_code(monkeypatch):
+    images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    monkeypatch.setattr("fedaux_pl.data.views.resized_crop", lambda *args: pytest.fail("taken"))
+    SimCLRViews()(images, of_each=2)
 
 
 @cuda
 def test_cuda_graph_draws_new_views_at_each_replay():
     views = SimCLRViews()
     images = torch.rand(64, 3, 32, 32, device="cuda")
-    views(images)
+    views(images, of_each=2)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):  # capture fails at any synchronisation
-        static = views(images)
+        static = views(images, of_each=2)
     graph.replay()
     first = static.clone()
     graph.replay()
     assert not torch.equal(static, first)
+    assert not torch.equal(static[:64], static[64:])
     assert static.isfinite().all()
 
 
@@ -415,8 +442,9 @@ def test_wrong_shapes_are_refused(shape):
 def test_wrong_types_and_numbers_are_refused():
     with pytest.raises(ValueError, match=r"must be uint8.*int64"):
         SimCLRViews()(torch.zeros(2, 3, 8, 8, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"those of 2 images.*those of 3"):
-        apply_views(torch.zeros(2, 3, 8, 8), neutral(3, 8, 8))
+    for images, entries in ((2, 3), (2, 1), (2, 0), (0, 1)):
+        with pytest.raises(ValueError, match=rf"those of {images} images.*those of {entries}:"):
+            apply_views(torch.zeros(images, 3, 8, 8), neutral(entries, 8, 8))
 
 
 # --- speed ----------------------------------------------------------------------------------------

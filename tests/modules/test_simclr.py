@@ -71,11 +71,20 @@ def test_the_two_views_are_different_and_random(digits):
     model = small()
     x = digits.auxiliary()[:8]
     torch.manual_seed(0)
-    first, second = model._two_views(x)
-    assert not torch.equal(first, second)
+    views = model._two_views(x)
+    assert views.shape == (16, *x.shape[1:])
+    assert not torch.equal(views[:8], views[8:])
     torch.manual_seed(0)
-    again, _ = model._two_views(x)
-    assert torch.equal(first, again)
+    assert torch.equal(model._two_views(x), views)
+
+
+def test_views_are_of_the_images_in_their_order(digits):
+    model = small(min_scale=1.0, jitter=0.0, grayscale=0.0)
+    x = digits.auxiliary()[:8].float() / 255
+    views = model._two_views([x])
+    distances = torch.cdist(views.flatten(1), x.flatten(1))
+    assert distances.argmin(1).tolist() == [*range(8), *range(8)]
+    assert torch.equal(model._two_views([[x, x + 1]]), torch.cat([x, x + 1]))
 
 
 def test_bf16_does_not_round_the_similarities(digits):

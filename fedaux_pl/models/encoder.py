@@ -5,11 +5,13 @@ Inputs are token ids (N, L), padded at the end; which positions are padding is s
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -282,7 +284,7 @@ def _attention(device: torch.device) -> AbstractContextManager[None]:
     return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()
 
 
-def _parts(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+def _parts(lengths: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Cuts texts that are sorted by length into parts, each padded to the longest of it.
 
     Args:

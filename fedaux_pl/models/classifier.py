@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int
@@ -40,6 +41,10 @@ class Classifier(nn.Module, ABC):
         """Map inputs to outputs before the softmax, of shape (N, num_classes)."""
         outputs: Tensor = self.head(self.features(x))
         return outputs
+
+    def lengths(self, x: Tensor) -> Tensor:
+        """How long each input is, where some take less than others: of images all are alike."""
+        return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
         """Refuse inputs that this model cannot read, once and before any training.

@@ -200,7 +200,7 @@ class Encoder(Classifier):
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return self._pooled(x)
         self.check_inputs(x)
-        lengths, order = self._lengths(x).clamp(min=1).sort(stable=True)
+        lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
         known = lengths.cpu().numpy()  # the only wait: passes then follow each other without one
         most = _TOKENS.get(x.device.type, _TOKENS["cpu"])
         pooled = [
@@ -217,10 +217,10 @@ class Encoder(Classifier):
         return self._without_padding(ids)
 
     def _without_padding(self, ids: Tensor) -> Tensor:
-        return ids[:, : max(1, int(self._lengths(ids).max()))]
+        return ids[:, : max(1, int(self.lengths(ids).max()))]
 
-    def _lengths(self, x: Tensor) -> Tensor:
-        """Where the last token of each text is, counted from 1."""
+    def lengths(self, x: Tensor) -> Tensor:
+        """Where the last token of each text is, counted from 1; 0 without any."""
         positions = torch.arange(1, x.shape[1] + 1, device=x.device)
         return ((x != self.pad_id) * positions).amax(dim=1)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedaux_pl.models.casting import call_cast
 from fedaux_pl.models.checks import check_positive_int
 from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.pretrained import (
@@ -178,13 +179,13 @@ class Encoder(Classifier):
                 mask = mask & before
         elif causal:
             raise ValueError(f"next-token prediction needs one of {', '.join(OWN_MASK)}.")
-        options = {}
+        inputs = {"input_ids": ids, "attention_mask": mask}
         if self._token_types:
             # All texts are of the one type. Said once for all of them its gradient is a sum over
             # texts, not one vector to which every token of a batch adds.
-            options["token_type_ids"] = ids.new_zeros((1, ids.shape[1]))
+            inputs["token_type_ids"] = ids.new_zeros((1, ids.shape[1]))
         with _attention(ids.device):
-            said = self.encoder(input_ids=ids, attention_mask=mask, **options)
+            said = call_cast(self.encoder, ids.device, inputs)
         last: Tensor = said.last_hidden_state
         return last
 

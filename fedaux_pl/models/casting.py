@@ -21,10 +21,12 @@ def call_cast(module: nn.Module, device: torch.device, inputs: Mapping[str, Any]
         device: Whose autocast decides on the precision; without one this is a plain call.
         inputs: The named arguments.
     """
-    weights = _linear_weights(module) if torch.is_autocast_enabled(device.type) else {}
+    kind = device.type
+    casting = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    weights = _linear_weights(module) if casting else {}
     if not weights:
         return module(**inputs)
-    dtype = torch.get_autocast_dtype(device.type)
+    dtype = torch.get_autocast_dtype(kind)
     low: tuple[Tensor, ...] = _Cast.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
     return functional_call(module, dict(zip(weights, low, strict=True)), (), dict(inputs))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
@@ -22,7 +23,7 @@ def call_cast(module: nn.Module, device: torch.device, inputs: Mapping[str, Any]
         inputs: The named arguments.
     """
     kind = device.type
-    casting = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    casting = is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     weights = _linear_weights(module) if casting else {}
     if not weights:
         return module(**inputs)

@@ -9,7 +9,7 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.benchmark import MeasuredFederation, RoundClock, clock, summarize, table
 from fedaux_pl.benchmark.arithmetic import forward_flops, matmul_peak, training_flops
 from fedaux_pl.benchmark.plain import PlainRounds
-from fedaux_pl.benchmark.work import Work
+from fedaux_pl.benchmark.work import Work, _typical
 from fedaux_pl.cli import main
 from fedaux_pl.engine import Distillation, LocalTraining, Pretraining
 from fedaux_pl.errors import ConfigurationError
@@ -17,6 +17,7 @@ from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
 from tests import federations
 from tests.test_cli import status, tiny
+from tests.texts import encoder, ids
 
 
 def measured(root, algorithm, clients=None, rounds=2, compare_plain=False, **options):
@@ -172,6 +173,33 @@ def test_training_takes_twice_the_operations_more_but_for_the_first_layer():
     head = training_flops(ClientModule(model, train="head"), (x, torch.zeros(4, dtype=torch.long)))
     assert 2.8 * forward < whole < 3 * forward
     assert forward < head < 1.1 * forward
+
+
+def test_no_text_counts_the_padding_of_another():
+    model = encoder()
+    x = ids(3, 20)
+
+    def alone(count):
+        return [count(row[None]) for row in x]
+
+    forward = alone(lambda row: forward_flops(model, row))
+    assert forward[0] < 0.2 * forward[1]
+    assert forward_flops(model, x) == sum(forward) / 2
+    client, y = ClientModule(model, 3), torch.zeros(2, dtype=torch.long)
+    training = alone(lambda row: training_flops(client, (row, y[:1])))
+    assert training_flops(client, (x, y)) == sum(training) / 2
+
+
+def test_a_few_texts_stand_for_all():
+    lengths = torch.randint(2, 20, (500,), generator=torch.Generator().manual_seed(0))
+    model, x = encoder(), ids(*lengths.tolist())
+    assert torch.equal(model.lengths(x), lengths)
+    chosen = model.lengths(_typical(model, x)).double()
+    assert len(chosen) == 8
+    assert chosen.mean() == pytest.approx(float(lengths.double().mean()), rel=0.05)
+    assert len(_typical(model, x[:3])) == 3
+    images = torch.arange(40).view(40, 1, 1, 1)
+    assert len(_typical(create_model("resnet8", 2, width=0.125), images).unique()) == 8
 
 
 def test_samples_of_each_stage(tmp_path):

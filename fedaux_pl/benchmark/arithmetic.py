@@ -13,30 +13,35 @@ from fedaux_pl.engine import isolated_rng
 
 # Large enough to keep the device busy, small enough to be over in a moment.
 _SIZES = {"cuda": 8192, "cpu": 1024}
+_ALIKE = 2  # BatchNorm cannot normalise a single sample
 
 
 def training_flops(module: pl.LightningModule, batch: Sequence[Tensor]) -> float:
     """Floating-point operations of a step, forward and backward, for each sample of the batch.
 
-    Counted are matrix products and convolutions, a multiplication and an addition as two; on the
-    CPU, where all of them are PyTorch's own and none is hidden in a kernel of ours or cuDNN's.
+    Each sample is counted in a batch of its own kind, so that no text counts the padding that a
+    longer one beside it asks for. Counted are matrix products and convolutions, a multiplication
+    and an addition as two; on the CPU, where all of them are PyTorch's own and none is hidden in a
+    kernel of ours or cuDNN's.
     """
     trial = copy.deepcopy(module).cpu().train()
     batch = [tensor.cpu() for tensor in batch]
 
     def step() -> None:
-        loss = trial.training_step(batch, 0)
-        assert isinstance(loss, Tensor)  # noqa: S101 - all modules of a stage return it
-        loss.backward()  # type: ignore[no-untyped-call]
+        for sample in zip(*batch, strict=True):
+            alike = [tensor.expand(_ALIKE, *tensor.shape) for tensor in sample]
+            loss = trial.training_step(alike, 0)
+            assert isinstance(loss, Tensor)  # noqa: S101 - all modules of a stage return it
+            loss.backward()  # type: ignore[no-untyped-call]
 
-    return _count(step) / len(batch[0])
+    return _count(step) / (_ALIKE * len(batch[0]))
 
 
 def forward_flops(model: nn.Module, inputs: Tensor) -> float:
-    """Floating-point operations of a prediction, for each sample."""
+    """Floating-point operations of a prediction, for each sample, none of them for padding."""
     trial, inputs = copy.deepcopy(model).cpu().eval(), inputs.cpu()
     with torch.no_grad():
-        return _count(lambda: trial(inputs)) / len(inputs)
+        return _count(lambda: [trial(row[None]) for row in inputs]) / len(inputs)
 
 
 def _count(function: Callable[[], object]) -> int:

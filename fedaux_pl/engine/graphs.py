@@ -2,8 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -20,6 +20,36 @@ from fedaux_pl.models.overlap import overlapping
 MOST_REPLICAS = 8
 # The share of the free memory that replicas may take.
 MEMORY_SHARE = 0.5
+
+
+class DeviceNumbers:
+    """Random numbers of the device that go on from where they were left, recorded or not.
+
+    The device's default generator, which dropout and attention draw from, takes over the state of
+    another one. Recordings refer to that state, so that each replay draws new numbers.
+
+    Args:
+        device: Where they are drawn.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._default = torch.cuda.default_generators[index]
+        self.generator = torch.Generator(device)
+
+    def seed(self, seed: int) -> None:
+        """Begins anew, as the default generator would with that seed."""
+        self.generator.manual_seed(seed)
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Within it these are the random numbers of the device."""
+        before = self._default.graphsafe_get_state()
+        self._default.graphsafe_set_state(self.generator)
+        try:
+            yield
+        finally:
+            self._default.graphsafe_set_state(before)
 
 
 class CudaGraphs:
@@ -56,9 +86,20 @@ class CudaGraphs:
         # a fused step looks at infinite gradients itself, without asking the host
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
-    def record(self, steps: Sequence[Callable[[], None]], pool: Any) -> Callable[[], None]:
+    def numbers(self) -> DeviceNumbers:
+        """Random numbers for one replica."""
+        return DeviceNumbers(self.device)
+
+    def record(
+        self,
+        steps: Sequence[Callable[[], None]],
+        pool: Any,
+        numbers: Sequence[DeviceNumbers] = (),
+    ) -> Callable[[], None]:
         """Records steps that do not touch each other's tensors; they may run at the same time."""
         graph = torch.cuda.CUDAGraph()
+        for one in numbers:
+            graph.register_generator_state(one.generator)
         # thread_local: what other threads, such as those of NCCL, do meanwhile is no business of it
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             first = torch.cuda.current_stream(self.device)
@@ -105,9 +146,9 @@ class CudaGraphs:
                 torch.cuda.set_sync_debug_mode("default")
             if not torch.equal(states[0], torch.get_rng_state()):
                 return Trial("it draws random numbers on the CPU", 1)
-            if not torch.equal(states[1], torch.cuda.get_rng_state(self.device)):
-                return Trial("", 1)  # replicas would share one stream of random numbers
+            draws = not torch.equal(states[1], torch.cuda.get_rng_state(self.device))
         taken = torch.cuda.max_memory_allocated(self.device) - before
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return Trial("", max(1, min(MOST_REPLICAS, int(MEMORY_SHARE * free / max(taken, 1)))))
+        limit = max(1, min(MOST_REPLICAS, int(MEMORY_SHARE * free / max(taken, 1))))
+        return Trial("", limit, draws)

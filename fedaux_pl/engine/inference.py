@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaux_pl.models.classifier import Classifier
+
 BatchNormStatistics = Literal["running", "batch"]
 
 
@@ -52,9 +54,16 @@ def predict_logits(
     model: nn.Module,
     inputs: Tensor,
     statistics: BatchNormStatistics = "running",
-    batch_size: int = 2048,
+    batch_size: int | None = None,
 ) -> Tensor:
-    """f(x) of all inputs, shape (N, C), float32."""
+    """f(x) of all inputs, shape (N, C), float32.
+
+    Args:
+        model: The model, whose modes are afterwards what they were.
+        inputs: All inputs.
+        statistics: Those of BatchNorm.
+        batch_size: Inputs at a time; by default as many as the model asks for.
+    """
     return _predict(model, model, inputs, statistics, batch_size)
 
 
@@ -62,9 +71,9 @@ def predict_features(
     model: nn.Module,
     inputs: Tensor,
     statistics: BatchNormStatistics = "running",
-    batch_size: int = 2048,
+    batch_size: int | None = None,
 ) -> Tensor:
-    """h(x) of all inputs, shape (N, d), float32."""
+    """h(x) of all inputs, shape (N, d), float32; for the arguments see ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
     return _predict(model, features, inputs, statistics, batch_size)
 
@@ -75,10 +84,11 @@ def _predict(
     function: Callable[[Tensor], Tensor],
     inputs: Tensor,
     statistics: BatchNormStatistics,
-    batch_size: int,
+    batch_size: int | None,
 ) -> Tensor:
     """A function of the model on all inputs, part by part."""
-    starts = range(0, len(inputs), batch_size)
+    size = batch_size or int(getattr(model, "rows_at_once", Classifier.rows_at_once))
+    starts = range(0, len(inputs), size)
     with evaluating(model, statistics):
-        parts = [function(inputs[start : start + batch_size]).float() for start in starts]
+        parts = [function(inputs[start : start + size]).float() for start in starts]
     return torch.cat(parts)

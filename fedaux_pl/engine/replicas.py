@@ -7,6 +7,7 @@ is a kind of its own, so every step uses exactly the samples that plain training
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -29,10 +30,22 @@ class Trial:
     Attributes:
         obstacle: Why they cannot; empty if they can.
         limit: How many replicas may train side by side.
+        draws: Whether they draw random numbers on the device.
     """
 
     obstacle: str
     limit: int
+    draws: bool = False
+
+
+class Numbers(Protocol):
+    """Random numbers of a replica's own: what others draw beside it changes none of them."""
+
+    def seed(self, seed: int) -> None:
+        """Begins anew."""
+
+    def drawn(self) -> AbstractContextManager[None]:
+        """Within it these are the random numbers of the device."""
 
 
 class Recorder(Protocol):
@@ -53,16 +66,30 @@ class Recorder(Protocol):
     def pool(self) -> object:
         """What the recordings of one module share."""
 
-    def record(self, steps: Sequence[Callable[[], None]], pool: Any) -> Callable[[], None]:
-        """Records steps without taking them; what it returns takes them."""
+    def numbers(self) -> Numbers:
+        """Random numbers for one replica."""
+
+    def record(
+        self, steps: Sequence[Callable[[], None]], pool: Any, numbers: Sequence[Any]
+    ) -> Callable[[], None]:
+        """Records steps without taking them; what it returns takes them.
+
+        Args:
+            steps: What is recorded.
+            pool: What ``pool`` gave.
+            numbers: What ``numbers`` gave for those that the steps draw.
+        """
 
 
 class _Replica:
     """One copy, with its optimizer and the tensors that its steps read and write."""
 
-    def __init__(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
+    def __init__(
+        self, module: pl.LightningModule, optimizer: Optimizer, numbers: Numbers | None
+    ) -> None:
         self.module = module
         self.optimizer = optimizer
+        self.numbers = numbers
         self.loss = torch.zeros((), device=next(module.parameters()).device)
         self.inputs: dict[int, tuple[Tensor, ...]] = {}
 
@@ -76,7 +103,8 @@ class _Replica:
 
     def advance(self, step: Step, size: int) -> None:
         """Takes a step with the samples that are there."""
-        self.loss += step(self.module, self.optimizer, self.inputs[size], 0)
+        with nullcontext() if self.numbers is None else self.numbers.drawn():
+            self.loss += step(self.module, self.optimizer, self.inputs[size], 0)
 
 
 class Replicas:
@@ -88,6 +116,7 @@ class Replicas:
         step: Takes an optimization step and returns its loss.
         recorder: Records steps.
         limit: How many replicas there may be.
+        draws: Whether steps draw random numbers, of which each replica then has its own.
     """
 
     def __init__(
@@ -97,11 +126,13 @@ class Replicas:
         step: Step,
         recorder: Recorder,
         limit: int,
+        draws: bool = False,
     ) -> None:
         self._optimizer_of = optimizer_of
         self._step = step
         self._recorder = recorder
         self._limit = limit
+        self._draws = draws
         self._pool = recorder.pool()
         self._replicas: list[_Replica] = []
         self._recorded: dict[tuple[tuple[int, ...], int], Callable[[], None]] = {}
@@ -111,7 +142,8 @@ class Replicas:
     def _add(self, module: pl.LightningModule) -> None:
         optimizer = self._optimizer_of(module)
         self._recorder.prepare(optimizer)
-        self._replicas.append(_Replica(module, optimizer))
+        numbers = self._recorder.numbers() if self._draws else None
+        self._replicas.append(_Replica(module, optimizer, numbers))
 
     def waves(self, jobs: Sequence[_Job]) -> Iterator[Sequence[_Job]]:
         """Jobs in as few groups as the limit allows, of sizes as equal as can be."""
@@ -124,6 +156,12 @@ class Replicas:
         while len(self._replicas) < count:
             self._add(copy.deepcopy(self._replicas[0].module))
         return [(replica.module, replica.optimizer) for replica in self._replicas[:count]]
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Begins the random numbers of that many replicas, where they draw any."""
+        for replica, seed in zip(self._replicas, seeds, strict=False):
+            if replica.numbers is not None:
+                replica.numbers.seed(seed)
 
     def epoch(self, batches: Sequence[TensorBatches], epoch: int) -> tuple[list[float], list[int]]:
         """Trains each replica on its batches of an epoch: mean losses and numbers of steps.
@@ -152,7 +190,8 @@ class Replicas:
         if kind in self._recorded:
             self._recorded[kind]()
         elif kind in self._seen:
-            self._recorded[kind] = self._recorder.record(steps, self._pool)
+            numbers = [self._replicas[n].numbers for n in which] if self._draws else []
+            self._recorded[kind] = self._recorder.record(steps, self._pool, numbers)
             for number in which:  # the gradients are in memory that belongs to the recording
                 self._replicas[number].optimizer.zero_grad(set_to_none=True)
             self._recorded[kind]()

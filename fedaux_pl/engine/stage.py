@@ -247,7 +247,7 @@ class StageRunner:
             else:
                 limit = 1 if self._scaler else trial.limit  # replicas would share the scaler
                 self._replicas[module] = Replicas(
-                    module, _optimizer_of, self._step, self.recorder, limit
+                    module, _optimizer_of, self._step, self.recorder, limit, trial.draws
                 )
         return self._replicas[module]
 
@@ -262,8 +262,8 @@ class StageRunner:
             module.train()
         self._fresh_scaler()
         losses, steps = [math.nan] * len(jobs), [0] * len(jobs)
-        # Where steps draw random numbers, jobs come here one by one.
-        with isolated_rng(jobs[0].seed):
+        replicas.seed([job.seed for job in jobs])
+        with isolated_rng(jobs[0].seed):  # what replicas draw is their own
             for epoch in range(jobs[0].epochs):
                 batches = [job.batches for job in jobs]
                 means, counts = replicas.epoch(batches, epoch)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int
@@ -17,11 +18,13 @@ class Classifier(nn.Module, ABC):
 
     Attributes:
         inputs: What the inputs are, which decides how h_0 is learned from unlabeled ones.
+        rows_at_once: How many inputs to give at a time where many are to be predicted.
         feature_dim: Length of the feature vector of a sample.
         head: The linear layer from the features to the outputs.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
+    rows_at_once: ClassVar[int] = 2048
     feature_dim: int
     head: nn.Linear
 
@@ -38,6 +41,10 @@ class Classifier(nn.Module, ABC):
         """Map inputs to outputs before the softmax, of shape (N, num_classes)."""
         outputs: Tensor = self.head(self.features(x))
         return outputs
+
+    def lengths(self, x: Tensor) -> Tensor:
+        """How long each input is, where some take less than others: of images all are alike."""
+        return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
         """Refuse inputs that this model cannot read, once and before any training.

@@ -4,13 +4,19 @@ TinyBERT is Jiao et al., "TinyBERT: Distilling BERT for Natural Language Underst
 Inputs are token ids (N, L), padded at the end; which positions are padding is seen from the ids.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedaux_pl.models.casting import call_cast
 from fedaux_pl.models.checks import check_positive_int
 from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.pretrained import (
@@ -25,7 +31,16 @@ from fedaux_pl.models.registry import register
 
 Pooling = Literal["mean", "cls"]
 
-_PART = 256  # texts of one pass where they may be sorted by length
+# Tokens of one pass where texts may be sorted by length. A GPU wants passes that take much longer
+# than it takes to launch their kernels, a CPU such as stay in its caches.
+_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 13}
+# All but cuDNN's, which makes a plan for every new shape: tens of milliseconds, for texts of every
+# length anew.
+_KERNELS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 @register("encoder")
@@ -54,6 +69,7 @@ class Encoder(Classifier):
     """
 
     inputs: ClassVar[Literal["images", "tokens"]] = "tokens"
+    rows_at_once: ClassVar[int] = 1 << 17  # the more are sorted, the less padding is computed
     _model_type: ClassVar[str | None] = None  # where the file of the configuration may not say it
 
     def __init__(
@@ -83,6 +99,8 @@ class Encoder(Classifier):
         self.vocabulary = int(settings.vocab_size)
         self.max_length = _positions(self.encoder, settings)
         self._own_mask = settings.model_type in OWN_MASK
+        embeddings = getattr(self.encoder, "embeddings", None)
+        self._token_types = self._own_mask and hasattr(embeddings, "token_type_embeddings")
         self._source, self._mask_id = source, mask_id
         if length is not None:
             self._check_length(length)
@@ -161,7 +179,14 @@ class Encoder(Classifier):
                 mask = mask & before
         elif causal:
             raise ValueError(f"next-token prediction needs one of {', '.join(OWN_MASK)}.")
-        last: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if self._token_types:
+            # All texts are of the one type. Said once for all of them its gradient is a sum over
+            # texts, not one vector to which every token of a batch adds.
+            inputs["token_type_ids"] = ids.new_zeros((1, ids.shape[1]))
+        with _attention(ids.device):
+            said = call_cast(self.encoder, ids.device, inputs)
+        last: Tensor = said.last_hidden_state
         return last
 
     def features(self, x: Tensor) -> Tensor:
@@ -176,9 +201,13 @@ class Encoder(Classifier):
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return self._pooled(x)
         self.check_inputs(x)
-        order = self._lengths(x).argsort(stable=True)
-        parts = [order[start : start + _PART] for start in range(0, len(order), _PART)]
-        pooled = [self._pooled(self._without_padding(x[part])) for part in parts]
+        lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
+        known = lengths.cpu().numpy()  # the only wait: passes then follow each other without one
+        most = _TOKENS.get(x.device.type, _TOKENS["cpu"])
+        pooled = [
+            self._pooled(x[order[start:stop], : int(known[stop - 1])])
+            for start, stop in _parts(known, most)
+        ]
         return torch.cat(pooled)[order.argsort()]
 
     def trimmed(self, ids: Tensor) -> Tensor:
@@ -189,10 +218,10 @@ class Encoder(Classifier):
         return self._without_padding(ids)
 
     def _without_padding(self, ids: Tensor) -> Tensor:
-        return ids[:, : max(1, int(self._lengths(ids).max()))]
+        return ids[:, : max(1, int(self.lengths(ids).max()))]
 
-    def _lengths(self, x: Tensor) -> Tensor:
-        """Where the last token of each text is, counted from 1."""
+    def lengths(self, x: Tensor) -> Tensor:
+        """Where the last token of each text is, counted from 1; 0 without any."""
         positions = torch.arange(1, x.shape[1] + 1, device=x.device)
         return ((x != self.pad_id) * positions).amax(dim=1)
 
@@ -249,6 +278,30 @@ class TinyBERT(Encoder):
     def check_options(cls, *, source: str | Path | None = "hub", **others: Any) -> None:
         """Refuse options that contradict each other, without loading anything."""
         super().check_options(source=source, **others)
+
+
+def _attention(device: torch.device) -> AbstractContextManager[None]:
+    """Within it attention is computed by kernels that are at once ready for every shape."""
+    return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()
+
+
+def _parts(lengths: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Cuts texts that are sorted by length into parts, each padded to the longest of it.
+
+    Args:
+        lengths: Of all texts, in ascending order.
+        most: The tokens of a part, with the padding; a text that is longer is a part of its own.
+
+    Yields:
+        The first text of a part and the one after its last.
+    """
+    start = 0
+    while start < len(lengths):
+        stops = range(start + 1, len(lengths) + 1)
+        first = start
+        fitting = bisect_right(stops, most, key=lambda stop: (stop - first) * lengths[stop - 1])
+        start += max(1, fitting)
+        yield first, start
 
 
 def _positions(encoder: nn.Module, config: Any) -> int:

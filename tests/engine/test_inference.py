@@ -66,6 +66,20 @@ def test_parts(model):
     assert predict_features(model, x, batch_size=7).shape == (20, model.feature_dim)
 
 
+def test_a_model_says_how_many_inputs_it_takes_at_a_time(model, monkeypatch):
+    x, seen = images(20), []
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
+    expected = predict_features(model, x)
+    assert seen == [20]
+    monkeypatch.setattr(type(model), "rows_at_once", 8)
+    torch.testing.assert_close(predict_features(model, x), expected)
+    predict_logits(model, x, batch_size=16)
+    assert seen == [20, 8, 8, 4, 16, 4]
+    # of texts many, since they are sorted by length
+    assert create_model("tinybert", 2, pretrained=False).rows_at_once > 10_000
+
+
 def test_modes_are_restored_after_an_error(model):
     model.train()
     momentum = model.bn1.momentum

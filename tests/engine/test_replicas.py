@@ -6,6 +6,8 @@ optimizers that are reset in place), and CUDA graphs themselves where there is a
 """
 
 import copy
+import dataclasses
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,11 +22,27 @@ from tests.engine.test_stage import within
 SIZES = (50, 37, 64, 16, 33)
 
 
+class Own:
+    """Random numbers of the CPU that one replica alone draws."""
+
+    def seed(self, seed):
+        self.state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def drawn(self):
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        yield
+        self.state = torch.get_rng_state()
+        torch.set_rng_state(before)
+
+
 class Again:
     """Takes steps again, and counts what it was asked for."""
 
-    def __init__(self, limit=3, obstacle=""):
-        self.trial = Trial(obstacle, limit)
+    def __init__(self, limit=3, obstacle="", draws=False):
+        self.trial = Trial(obstacle, limit, draws)
+        self.numbered = []
         self.recorded = []
         self.replayed = 0
 
@@ -37,8 +55,12 @@ class Again:
     def pool(self):
         return None
 
-    def record(self, steps, pool):
+    def numbers(self):
+        return Own()
+
+    def record(self, steps, pool, numbers):
         self.recorded.append(len(steps))
+        self.numbered.append(len(numbers))
 
         def replay():
             self.replayed += 1
@@ -122,6 +144,39 @@ def test_clients_of_unequal_sizes(options, limit):
     assert_same_results(*results)
     assert recorder.replayed > 0
     assert max(recorder.recorded) == min(limit, len(SIZES)) or limit == 8
+
+
+class Dropping(Net):
+    def features(self, x):
+        return nn.functional.dropout(super().features(x), 0.3, self.training)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+def test_replicas_draw_random_numbers_of_their_own(limit):
+    """Beside others a client drops what it drops alone, in every epoch and in the next round."""
+    recorder = Again(limit, draws=True)
+
+    def rounds(runner):
+        torch.manual_seed(0)
+        module, results = ClientModule(Dropping(), 3), []
+        for round_ in range(2):
+            seeds = [10 * round_ + number for number in range(len(SIZES))]
+            drawn = [
+                dataclasses.replace(job, seed=seed)
+                for job, seed in zip(jobs(seed=round_), seeds, strict=True)
+            ]
+            results += runner.run_all(module, drawn)
+        return results
+
+    assert_same_results(*both(rounds, recorder))
+    assert recorder.numbered == recorder.recorded
+    assert max(recorder.recorded) == min(limit, len(SIZES))
+
+
+def test_steps_that_draw_nothing_need_no_numbers():
+    recorder = Again()
+    within(lambda runner: StageRunner(runner.trainer, recorder).run_all(client(), jobs()))
+    assert set(recorder.numbered) == {0}
 
 
 def test_later_rounds_reuse_what_was_recorded():

@@ -1,5 +1,6 @@
 """Encoders of text: their features are those of the transformers library, whatever the padding."""
 
+import itertools
 import subprocess
 import sys
 
@@ -9,9 +10,11 @@ from transformers import AutoModel
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.models import check_model, create_for, create_model, load_backbone, options_of
+from fedaux_pl.models import encoder as encoders
 from tests.texts import CONFIG, encoder, ids, save
 
 TYPES = ("bert", "roberta", "albert", "electra", "xlm-roberta", "deberta-v2", "mpnet")
+NOT_OF = {"distilbert": ("intermediate_size", "attention_probs_dropout_prob")}
 
 
 @pytest.fixture
@@ -53,6 +56,46 @@ def test_sorting_by_length_keeps_the_order():
     x = ids(*lengths)
     with torch.no_grad():
         torch.testing.assert_close(model.features(x), model._pooled(x))
+
+
+@pytest.mark.parametrize("most", [1, 60, 200, 10_000])
+def test_passes_are_as_large_as_they_may_be(monkeypatch, most):
+    monkeypatch.setitem(encoders._TOKENS, "cpu", most)
+    model = encoder().eval()
+    lengths = torch.randint(2, 20, (100,), generator=torch.Generator().manual_seed(0)).tolist()
+    x, shapes, states = ids(*lengths), [], model.states
+    monkeypatch.setattr(model, "states", lambda part: shapes.append(part.shape) or states(part))
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(x), encoder().eval()._pooled(x))
+    assert sum(rows for rows, _ in shapes) == len(x)
+    assert all(rows * width <= most or rows == 1 for rows, width in shapes)
+    for (rows, width), (_, following) in itertools.pairwise(shapes):
+        assert width <= following
+        assert (rows + 1) * following > most  # one text more would not have fitted
+    if most == 10_000:
+        assert shapes == [(100, max(lengths))]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "electra", "distilbert"])
+def test_the_type_of_the_tokens_is_said_once_for_all_texts(kind):
+    config = {key: value for key, value in CONFIG.items() if key not in NOT_OF.get(kind, ())}
+    model = encoder(config=config | {"model_type": kind}).eval()  # without dropout
+    x = ids(4, 20, 9, pad=model.pad_id)
+    weight = torch.randn(3, 20, 16, generator=torch.Generator().manual_seed(3))
+    weight = weight * (x != model.pad_id)[:, :, None]  # what padding becomes is nobody's business
+
+    def gradients(states):
+        model.zero_grad()
+        (states * weight).sum().backward()
+        return {name: p.grad.clone() for name, p in model.encoder.named_parameters()}
+
+    expected = gradients(
+        model.encoder(input_ids=x, attention_mask=(x != model.pad_id).long()).last_hidden_state
+    )
+    assert any(gradient.abs().sum() > 0 for gradient in expected.values())
+    for name, gradient in gradients(model.states(x)).items():
+        size = float(expected[name].abs().max())
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5 * size, msg=name)
 
 
 def test_attention_that_is_causal_sees_nothing_later():

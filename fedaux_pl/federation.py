@@ -39,6 +39,7 @@ from fedaux_pl.engine.preparation import Preparation, extractor
 from fedaux_pl.engine.released import describe_privacy, pack, unpack
 from fedaux_pl.engine.resuming import check_same_settings
 from fedaux_pl.engine.server import Server, Teaching
+from fedaux_pl.engine.undo import all_or_nothing
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
@@ -253,7 +254,8 @@ class Federation(pl.LightningModule):
         """
         round_ = self.current_epoch + 1
         self._entry = {"round": round_}
-        with self._all_or_nothing():
+        kept = {} if self.memory is None else self.memory.kept
+        with all_or_nothing(self.students, self._client_optimizers, self._server_optimizers, kept):
             with self._timed("clients"):
                 selected = self.selected(round_)
                 updates = self.pool.train(round_, selected, self._states())  # the share of one
@@ -266,19 +268,17 @@ class Federation(pl.LightningModule):
                     self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
             states = averages
             if self.algorithm.distills:
-                with self._timed("teachers"):
+                with self._timed("distillation"):  # teachers and students, side by side
                     teachers = [answer.client for answer in answers]
-                    targets, measured = self.server.teach(
+                    states, measured = self.server.distill(
                         Teaching(self.algorithm, round_, updates, teachers, averages, self.scores)
                     )
-                with self._timed("distillation"):
-                    states, losses = self.server.distill(round_, averages, targets)
-                self._entry |= measured | losses
+                self._entry |= measured
             self._account(updates)
             self._remember(round_, [answer.client for answer in answers])
             self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
-        for name, state in states.items():
-            self.students[name].load_state_dict(state)
+            for name, state in states.items():
+                self.students[name].load_state_dict(state)
         self._count_round()
 
     def selected(self, round_: int) -> list[int]:
@@ -286,32 +286,16 @@ class Federation(pl.LightningModule):
         seed = derive_seed(self.seed, _SELECT, round_)
         return sample_clients(len(self.architectures), self.participation, seed)
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Gives carried optimizers back as they were if the round fails."""
-        clients, server = dict(self._client_optimizers), dict(self._server_optimizers)
-        try:
-            yield
-        except BaseException:
-            # in place: pool and server hold them too
-            for kept, before in (
-                (self._client_optimizers, clients),
-                (self._server_optimizers, server),
-            ):
-                kept.clear()
-                kept.update(before)  # type: ignore[arg-type]
-            raise
-
     def _remember(self, round_: int, present: Sequence[int]) -> None:
         """Keeps what this round's clients said, for the rounds in which they are away."""
         if self.memory is None:
             return
         self.memory.commit(round_, present)
-        sizes = self.processes.gather((len(self.memory.kept), self.memory.bytes))
-        self._entry |= {
-            "memory/clients": sum(count for count, _ in sizes),
-            "memory/bytes": sum(size for _, size in sizes),
-        }
+        names = ("memory/clients", "memory/bytes", "memory/forgotten")
+        sizes = len(self.memory.kept), self.memory.bytes, self.memory.forgotten
+        for own in self.processes.gather(dict(zip(names, sizes, strict=True))):
+            for name, size in own.items():
+                self._entry[name] = self._entry.get(name, 0) + size
 
     def _states(self) -> dict[str, dict[str, Tensor]]:
         return {name: model.state_dict() for name, model in self.students.items()}

@@ -12,6 +12,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model
+from fedaux_pl.processes import Processes
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 
 
@@ -115,6 +116,41 @@ def test_a_round_that_fails_leaves_the_server_as_it_was(tmp_path, monkeypatch):
         for key, optimizer in ours.items():
             for index, entries in optimizer["state"].items():
                 assert_same(entries, theirs[key]["state"][index])
+
+
+@pytest.mark.parametrize("moment", ["the last broadcast", "the last student"])
+def test_memory_and_students_change_together(tmp_path, monkeypatch, moment):
+    """Whatever ends the second round, even when most of it is written down."""
+    algorithm, clients = FedDF(remember=True), {"resnet8": 2, "shufflenet": 2}
+    options = {"participation": 0.5, "optimizer_state": "carry"}
+    after_one = run(tmp_path, algorithm, 1, clients=clients, **options)
+    federation = create(algorithm, clients, **options)
+
+    def failing(original):
+        def fail(*args, **kwargs):
+            if len(federation.history) == 1:
+                raise RuntimeError("power failure")
+            return original(*args, **kwargs)
+
+        return fail
+
+    class Failing(pl.Callback):
+        def on_train_start(self, trainer, module):
+            if moment == "the last broadcast":
+                owner, name = Processes, "broadcast"
+            else:
+                owner, name = federation.students["shufflenet"], "load_state_dict"
+            monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(tmp_path, federation, 3, callbacks=[Failing()])
+    assert_same(weights(federation), weights(after_one))
+    ours, theirs = federation.memory.plain(), after_one.memory.plain()
+    assert ours.keys() == theirs.keys()
+    for client, kept in ours.items():
+        assert kept["round"] == 1
+        assert_same(kept["logits"], theirs[client]["logits"])
+    assert federation._client_optimizers.keys() == after_one._client_optimizers.keys()
 
 
 # --- bytes ---------------------------------------------------------------------------------------

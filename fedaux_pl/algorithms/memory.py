@@ -44,6 +44,10 @@ class TeacherMemory:
     Args:
         on_device: Bytes that may stay on the device.
         limit: Bytes in all.
+
+    Attributes:
+        kept: What is remembered of each client.
+        forgotten: How many were forgotten by the last ``commit``, for want of room.
     """
 
     def __init__(self, on_device: int = ON_DEVICE, limit: int = LIMIT) -> None:
@@ -53,18 +57,49 @@ class TeacherMemory:
         self.forgotten = 0
         self._heard: dict[int, dict[str, Tensor]] = {}
 
-    def hear(self, client: int, part: str, logits: Tensor) -> None:
-        """Takes down what a client says about a part of the data in this round."""
-        self._heard.setdefault(client, {})[part] = logits.detach().half()
+    def hear(
+        self, client: int, part: str, logits: Tensor, rows: Tensor | None = None, size: int = 0
+    ) -> None:
+        """Takes down what a client says about a part of the data in this round.
+
+        Args:
+            client: Its id.
+            part: The name of the data.
+            logits: What it says, about all of them or some rows.
+            rows: Which rows; None for all.
+            size: How many rows there are in all, where only some are given.
+        """
+        said, words = self._heard.setdefault(client, {}), logits.detach().half()
+        if rows is None:
+            said[part] = words
+            return
+        if part not in said:
+            said[part] = words.new_empty(size, *words.shape[1:])
+        said[part].index_copy_(0, rows, words)
 
     def absent(
-        self, part: str, present: Collection[int], round_: int, device: torch.device
+        self,
+        part: str,
+        present: Collection[int],
+        round_: int,
+        device: torch.device,
+        rows: Tensor | None = None,
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Clients that are away: id, rounds since they were there, logits; in the order of ids."""
+        """Clients that are away: id, rounds since they were there, logits; in the order of ids.
+
+        Args:
+            part: The name of the data.
+            present: The ids of those who are there.
+            round_: Which round it is.
+            device: Where the logits are wanted.
+            rows: The rows that are wanted; None for all.
+        """
         for client, memory in sorted(self.kept.items()):
             if client not in present and part in memory.logits:
-                logits = memory.logits[part].to(device, torch.float32)
-                yield client, round_ - memory.round, logits
+                logits = memory.logits[part]
+                if rows is not None:
+                    logits = logits[rows.to(logits.device)]
+                yield client, round_ - memory.round, logits.to(device, torch.float32)
 
     def discard(self) -> None:
         """Leaves out what was heard since the last ``commit``."""
@@ -88,6 +123,7 @@ class TeacherMemory:
                 parts = {name: tensor.cpu() for name, tensor in parts.items()}
             self.kept[client] = Remembered(round_, parts)
         self._heard.clear()
+        self.forgotten = 0
         while self.bytes > self.limit and len(self.kept) > 1:
             oldest = min(self.kept, key=lambda client: (self.kept[client].round, client))
             del self.kept[oldest]

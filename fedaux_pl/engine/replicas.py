@@ -177,6 +177,7 @@ class Replicas:
         for step in range(len(plans[0])):
             left = {number: plan[step] for number, plan in enumerate(plans) if step < len(plan)}
             for number, index in left.items():
+                batches[number].announce(step)
                 self._replicas[number].load(batches[number].tensors, index)
             for which, size in _together(left, batches[0].batch_size):
                 self._advance(which, size)

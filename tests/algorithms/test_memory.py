@@ -60,6 +60,23 @@ def test_the_longest_away_is_forgotten_first():
         heard(memory, round_, **{f"c{client}": client})
     assert set(memory.kept) == {3, 5}
     assert memory.forgotten == 1
+    heard(memory, 3, c5=0)
+    assert memory.forgotten == 0  # by this round
+
+
+def test_what_is_said_part_by_part():
+    memory, whole = TeacherMemory(), TeacherMemory()
+    heard(whole, 1, c0=0)
+    for rows in (torch.tensor([4, 1]), torch.tensor([0, 2, 3])):
+        memory.hear(0, "distill", logits(0)[rows], rows, 5)
+    memory.commit(1, [0])
+    [(_, _, said)] = memory.absent("distill", [], 2, CPU)
+    assert torch.equal(said, logits(0).half().float())
+    assert memory.bytes == whole.bytes
+    rows = torch.tensor([3, 0])
+    [(client, age, some)] = memory.absent("distill", [], 2, CPU, rows)
+    assert (client, age) == (0, 1)
+    assert torch.equal(some, said[rows])
 
 
 def test_it_comes_back_from_plain_values():
@@ -126,6 +143,16 @@ def test_absent_clients_change_the_student_and_survive_a_resume(tmp_path):
     seen = [entry["memory/clients"] for entry in whole.history]
     assert seen == sorted(seen)
     assert seen[-1] > 2
+
+
+def test_who_is_forgotten_is_counted_round_by_round(tmp_path):
+    federation = create(FedDF(remember=True))
+    federation.memory.limit = 1  # room for nobody but the last
+    fit(tmp_path, federation, 2)
+    assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
+    assert [entry["memory/clients"] for entry in federation.history] == [1, 1]
+    roomy = run(tmp_path, FedDF(remember=True), 1)
+    assert roomy.history[0]["memory/forgotten"] == 0
 
 
 @pytest.mark.parametrize("discount", [0.0, -0.5, 1.5])

@@ -6,18 +6,18 @@ the same time: the small kernels of a student leave much of a GPU idle, which th
 fill, and the student's go first. On a CPU they take turns.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.graphs import PRIORITY
 
 CHUNK = 4096
-"""Rows that teachers are asked for at a time, where that is more than a batch."""
+"""The rows of a chunk, unless a model wants many more at a time."""
 
 AHEAD = 1
 """Chunks that teachers have been asked for beyond the one from which a student learns."""
@@ -36,6 +36,7 @@ class Lesson:
         examine: Called once, after the last chunk, with the teachers' stream at hand: measures
             how good they are, as tensors, for which nobody waits.
         by_row: Whether rows may be asked for in parts. If not, all of them are the first chunk.
+        chunk: Rows that teachers are asked for at a time, where that is more than a batch.
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class Lesson:
         label: Callable[[Tensor | None], Tensor],
         examine: Callable[[], Mapping[str, Tensor]],
         by_row: bool,
+        chunk: int = CHUNK,
     ) -> None:
         self.batches = batches
         self.targets = batches.tensors[1]
         self._label = label
         self._examine = examine
-        self._batches = max(1, CHUNK // batches.batch_size) if by_row else len(batches)
+        self._batches = max(1, chunk // batches.batch_size) if by_row else len(batches)
         self._chunks = _chunks(batches, self._batches) if by_row else [None]
         self._measured: Mapping[str, Tensor] = {}
         self._asked = self._awaited = 0
@@ -105,6 +107,11 @@ class Lesson:
             self.batches.before = None
             if self._teachers is not None and student is not None:
                 self._teachers.wait_stream(student)
+
+
+def chunk_of(models: Iterable[nn.Module]) -> int:
+    """How many rows these models are best asked for at a time, where there shall be several."""
+    return max(CHUNK, *(int(getattr(model, "rows_at_once", 0)) // 8 for model in models))
 
 
 def _chunks(batches: TensorBatches, each: int) -> list[Tensor | None]:

@@ -12,7 +12,7 @@ from fedaux_pl.algorithms import Algorithm, Ensemble, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
-from fedaux_pl.engine.lesson import Lesson
+from fedaux_pl.engine.lesson import Lesson, chunk_of
 from fedaux_pl.engine.settings import Distillation
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 from fedaux_pl.functional import derive_seed
@@ -209,7 +209,8 @@ class Server:
         x = self.inputs("distill")
         targets = torch.zeros(len(x), len(self.data.classes), device=x.device)
         batches = self.data.distill_batches(targets, self.settings.batch_size, seed=teaching.round)
-        lesson = Lesson(batches, label, partial(self.examine, teaching), by_row)
+        chunk = chunk_of(self.models.values())
+        lesson = Lesson(batches, label, partial(self.examine, teaching), by_row, chunk)
         if not by_row:
             lesson.finish()
         return lesson

@@ -8,8 +8,8 @@ import torch
 
 from fedaux_pl.algorithms import FedAUX, FedBE, FedDF
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine import Distillation, StageRunner, lesson
-from fedaux_pl.engine.lesson import Lesson
+from fedaux_pl.engine import Distillation, StageRunner, server
+from fedaux_pl.engine.lesson import CHUNK, Lesson, chunk_of
 from fedaux_pl.engine.server import Server
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
@@ -32,7 +32,7 @@ class Teachers:
             smallest=2,
             **options,
         )
-        self.lesson = Lesson(self.batches, self.label, self.examine, by_row)
+        self.lesson = Lesson(self.batches, self.label, self.examine, by_row, 10)
 
     def label(self, rows):
         self.asked.append(rows)
@@ -45,7 +45,14 @@ class Teachers:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(lesson, "CHUNK", 10)  # two batches of four, and no third
+    monkeypatch.setattr(server, "chunk_of", lambda models: 10)  # two batches of four, and no third
+
+
+def test_models_that_want_many_rows_get_larger_chunks():
+    few, many = torch.nn.Module(), torch.nn.Module()
+    few.rows_at_once, many.rows_at_once = 2048, 1 << 17
+    assert chunk_of([few, torch.nn.Module()]) == CHUNK
+    assert chunk_of([few, many]) == 1 << 14
 
 
 def test_a_chunk_is_there_before_its_batches_and_one_is_ahead():
@@ -286,7 +293,7 @@ def on_gpu(precision):
 def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch, precision, close):
     """A missing wait would have students learn from zeros, or from memory of somebody else."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(lesson, "CHUNK", 64)
+    monkeypatch.setattr(server, "chunk_of", lambda models: 64)
     found = both(
         tmp_path,
         monkeypatch,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import Algorithm, Ensemble, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.lesson import Lesson, chunk_of
 from fedaux_pl.engine.settings import Distillation
@@ -59,6 +60,7 @@ class Server:
         batchnorm: The BatchNorm statistics of teachers and evaluation.
         memory: What absent clients last said, for methods that remember.
         features: h(x) by architecture and part of the data, where h is fixed.
+        forwards: The recorded passes of each architecture, on CUDA.
         seed: Of the run.
         processes: Those that share teachers and students.
     """
@@ -75,6 +77,7 @@ class Server:
     processes: Processes
     memory: TeacherMemory | None = None
     features: dict[tuple[str, str], Tensor] = dataclasses.field(default_factory=dict)
+    forwards: dict[str, RecordedForward] = dataclasses.field(default_factory=dict)
 
     def inputs(self, part: str) -> Tensor:
         """The inputs of D_distill, or of the test data."""
@@ -93,11 +96,15 @@ class Server:
                 the model is trained; None for all of them.
         """
         model = self.models[architecture]
-        if inputs is not None:
-            return predict_logits(model, inputs, self.batchnorm, state=state)
-        model.load_state_dict(state)
         if not self.distillers[architecture].head_only:
-            return predict_logits(model, self.inputs(part), self.batchnorm)
+            inputs = self.inputs(part) if inputs is None else inputs
+            if (recorded := self._recorded(architecture)) is not None:
+                return recorded(state, inputs)
+            if self.batchnorm == "running":
+                return predict_logits(model, inputs, state=state)
+            model.load_state_dict(state)  # its counters move with every batch
+            return predict_logits(model, inputs, self.batchnorm)
+        model.load_state_dict(state)
         # where g alone is trained, h(x) is the same for everybody and in every round
         place = architecture, part
         if place not in self.features:
@@ -105,6 +112,15 @@ class Server:
         with torch.no_grad():
             logits: Tensor = model.head(self.features[place])  # type: ignore[operator]
         return logits.float()
+
+    def _recorded(self, architecture: str) -> RecordedForward | None:
+        """The recorded passes of an architecture; None where they are not recorded."""
+        model, recorder = self.models[architecture], self.runner.recorder
+        if recorder is None or self.batchnorm != "running" or not getattr(model, "alike", False):
+            return None
+        if architecture not in self.forwards:
+            self.forwards[architecture] = RecordedForward(model, recorder)
+        return self.forwards[architecture]
 
     def accuracy(self, architecture: str, state: State) -> float:
         """The accuracy of some weights on the test data."""

@@ -18,12 +18,15 @@ class Classifier(nn.Module, ABC):
 
     Attributes:
         inputs: What the inputs are, which decides how h_0 is learned from unlabeled ones.
+        alike: Whether all inputs of a data set are of one size, so that predictions can be
+            recorded. Texts are not: what is padding need not be computed.
         rows_at_once: How many inputs to give at a time where many are to be predicted.
         feature_dim: Length of the feature vector of a sample.
         head: The linear layer from the features to the outputs.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
+    alike: ClassVar[bool] = True
     rows_at_once: ClassVar[int] = 2048
     feature_dim: int
     head: nn.Linear

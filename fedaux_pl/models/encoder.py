@@ -82,6 +82,7 @@ class Encoder(Classifier):
     """
 
     inputs: ClassVar[Literal["images", "tokens"]] = "tokens"
+    alike: ClassVar[bool] = False
     rows_at_once: ClassVar[int] = 1 << 17  # the more are sorted, the less padding is computed
     _model_type: ClassVar[str | None] = None  # where the file of the configuration may not say it
 

@@ -14,7 +14,7 @@ def convolve_folded(
     weight, bias = fold(conv, norm, x.dtype)
     x = channels_last(pad_channels(x))
     if residual is None and is_stem(conv) and x.numel():
-        return convolve_images(x, weight, bias)
+        return convolve_images(x, weight, bias, relu=True)
     options = (conv.stride, conv.padding, conv.dilation, 1)
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *options)  # type: ignore[arg-type]

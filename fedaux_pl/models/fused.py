@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fedaux_pl.models.batch_norm import Activation, batch_norm_act, batch_norm_act_eval
 from fedaux_pl.models.folding import convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, overlaps
-from fedaux_pl.models.stem import ALIGNMENT, pad_channels
+from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channels
 
 Path = Literal["plain", "train", "apply", "fold"]
 
@@ -202,13 +202,18 @@ def _fits(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
 
 
 def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The convolution, with zeros for the channels that tensor cores lack.
+    """The convolution where our kernels can run, with zeros for the channels tensor cores lack.
 
-    Without them cuDNN takes a slow kernel for images, and changes their layout and back.
+    Without them cuDNN takes a slow kernel for images, and changes their layout and back. Even with
+    them it may, so that stems have a kernel of our own.
     """
     if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
+        fits = x.numel() > 0 and x.shape[1] == conv.in_channels
+        stem = fits and conv.bias is None and is_stem(conv)
         if overlaps(conv):
-            return convolve_overlapped(conv, pad_channels(x.to(dtype)))
+            return convolve_overlapped(conv, pad_channels(x.to(dtype)), stem=stem)
+        if stem:
+            return convolve_stem(conv, pad_channels(x.to(dtype)))
         if conv.in_channels % ALIGNMENT:
             weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
             x = pad_channels(x.to(dtype))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.models.batch_norm import channels_last
+from fedaux_pl.models.stem import convolve_images, widen
 
 
 class _Side:
@@ -88,15 +89,16 @@ def overlaps(conv: nn.Conv2d) -> bool:
     )
 
 
-def convolve_overlapped(conv: nn.Conv2d, x: Tensor) -> Tensor:
+def convolve_overlapped(conv: nn.Conv2d, x: Tensor, *, stem: bool = False) -> Tensor:
     """The convolution of ``x``, in its dtype, with the weight gradient aside.
 
     Args:
         conv: A convolution that :func:`overlaps`.
         x: Activations; beyond the convolution's channels there may be channels of zeros.
+        stem: Whether our kernel for a stem takes the pass forward; ``x`` has 8 channels then.
     """
     options = (conv.stride, conv.padding, conv.dilation)
-    out: Tensor = _Convolution.apply(x, conv.weight, options, _side.get())  # type: ignore[no-untyped-call]
+    out: Tensor = _Convolution.apply(x, conv.weight, options, stem, _side.get())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -105,14 +107,19 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, options: tuple[Any, Any, Any], side: _Side
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        options: tuple[Any, Any, Any],
+        stem: bool,
+        side: _Side,
     ) -> Tensor:
         x = channels_last(x)
-        wide = _widened(weight, x.shape[1], x.dtype)
+        wide = widen(weight, x.shape[1], x.dtype)
         ctx.save_for_backward(x, wide)
         # The pass backward is in another thread, which knows nothing of the context.
         ctx.weight, ctx.options, ctx.side = weight, options, side
-        return torch.conv2d(x, wide, None, *options)
+        return convolve_images(x, wide) if stem else torch.conv2d(x, wide, None, *options)
 
     @staticmethod
     @once_differentiable
@@ -136,14 +143,4 @@ class _Convolution(torch.autograd.Function):
             gradient.copy_(gradients(False, True, False)[1][:, : weight.shape[1]])
         side.gradients.append((weight, gradient))
         side.kept.append((dy, x, wide))
-        return dx, None, None, None
-
-
-def _widened(weight: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
-    """A weight channels last, in a dtype and with zeros for further input channels."""
-    own = weight.shape[1]
-    if channels == own:
-        return weight.to(dtype, memory_format=torch.channels_last)
-    wide = weight.new_zeros(weight.shape[0], *weight.shape[2:], channels, dtype=dtype)
-    wide[..., :own].copy_(weight.permute(0, 2, 3, 1))
-    return wide.permute(0, 3, 1, 2)
+        return dx, None, None, None, None

@@ -1,10 +1,13 @@
 """Images as tensor cores want them: channels last, and by the eight."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedaux_pl.models.batch_norm import channels_last, on_device_of
+from fedaux_pl.models.batch_norm import Activation, channels_last, on_device_of
 
 ALIGNMENT = 8
 # Of the stem in one kernel: pixels times channels of a tile, loads under way, and programs, which
@@ -92,13 +95,17 @@ def is_stem(conv: nn.Conv2d) -> bool:
     )
 
 
-def convolve_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """relu(conv(x) + bias) of a stem, which cuDNN has no fast kernel for.
+def convolve_images(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False
+) -> Tensor:
+    """conv(x) + bias of a stem, or its ReLU, which cuDNN has no fast kernel for.
 
     Args:
-        x: Images (N, 8, H, W), channels last.
-        weight: Weight (C, 8, 3, 3), channels last; stride and padding are 1.
-        bias: C numbers.
+        x: Images (N, 8, H, W), channels last; at least one.
+        weight: Weight (C, 8, 3, 3), channels last and in the dtype of ``x``; stride and padding
+            are 1.
+        bias: C numbers, if there is a bias.
+        relu: Whether there is an activation.
     """
     from fedaux_pl.models import kernels
 
@@ -113,16 +120,65 @@ def convolve_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         kernels.stem_kernel[(-(-pixels // chunk),)](
             x,
             weight,
-            bias,
+            weight if bias is None else bias,
             out,
             pixels,
             height,
             width,
             chunk,
             CHANNELS=channels,
+            ACT=Activation(relu).kind,
+            HAS_BIAS=bias is not None,
             BLOCK_M=block,
             BLOCK_C=block_channels,
             num_warps=4,
             num_stages=STEM_STAGES,
         )
     return out.permute(0, 3, 1, 2)
+
+
+def convolve_stem(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """The convolution of a stem without bias, in the dtype of ``x`` and with gradients.
+
+    Args:
+        conv: A convolution that :func:`is_stem`.
+        x: Images (N, 8, H, W); beyond the convolution's channels they are zeros.
+    """
+    out: Tensor = _Stem.apply(x, conv.weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Stem(torch.autograd.Function):
+    """Our kernel forward and cuDNN's backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        x = channels_last(x)
+        wide = widen(weight, x.shape[1], x.dtype)
+        ctx.save_for_backward(x, wide)
+        ctx.weight = weight
+        return convolve_images(x, wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, wide = ctx.saved_tensors
+        wanted = (*ctx.needs_input_grad, False)
+        ones = (1, 1)  # stride, padding and dilation
+        dx, dwide, _ = torch.ops.aten.convolution_backward(
+            channels_last(dy), x, wide, None, ones, ones, ones, False, (0, 0), 1, wanted
+        )
+        if dwide is not None:
+            # in layout and dtype the parameter's
+            dwide = torch.empty_like(ctx.weight).copy_(dwide[:, : ctx.weight.shape[1]])
+        return dx, dwide
+
+
+def widen(weight: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
+    """A weight channels last, in a dtype and with zeros for further input channels."""
+    own = weight.shape[1]
+    if channels == own:
+        return weight.to(dtype, memory_format=torch.channels_last)
+    wide = weight.new_zeros(weight.shape[0], *weight.shape[2:], channels, dtype=dtype)
+    wide[..., :own].copy_(weight.permute(0, 2, 3, 1))
+    return wide.permute(0, 3, 1, 2)

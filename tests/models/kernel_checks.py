@@ -11,11 +11,17 @@ from torch.nn import functional as F
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, fused, stem
+from fedaux_pl.models import base, batch_norm, create_model, fused, overlap, stem
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
 from fedaux_pl.models.folding import convolve_folded, fold
-from fedaux_pl.models.overlap import join, overlapping
-from fedaux_pl.models.stem import convolve_images, is_stem, pad_channels, standardize
+from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping
+from fedaux_pl.models.stem import (
+    convolve_images,
+    convolve_stem,
+    is_stem,
+    pad_channels,
+    standardize,
+)
 
 RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
 
@@ -273,11 +279,94 @@ def test_stem(channels, shape, programs, monkeypatch):
     n, height, width = shape
     x = torch.randn(n, height, width, 8).permute(0, 3, 1, 2)
     weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
-    bias = torch.randn(channels)
-    out = convolve_images(x, weight, bias)
-    assert out.is_contiguous(memory_format=torch.channels_last)
-    expected = F.relu(F.conv2d(x, weight, bias, padding=1))
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    for bias in (torch.randn(channels), None):
+        expected = F.conv2d(x, weight, bias, padding=1)
+        for relu in (True, False):
+            out = convolve_images(x, weight, bias, relu=relu)
+            assert out.is_contiguous(memory_format=torch.channels_last)
+            wanted = F.relu(expected) if relu else expected
+            torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_stem_lets_nan_pass():
+    x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
+    weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
+    for relu in (True, False):
+        assert convolve_images(x, weight, relu=relu).isnan().all()
+
+
+@pytest.fixture
+def side(monkeypatch):
+    """A stream for weight gradients, which on the CPU is none."""
+    main = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return SimpleNamespace(wait_stream=lambda other: None)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("in_channels", "channels", "shape"),
+    [(3, 16, (5, 7)), (1, 48, (1, 4)), (8, 64, (8, 8)), (3, 128, (9, 3))],
+)
+@pytest.mark.parametrize("of_images", [False, True])
+def test_stem_in_training(side, of_images, in_channels, channels, shape, dtype, layout):
+    """With the weight gradient aside or not, and with that of the images or without."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False).to(memory_format=layout)
+    images, dy = torch.randn(3, in_channels, *shape), torch.randn(3, channels, *shape)
+
+    def step(convolve):
+        x = images.to(dtype, copy=True).requires_grad_(of_images)
+        conv.weight.grad = None
+        y = convolve(conv, x)
+        y.backward(dy.to(dtype))
+        join()
+        assert conv.weight.grad.stride() == conv.weight.stride()
+        return (y.detach(), conv.weight.grad, *([x.grad] if of_images else []))
+
+    expected = step(lambda conv, x: F.conv2d(x, conv.weight.to(dtype), padding=1))
+    ways = [step(lambda conv, x: convolve_stem(conv, pad_channels(x)))]
+    with overlapping(side):
+        ways.append(step(lambda conv, x: convolve_overlapped(conv, pad_channels(x), stem=True)))
+    # the interpreter cuts bfloat16 off where GPUs round it
+    tolerance = 2**-7 if dtype == torch.bfloat16 else 1e-5
+    for found in ways:
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert (one - other).norm() <= tolerance * other.norm()
+
+
+def test_stems_in_training_take_the_kernel(side, monkeypatch):
+    """Those in half precision and without bias, if there are any images."""
+    called = []
+
+    def noted(*args, **options):
+        called.append(args)
+        return convolve_images(*args, **options)
+
+    for module in (stem, overlap):
+        monkeypatch.setattr(module, "convolve_images", noted)
+    conv, x = nn.Conv2d(3, 16, 3, padding=1, bias=False), torch.randn(2, 3, 4, 4)
+
+    def count(conv, x, dtype=torch.bfloat16):
+        called.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            assert fused._convolve(conv, x, dtype).shape == (len(x), conv.out_channels, 4, 4)
+        return len(called)
+
+    for where in (nullcontext(), overlapping(side)):
+        with where:
+            assert count(conv, x) == 1
+            assert count(conv, x[:0]) == 0
+            assert count(conv, x, torch.float32) == 0
+            assert count(nn.Conv2d(3, 16, 3, padding=1), x) == 0
+            assert count(nn.Conv2d(3, 24, 3, padding=1, bias=False), x) == 0
+    with torch.no_grad():
+        assert count(conv, x) == 1
+    with pytest.raises(RuntimeError, match="channels"):
+        fused._convolve(nn.Conv2d(8, 16, 3, padding=1, bias=False), x.bfloat16(), torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -350,15 +439,11 @@ def test_networks(name, half, monkeypatch):
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
-def test_networks_with_weight_gradients_aside(monkeypatch):
+def test_networks_with_weight_gradients_aside(side, monkeypatch):
     """All convolutions of the network, with shortcuts, give the gradients that they give inline."""
     monkeypatch.setattr(batch_norm, "TILE", 8192)
-    side = SimpleNamespace(wait_stream=lambda other: None)
-    main = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     torch.manual_seed(0)
-    model = create_model("resnet8", 4, width=0.1).to(memory_format=torch.channels_last).train()
+    model = create_model("resnet8", 4, width=0.25).to(memory_format=torch.channels_last).train()
     x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
 

@@ -1,6 +1,6 @@
 """Weight gradients beside the backward pass: the same gradients, and who waits for whom."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -175,7 +175,7 @@ def test_which_layers_it_is_for(streams):
 def test_full_precision_and_other_layers_are_left_alone(streams, monkeypatch):
     called = []
     monkeypatch.setattr(
-        fused, "convolve_overlapped", lambda conv, x: called.append(conv) or plain(conv, x)
+        fused, "convolve_overlapped", lambda conv, x, stem: called.append(conv) or plain(conv, x)
     )
     conv, grouped, x = conv_layer(), conv_layer(groups=2), torch.randn(2, 16, 5, 5)
     with overlapping(streams[0]):
@@ -185,3 +185,79 @@ def test_full_precision_and_other_layers_are_left_alone(streams, monkeypatch):
             assert not called
             fused._convolve(conv, x, torch.bfloat16)
     assert called == [conv]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("aside", [False, True])
+@pytest.mark.parametrize("of_images", [False, True])
+@pytest.mark.parametrize(
+    ("in_channels", "channels", "shape"),
+    [(3, 64, (64, 32, 32)), (1, 16, (1, 28, 28)), (3, 48, (3, 33, 17)), (8, 128, (5, 7, 9))],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cuda_stem_in_training(dtype, in_channels, channels, shape, of_images, aside):
+    """Forward and weight gradient are as exact as cuDNN's, of the very same rounded numbers."""
+    torch.manual_seed(0)
+    n, *sides = shape
+    conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False).cuda()
+    conv.to(memory_format=torch.channels_last)
+    images = torch.randn(n, in_channels, *sides, device="cuda").to(dtype)
+    dy = torch.randn(n, channels, *sides, device="cuda").to(dtype)
+
+    def step(convolve, kind):
+        x = images.to(kind, copy=True).requires_grad_(of_images)
+        conv.weight.grad = None
+        y = convolve(conv, x)
+        y.backward(dy.to(kind))
+        join()
+        found = [y.detach(), conv.weight.grad, *([x.grad] if of_images else [])]
+        return [one.double() for one in found]
+
+    def rounded(conv, x):
+        weight = conv.weight.to(dtype).to(x.dtype)
+        return torch.conv2d(x, weight, None, padding=1)
+
+    exact, theirs = step(rounded, torch.float64), step(rounded, dtype)
+    with overlapping(torch.cuda.Stream()) if aside else nullcontext():
+        ours = step(lambda conv, x: fused._convolve(conv, x, dtype), dtype)
+    assert conv.weight.grad.stride() == conv.weight.stride()
+    rounding = torch.finfo(dtype).eps
+    for found, other, expected in zip(ours, theirs, exact, strict=True):
+        assert (found - expected).norm() <= rounding * expected.norm()
+        assert (found - other).norm() <= rounding * expected.norm()
+    # no value is off by more than its own rounding and that of a sum in float32
+    error, size = (ours[0] - exact[0]).abs(), exact[0].abs()
+    assert (error <= rounding * size + 1e-5 * size.max()).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_stem_in_a_recorded_step():
+    """A graph that is replayed sees new images and weights."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 64, 3, padding=1, bias=False).cuda().to(memory_format=torch.channels_last)
+    images = torch.randn(16, 3, 32, 32, device="cuda").bfloat16()
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def step():
+        conv.weight.grad = None
+        y = fused._convolve(conv, images, torch.bfloat16)
+        y.float().square().sum().backward()
+        join()
+        return y, conv.weight.grad
+
+    with overlapping(side):
+        main.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(main):
+            step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=main):
+            recorded = step()
+    with torch.no_grad():
+        images.normal_()
+        conv.weight.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    found = [one.detach().clone() for one in recorded]
+    for one, other in zip(found, step(), strict=True):
+        assert (one - other).norm() <= 1e-2 * other.norm()

@@ -1,9 +1,9 @@
-"""The first convolution of a network for small images, in evaluation."""
+"""The first convolution of a network for small images."""
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.models.kernels.forward import RELU, _activate
+from fedaux_pl.models.kernels.forward import _activate
 
 # A row of taps reads three neighbouring pixels, which are 24 values in a row; a tile of 32 is what
 # tensor cores take, and its last eight are zeros.
@@ -32,10 +32,12 @@ def stem_kernel(
     width,
     chunk_pixels,
     CHANNELS: tl.constexpr,
+    ACT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """relu(conv(images) + bias) for 3x3 taps, stride 1 and padding 1.
+    """act(conv(images) + bias) for 3x3 taps, stride 1 and padding 1.
 
     Images are (N, H, W, 8), the weight is (CHANNELS, 3, 3, 8) and the result (N, H, W, CHANNELS). A
     program takes a chunk of pixels and has the weight at hand all the while; that each pixel is
@@ -49,7 +51,8 @@ def stem_kernel(
     above = tl.load(taps, mask=in_taps, other=0.0)
     level = tl.load(taps + WANTED, mask=in_taps, other=0.0)
     below = tl.load(taps + 2 * WANTED, mask=in_taps, other=0.0)
-    shift = tl.load(bias + cols, mask=in_cols, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        shift = tl.load(bias + cols, mask=in_cols, other=0.0).to(tl.float32)
     start = tl.program_id(0) * chunk_pixels
     count = tl.minimum(chunk_pixels, pixels - start)
     images += start.to(tl.int64) * 8
@@ -63,7 +66,9 @@ def stem_kernel(
         z = tl.dot(_seen(images, lines, x, y, height, width, k, -1), above)
         z = tl.dot(_seen(images, lines, x, y, height, width, k, 0), level, z)
         z = tl.dot(_seen(images, lines, x, y, height, width, k, 1), below, z)
-        z = _activate(z + shift[None, :], 0.0, RELU)
+        if HAS_BIAS:
+            z = z + shift[None, :]
+        z = _activate(z, 0.0, ACT)
         target = out + lines[:, None] * CHANNELS + cols[None, :]
         keep = inside[:, None] & in_cols[None, :]
         tl.store(target, z.to(out.dtype.element_ty), mask=keep)

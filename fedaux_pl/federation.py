@@ -268,12 +268,14 @@ class Federation(pl.LightningModule):
                     self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
             states = averages
             if self.algorithm.distills:
-                with self._timed("distillation"):  # teachers and students, side by side
+                with self._timed("teachers"):
                     teachers = [answer.client for answer in answers]
-                    states, measured = self.server.distill(
+                    targets, measured = self.server.teach(
                         Teaching(self.algorithm, round_, updates, teachers, averages, self.scores)
                     )
-                self._entry |= measured
+                with self._timed("distillation"):
+                    states, losses = self.server.distill(round_, averages, targets)
+                self._entry |= measured | losses
             self._account(updates)
             self._remember(round_, [answer.client for answer in answers])
             self._entry = self.processes.broadcast(self._entry)  # whose seconds differ

@@ -100,10 +100,6 @@ class Algorithm:
     the processes, as FedDF does; a method that needs the weights of all clients at once says so by
     ``sees_all``, and may share the work as FedBE does.
 
-    A method whose ``soft_labels`` of a sample depend on the predictions, scores and memories of
-    that sample alone says so by ``by_row``. It is then asked for parts of the data, each as an
-    ensemble of its own, while students learn from those that are there.
-
     Args:
         pretrained: Whether models start from features h_0 that were learned on the auxiliary data
             (the paper's +P), or from random weights.
@@ -111,7 +107,6 @@ class Algorithm:
 
     distills: ClassVar[bool] = False
     sees_all: ClassVar[bool] = False
-    by_row: ClassVar[bool] = False
     secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0

@@ -20,7 +20,6 @@ class FedDF(Algorithm):
     """
 
     distills = True
-    by_row = True
 
     def __init__(
         self, pretrained: bool = False, remember: bool = False, discount: float = 1.0
@@ -47,6 +46,5 @@ class FedDF(Algorithm):
             if ensemble.scores is not None:
                 weight = ensemble.scores[client].to(weight)
             total.add(logits, weight * self.discount**age)
-        if ensemble.processes.world_size > 1:  # alone, nothing is waited for
-            total.join(ensemble.processes.sum, ensemble.nothing())
+        total.join(ensemble.processes.sum, ensemble.nothing())
         return total.result()

@@ -57,49 +57,18 @@ class TeacherMemory:
         self.forgotten = 0
         self._heard: dict[int, dict[str, Tensor]] = {}
 
-    def hear(
-        self, client: int, part: str, logits: Tensor, rows: Tensor | None = None, size: int = 0
-    ) -> None:
-        """Takes down what a client says about a part of the data in this round.
-
-        Args:
-            client: Its id.
-            part: The name of the data.
-            logits: What it says, about all of them or some rows.
-            rows: Which rows; None for all.
-            size: How many rows there are in all, where only some are given.
-        """
-        said, words = self._heard.setdefault(client, {}), logits.detach().half()
-        if rows is None:
-            said[part] = words
-            return
-        if part not in said:
-            said[part] = words.new_empty(size, *words.shape[1:])
-        said[part].index_copy_(0, rows, words)
+    def hear(self, client: int, part: str, logits: Tensor) -> None:
+        """Takes down what a client says about a part of the data in this round."""
+        self._heard.setdefault(client, {})[part] = logits.detach().half()
 
     def absent(
-        self,
-        part: str,
-        present: Collection[int],
-        round_: int,
-        device: torch.device,
-        rows: Tensor | None = None,
+        self, part: str, present: Collection[int], round_: int, device: torch.device
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Clients that are away: id, rounds since they were there, logits; in the order of ids.
-
-        Args:
-            part: The name of the data.
-            present: The ids of those who are there.
-            round_: Which round it is.
-            device: Where the logits are wanted.
-            rows: The rows that are wanted; None for all.
-        """
+        """Clients that are away: id, rounds since they were there, logits; in the order of ids."""
         for client, memory in sorted(self.kept.items()):
             if client not in present and part in memory.logits:
-                logits = memory.logits[part]
-                if rows is not None:
-                    logits = logits[rows.to(logits.device)]
-                yield client, round_ - memory.round, logits.to(device, torch.float32)
+                logits = memory.logits[part].to(device, torch.float32)
+                yield client, round_ - memory.round, logits
 
     def discard(self) -> None:
         """Leaves out what was heard since the last ``commit``."""

@@ -93,10 +93,8 @@ class _CountingServer(Server):
 
     on_predict: list[Any] = dataclasses.field(default_factory=list, kw_only=True)
 
-    def predict(
-        self, architecture: str, state: State, part: str, inputs: Tensor | None = None
-    ) -> Tensor:
-        logits = super().predict(architecture, state, part, inputs)
+    def predict(self, architecture: str, state: State, part: str) -> Tensor:
+        logits = super().predict(architecture, state, part)
         for hook in self.on_predict:
             hook(architecture, len(logits))
         return logits

@@ -124,7 +124,7 @@ def _preparation(federation: MeasuredFederation, work: Work) -> dict[str, _Stage
     return {name: stage for name, stage in stages.items() if stage.seconds}
 
 
-_ORDER = ("clients", "averaging", "evaluation", "distillation")
+_ORDER = ("clients", "averaging", "evaluation", "teachers", "distillation")
 
 
 def _rounds(

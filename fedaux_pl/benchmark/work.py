@@ -63,24 +63,17 @@ class Work:
         """
         if stage == "clients":
             return _totals(self._trained(number + 1), self._client)
-        if stage == "distillation":  # teachers and students, who work at the same time
+        if stage == "distillation":
             each = self.federation.distillation.epochs * len(self.data.distill_inputs)
-            students = _totals(dict.fromkeys(self.federation.clients, each), self._student)
-            teachers = self._predicted(stage, number, self._teacher)
-            return students[0] + teachers[0], students[1] + teachers[1]
-        if stage == "evaluation":
-            return self._predicted(stage, number, self._forward)
+            return _totals(dict.fromkeys(self.federation.clients, each), self._student)
+        if stage in ("evaluation", "teachers"):
+            predicted = self.federation.predicted[number]
+            samples = {name: count for (of, name), count in predicted.items() if of == stage}
+            return _totals(samples, self._teacher if stage == "teachers" else self._forward)
         if stage == "validation":
             tested = len(self.data.test_examples.inputs)
             return _totals(dict.fromkeys(self.federation.clients, tested), self._forward)
         return math.nan, math.nan  # nothing that is counted in samples
-
-    def _predicted(
-        self, stage: str, number: int, flops: Mapping[str, float]
-    ) -> tuple[float, float]:
-        predicted = self.federation.predicted[number]
-        samples = {name: count for (of, name), count in predicted.items() if of == stage}
-        return _totals(samples, flops)
 
     def _trained(self, round_: int) -> dict[str, int]:
         samples = dict.fromkeys(self.federation.clients, 0)

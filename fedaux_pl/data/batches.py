@@ -1,6 +1,6 @@
 """Batches straight from tensors that already lie where they are needed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -28,10 +28,6 @@ class TensorBatches:
         world_size: The number of equal shares. What does not divide is left out of the epoch.
         subset: The positions of the samples to take; None for all. A client's batches come
             straight out of everybody's data, which need no copy for it.
-
-    Attributes:
-        before: Called with the number of a batch in its epoch before it is read, by whoever reads
-            it; None for nothing. It lets data come while the first of them are used.
     """
 
     def __init__(
@@ -61,7 +57,6 @@ class TensorBatches:
         self.world_size = world_size
         self.subset = subset
         self.epoch = 0
-        self.before: Callable[[int], None] | None = None
 
     batch_sampler = None  # a DataLoader has one or the other, and the Trainer looks at both
 
@@ -86,14 +81,8 @@ class TensorBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         positions = self.positions(self.epoch)
         self.epoch += 1
-        for number, index in enumerate(positions):
-            self.announce(number)
+        for index in positions:
             yield tuple(tensor[index] for tensor in self.tensors)
-
-    def announce(self, number: int) -> None:
-        """Says that a batch of the epoch will be read."""
-        if self.before is not None:
-            self.before(number)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """Where the samples of each batch of an epoch are, on the device of the tensors."""

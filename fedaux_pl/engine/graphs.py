@@ -18,9 +18,6 @@ from fedaux_pl.models.overlap import overlapping
 # Measured on an H200 with ResNet-8 at batch 32: a step of a client takes 1.05 ms alone, 0.49 ms
 # beside three others, 0.44 ms beside seven and no less beside fifteen.
 MOST_REPLICAS = 8
-# Recorded steps go before what runs beside them, such as teachers. PyTorch replays a graph by the
-# priorities of the streams on which it was recorded, whichever stream it is launched on.
-PRIORITY = -1
 # The share of the free memory that replicas may take.
 MEMORY_SHARE = 0.5
 
@@ -69,10 +66,8 @@ class CudaGraphs:
     def __init__(self, device: torch.device, overlap: bool = True) -> None:
         self.device = device
         self._overlap = overlap
-        self._side, *self._streams = (
-            torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
-            for _ in range(1 + MOST_REPLICAS)
-        )
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._streams = [torch.cuda.Stream(device) for _ in range(MOST_REPLICAS)]  # type: ignore[no-untyped-call]
 
     def pool(self) -> object:
         """Memory for the recordings of one module.
@@ -117,7 +112,7 @@ class CudaGraphs:
         return graph.replay
 
     def record_pass(self, function: Callable[[], None], pool: Any) -> Callable[[], None]:
-        """Records what lets steps go first that are replayed at the same time."""
+        """Records what is no step: nothing is forked, and no weight gradients go aside."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             function()

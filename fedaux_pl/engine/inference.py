@@ -1,13 +1,11 @@
 """Predictions of many inputs at once, outside of any training."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaux_pl.models.classifier import Classifier
@@ -57,7 +55,6 @@ def predict_logits(
     inputs: Tensor,
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
-    state: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """f(x) of all inputs, shape (N, C), float32.
 
@@ -66,18 +63,8 @@ def predict_logits(
         inputs: All inputs.
         statistics: Those of BatchNorm.
         batch_size: Inputs at a time; by default as many as the model asks for.
-        state: Weights to predict with in place of the model's own. They are not copied into it,
-            so that many models can be asked in turn.
     """
-    function: Callable[[Tensor], Tensor] = model
-    if state is not None:
-        function = partial(_call, model, dict(state))
-    return _predict(model, function, inputs, statistics, batch_size)
-
-
-def _call(model: nn.Module, state: dict[str, Tensor], x: Tensor) -> Tensor:
-    logits: Tensor = functional_call(model, state, (x,), tie_weights=False)
-    return logits
+    return _predict(model, model, inputs, statistics, batch_size)
 
 
 def predict_features(

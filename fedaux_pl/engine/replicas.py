@@ -81,7 +81,7 @@ class Recorder(Protocol):
         """
 
     def record_pass(self, function: Callable[[], None], pool: Any) -> Callable[[], None]:
-        """Records what is no step, and less urgent than steps that run at the same time."""
+        """Records what is no step, such as predictions."""
 
 
 class _Replica:
@@ -180,7 +180,6 @@ class Replicas:
         for step in range(len(plans[0])):
             left = {number: plan[step] for number, plan in enumerate(plans) if step < len(plan)}
             for number, index in left.items():
-                batches[number].announce(step)
                 self._replicas[number].load(batches[number].tensors, index)
             for which, size in _together(left, batches[0].batch_size):
                 self._advance(which, size)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from fedaux_pl.callbacks.progress import StageProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
-from fedaux_pl.engine.lesson import Lesson, chunk_of
 from fedaux_pl.engine.settings import Distillation
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 from fedaux_pl.functional import derive_seed
@@ -83,28 +81,16 @@ class Server:
         """The inputs of D_distill, or of the test data."""
         return self.data.distill_inputs if part == "distill" else self.data.test_examples.inputs
 
-    def predict(
-        self, architecture: str, state: State, part: str, inputs: Tensor | None = None
-    ) -> Tensor:
-        """f(x) of some weights on D_distill or the test data, shape (N, C).
-
-        Args:
-            architecture: The name of the model.
-            state: Its weights.
-            part: ``distill`` or ``test``.
-            inputs: Some of that part's inputs, where BatchNorm has running statistics and all of
-                the model is trained; None for all of them.
-        """
+    def predict(self, architecture: str, state: State, part: str) -> Tensor:
+        """f(x) of some weights on D_distill or the test data, shape (N, C)."""
         model = self.models[architecture]
-        if not self.distillers[architecture].head_only:
-            inputs = self.inputs(part) if inputs is None else inputs
-            if (recorded := self._recorded(architecture)) is not None:
-                return recorded(state, inputs)
-            if self.batchnorm == "running":
-                return predict_logits(model, inputs, state=state)
-            model.load_state_dict(state)  # its counters move with every batch
-            return predict_logits(model, inputs, self.batchnorm)
+        head_only = self.distillers[architecture].head_only
+        recorded = None if head_only else self._recorded(architecture)
+        if recorded is not None:
+            return recorded(state, self.inputs(part))
         model.load_state_dict(state)
+        if not head_only:
+            return predict_logits(model, self.inputs(part), self.batchnorm)
         # where g alone is trained, h(x) is the same for everybody and in every round
         place = architecture, part
         if place not in self.features:
@@ -125,34 +111,18 @@ class Server:
     def accuracy(self, architecture: str, state: State) -> float:
         """The accuracy of some weights on the test data."""
         said = self.predict(architecture, state, "test").argmax(dim=1)
-        return float(share(said == self.data.test_examples.targets))
-
-    # --- teachers ------------------------------------------------------------------------------
+        return share(said == self.data.test_examples.targets)
 
     def soft_labels(
-        self,
-        teaching: Teaching,
-        part: str,
-        on_member: Callable[[Tensor], None],
-        rows: Tensor | None = None,
+        self, teaching: Teaching, part: str, on_member: Callable[[Tensor], None]
     ) -> Tensor:
         """What the clients of a round say together; ``on_member`` sees the logits of each.
 
         Every process has the answer, and has asked members of its own.
-
-        Args:
-            teaching: Who teaches.
-            part: ``distill`` or ``test``.
-            on_member: Called with the logits of each member.
-            rows: The rows of that part to ask for; None for all.
         """
-        every, scores = self.inputs(part), teaching.scores.get(part)
-        inputs = None if rows is None else every[rows]
-        if rows is not None and scores is not None:
-            scores = scores[:, rows]
 
         def predict(architecture: str, state: State) -> Tensor:
-            logits = self.predict(architecture, state, part, inputs)
+            logits = self.predict(architecture, state, part)
             on_member(logits)
             return logits
 
@@ -160,22 +130,24 @@ class Server:
             name: [key for key, _ in model.named_buffers() if key in teaching.averages[name]]
             for name, model in self.models.items()
         }
-        memory, clients, device = self.memory, teaching.clients, self.processes.device
+        seed = derive_seed(self.seed, _ENSEMBLE, teaching.round)
+        memory, clients = self.memory, teaching.clients
+        shape = (len(self.inputs(part)), len(self.data.classes))
         labels = teaching.algorithm.soft_labels(
             Ensemble(
                 teaching.updates,
                 teaching.averages,
                 predict,
-                scores,
+                teaching.scores.get(part),
                 buffers,
-                derive_seed(self.seed, _ENSEMBLE, teaching.round),
-                (len(every) if rows is None else len(rows), len(self.data.classes)),
+                seed,
+                shape,
                 self.processes,
-                hear=lambda client, logits: (
-                    memory.hear(client, part, logits, rows, len(every)) if memory else None
-                ),
+                hear=lambda client, logits: memory.hear(client, part, logits) if memory else None,
                 absent=lambda: (
-                    memory.absent(part, clients, teaching.round, device, rows) if memory else ()
+                    memory.absent(part, clients, teaching.round, self.processes.device)
+                    if memory
+                    else ()
                 ),
             )
         )
@@ -183,90 +155,52 @@ class Server:
             raise TypeError(f"{teaching.algorithm.name} distils, but its soft_labels gives none")
         return labels
 
-    def examine(self, teaching: Teaching) -> dict[str, Tensor]:
-        """How good a round's clients are on the test data, as tensors that need not be there yet.
-
-        Measured are the accuracy of what they say together, and how often one of them says it.
-        """
-        votes: list[Tensor] = []
-        said = self.soft_labels(
-            teaching, "test", lambda logits: votes.append(logits.argmax(dim=1))
-        ).argmax(dim=1)
-        agreed = sum(((vote == said).sum() for vote in votes), said.new_zeros(()))
-        agreed, members = self.processes.sum([agreed, said.new_full((), len(votes))])
-        return {
-            "teachers/accuracy": share(said == self.data.test_examples.targets),
-            "teachers/agreement": agreed / (members * len(said)),
-        }
-
-    def teach(self, teaching: Teaching) -> Lesson:
-        """The soft labels of a round's clients on D_distill: all of them, or as they are needed.
-
-        The latter where a row depends on no other and this process has all clients: sums over
-        several processes are one reduction.
-        """
+    def teach(self, teaching: Teaching) -> tuple[Tensor, dict[str, float]]:
+        """The soft labels of a round's clients on D_distill, and how good their teaching is."""
         if teaching.algorithm.sees_all:
             everyone = self.processes.merge({update.client: update for update in teaching.updates})
             updates = [everyone[client] for client in teaching.clients]
             teaching = dataclasses.replace(teaching, updates=updates)
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
-        by_row = (
-            teaching.algorithm.by_row
-            and self.processes.world_size == 1
-            and self.batchnorm == "running"
-            and not any(distiller.head_only for distiller in self.distillers.values())
-        )
+        with self.progress.stage("teachers", len(teaching.updates), "client") as stage:
+            targets = self.soft_labels(teaching, "distill", lambda _: stage.update(1))
+        votes: list[Tensor] = []
+        said = self.soft_labels(
+            teaching, "test", lambda logits: votes.append(logits.argmax(dim=1))
+        ).argmax(dim=1)
+        agreeing = said.new_tensor([int(sum((vote == said).sum() for vote in votes)), len(votes)])
+        [(agreed, members)] = self.processes.sum([agreeing])
+        measured = {
+            "teachers/accuracy": share(said == self.data.test_examples.targets),
+            "teachers/agreement": float(agreed / (members * len(said))),
+        }
+        if teaching.scores:
+            certainty = teaching.scores["distill"][list(teaching.clients)]
+            weight = certainty / certainty.sum(dim=0)
+            measured |= {
+                "certainty/mean": float(certainty.mean()),
+                "certainty/min": float(certainty.min()),
+                "certainty/max": float(certainty.max()),
+                "certainty/effective_teachers": float((1 / weight.square().sum(dim=0)).mean()),
+            }
+        return targets, measured
 
-        def label(rows: Tensor | None) -> Tensor:
-            with self.progress.stage("teachers", len(teaching.updates), "client") as stage:
-                return self.soft_labels(teaching, "distill", lambda _: stage.update(1), rows)
-
-        x = self.inputs("distill")
-        targets = torch.zeros(len(x), len(self.data.classes), device=x.device)
-        batches = self.data.distill_batches(targets, self.settings.batch_size, seed=teaching.round)
-        chunk = chunk_of(self.models.values())
-        lesson = Lesson(batches, label, partial(self.examine, teaching), by_row, chunk)
-        if not by_row:
-            lesson.finish()
-        return lesson
-
-    # --- students ------------------------------------------------------------------------------
-
-    def distill(self, teaching: Teaching) -> tuple[dict[str, State], dict[str, float]]:
-        """The student of every architecture, from its average, and what was measured.
-
-        Teachers and students are one stage: they work at the same time wherever they can.
-        """
-        lesson = self.teach(teaching)
-        with lesson.attended():
-            own = self._train(lesson, teaching)
-        results = self.processes.merge(own)
-        measured = {name: float(value) for name, value in lesson.finish().items()}
-        states: dict[str, State] = {}
-        for name in teaching.averages:
-            result = results[name]
-            assert result.state is not None  # noqa: S101 - the job said where it starts
-            states[name] = result.state
-            measured[f"distillation_loss/{name}"] = result.loss
-            if self.optimizer_states is not None:
-                assert result.optimizer_state is not None  # noqa: S101 - the job asked
-                self.optimizer_states[name] = result.optimizer_state
-        return states, measured | _certainty(teaching)
-
-    def _train(self, lesson: Lesson, teaching: Teaching) -> dict[str, StageResult]:
-        """The students that are this process's."""
+    def distill(
+        self, round_: int, averages: Mapping[str, State], targets: Tensor
+    ) -> tuple[dict[str, State], dict[str, float]]:
+        """The student of every architecture, from its average, and the losses."""
         results: dict[str, StageResult] = {}
         carried = self.optimizer_states
-        mine = self.processes.share(list(enumerate(teaching.averages.items())))
+        mine = self.processes.share(list(enumerate(averages.items())))
         with self.progress.stage(
             "distillation", self.settings.epochs * len(mine), "epoch"
         ) as stage:
             for number, (name, average) in mine:
                 job = Job(
-                    lesson.batches,
+                    self.data.distill_batches(targets, self.settings.batch_size, seed=round_),
                     self.settings.epochs,
-                    derive_seed(self.seed, _DISTILL, teaching.round, number),
+                    derive_seed(self.seed, _DISTILL, round_, number),
                     average,
                     None if carried is None else carried.get(name),
                     keep_optimizer=carried is not None,
@@ -274,23 +208,18 @@ class Server:
                 [results[name]] = self.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
-        return results
+        results = self.processes.merge(results)
+        states: dict[str, State] = {}
+        for name in averages:
+            result = results[name]
+            assert result.state is not None  # noqa: S101 - the job said where it starts
+            states[name] = result.state
+            if carried is not None:
+                assert result.optimizer_state is not None  # noqa: S101 - the job asked
+                carried[name] = result.optimizer_state
+        return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
 
 
-def _certainty(teaching: Teaching) -> dict[str, float]:
-    """How sure a round's clients are, where they are scored."""
-    if not teaching.scores:
-        return {}
-    certainty = teaching.scores["distill"][list(teaching.clients)]
-    weight = certainty / certainty.sum(dim=0)
-    return {
-        "certainty/mean": float(certainty.mean()),
-        "certainty/min": float(certainty.min()),
-        "certainty/max": float(certainty.max()),
-        "certainty/effective_teachers": float((1 / weight.square().sum(dim=0)).mean()),
-    }
-
-
-def share(hits: Tensor) -> Tensor:
+def share(hits: Tensor) -> float:
     """The share of true among booleans."""
-    return hits.float().mean()
+    return float(hits.float().mean())

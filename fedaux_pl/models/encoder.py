@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -41,19 +41,6 @@ _KERNELS = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-
-
-class _Plan(NamedTuple):
-    """How texts are read: sorted by length, in passes from one row to another, cut to a length."""
-
-    about: tuple[Any, ...]
-    texts: Tensor  # kept, so that nothing else comes to lie where they are
-    order: Tensor
-    back: Tensor
-    passes: list[tuple[int, int, int]]
-
-
-_last: dict[str, _Plan] = {}
 
 
 @register("encoder")
@@ -214,31 +201,15 @@ class Encoder(Classifier):
             return self._pooled(self.trimmed(x))
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return self._pooled(x)
-        plan = self._planned(x)
+        self.check_inputs(x)
+        lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
+        known = lengths.cpu().numpy()  # the only wait: passes then follow each other without one
+        most = _TOKENS.get(x.device.type, _TOKENS["cpu"])
         pooled = [
-            self._pooled(x[plan.order[start:stop], :length]) for start, stop, length in plan.passes
+            self._pooled(x[order[start:stop], : int(known[stop - 1])])
+            for start, stop in _parts(known, most)
         ]
-        return torch.cat(pooled)[plan.back]
-
-    def _planned(self, x: Tensor) -> "_Plan":
-        """In which passes texts are read; the same for all encoders that read the same texts.
-
-        To look at the texts the device has to be waited for, and the clients' models are asked
-        about the same ones in turn. So the last plan is kept.
-        """
-        # tensors of inference mode do not tell whether they were changed
-        version = None if x.is_inference() else x._version
-        what = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version)
-        about = (*what, self.pad_id, self.vocabulary, self.max_length)
-        plan = _last.get("plan")
-        if plan is None or plan.about != about or version is None:
-            self.check_inputs(x)
-            lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
-            known = lengths.cpu().numpy()
-            most = _TOKENS.get(x.device.type, _TOKENS["cpu"])
-            passes = [(start, stop, int(known[stop - 1])) for start, stop in _parts(known, most)]
-            plan = _last["plan"] = _Plan(about, x, order, order.argsort(), passes)
-        return plan
+        return torch.cat(pooled)[order.argsort()]
 
     def trimmed(self, ids: Tensor) -> Tensor:
         """A batch without what is padding in all of it, where looking at it costs no waiting."""

@@ -64,21 +64,6 @@ def test_the_longest_away_is_forgotten_first():
     assert memory.forgotten == 0  # by this round
 
 
-def test_what_is_said_part_by_part():
-    memory, whole = TeacherMemory(), TeacherMemory()
-    heard(whole, 1, c0=0)
-    for rows in (torch.tensor([4, 1]), torch.tensor([0, 2, 3])):
-        memory.hear(0, "distill", logits(0)[rows], rows, 5)
-    memory.commit(1, [0])
-    [(_, _, said)] = memory.absent("distill", [], 2, CPU)
-    assert torch.equal(said, logits(0).half().float())
-    assert memory.bytes == whole.bytes
-    rows = torch.tensor([3, 0])
-    [(client, age, some)] = memory.absent("distill", [], 2, CPU, rows)
-    assert (client, age) == (0, 1)
-    assert torch.equal(some, said[rows])
-
-
 def test_it_comes_back_from_plain_values():
     memory, again = TeacherMemory(), TeacherMemory()
     heard(memory, 3, c4=4)

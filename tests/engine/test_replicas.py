@@ -259,17 +259,6 @@ def test_results_are_in_the_order_of_the_jobs_and_reported_as_they_come():
     assert [r.steps for r in results] == [2 * len(job.batches) for job in jobs()]
 
 
-def test_batches_are_announced_before_they_are_read():
-    def work(runner):
-        said = []
-        [job] = jobs((40,))
-        job.batches.before = said.append
-        runner.run_all(client(), [job])
-        return said
-
-    assert both(work) == ([0, 1, 2] * 2, [0, 1, 2] * 2)
-
-
 def test_a_forgotten_module_is_recorded_anew():
     recorder = Again()
 

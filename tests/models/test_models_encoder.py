@@ -58,29 +58,6 @@ def test_sorting_by_length_keeps_the_order():
         torch.testing.assert_close(model.features(x), model._pooled(x))
 
 
-def test_texts_are_looked_at_once_for_all_who_read_them(monkeypatch):
-    looked = []
-    check = encoders.Encoder.check_inputs
-    monkeypatch.setattr(
-        encoders.Encoder, "check_inputs", lambda self, x: looked.append(len(x)) or check(self, x)
-    )
-    x = ids(9, 3, 5)
-    first, second = encoder().eval(), encoder().eval()
-    with torch.no_grad():
-        said = first.features(x)
-        assert looked == [3]
-        torch.testing.assert_close(second.features(x[:]), second._pooled(x))
-        assert looked == [3]  # the same texts, though not the same tensor
-        x[0, :] = first.pad_id  # in place: other texts
-        x[0, :2] = torch.tensor([1, 2])
-        changed = first.features(x)
-        assert looked == [3, 3]
-        first.features(x[1:])
-        assert looked == [3, 3, 2]
-    assert not torch.allclose(changed[0], said[0])
-    torch.testing.assert_close(changed[1:], said[1:])
-
-
 @pytest.mark.parametrize("most", [1, 60, 200, 10_000])
 def test_passes_are_as_large_as_they_may_be(monkeypatch, most):
     monkeypatch.setitem(encoders._TOKENS, "cpu", most)

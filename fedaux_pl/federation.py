@@ -157,8 +157,7 @@ class Federation(pl.LightningModule):
                     pretrained=self.algorithm.pretrained,
                     **options_of(name, self.clients, self.model_options),
                 )
-            for inputs in data.all_inputs:
-                model.check_inputs(inputs)
+            data.check_model(model)
         for name in (*self.clients, "ensemble"):
             # every process measures on all test data, which then is nothing to be added up
             self.accuracies[name] = MulticlassAccuracy(

@@ -175,3 +175,13 @@ def test_the_quickstart_uses_the_embedded_texts(tmp_path, monkeypatch):
     for inputs in cli.datamodule.all_inputs:
         model.check_inputs(inputs)
     assert cli.datamodule.private._tokens.load().mask_token_id == options["mask_id"]
+
+
+def test_another_padding_token_than_the_encoders(files, capsys):
+    """Texts would be read with their padding, and without what the encoder takes for it."""
+    options = {"config": SMALL, "mask_id": 4, "pad_id": 7}
+    assert main(args("fit", files / "logs", files, options=options)) == 1
+    said = capsys.readouterr().err
+    assert "pads texts with token 0, but the encoder takes token 7 for padding" in said
+    assert "pad_id: 0" in said
+    assert not list((files / "logs").rglob("last.ckpt"))

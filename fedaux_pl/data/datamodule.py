@@ -5,7 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
@@ -156,6 +156,19 @@ class FederatedDataModule(pl.LightningDataModule):
         self._loaded()
         known = [self._train.inputs, self._test.inputs]
         return known if self.auxiliary is None else [*known, self._auxiliary]
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses a model that cannot read these data, or would read them otherwise.
+
+        Raises:
+            ValueError: If there is an input that the model was not made for.
+            DataError: If a source makes its inputs for another kind of model.
+        """
+        for inputs in self.all_inputs:
+            model.check_inputs(inputs)  # type: ignore[operator]
+        for source in (self.private, self.auxiliary):
+            if source is not None:
+                source.check_model(model)
 
     @property
     def client_indices(self) -> list[Tensor]:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.errors import DataError
 
@@ -79,6 +79,9 @@ class Source(ABC):
     def auxiliary(self) -> Tensor:
         """All inputs that may serve as public unlabeled data D_aux (default: the training part)."""
         return self.train().inputs
+
+    def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources have no say
+        """Refuses a model that would take these inputs for something else than they are."""
 
     @property
     def input_format(self) -> dict[str, str | int]:

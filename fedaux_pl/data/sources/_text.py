@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.data.cache import cached
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tables import class_names, number
 from fedaux_pl.data.tokens import Tokens
+from fedaux_pl.errors import DataError
 
 Read = Callable[[], tuple[list[str], list[str]]]
 
@@ -32,6 +33,16 @@ class TextSource(Source):
         """The tokenizer and the length, by which other texts become inputs of the same kind."""
         named = {} if self.tokenizer is None else {"tokenizer": str(self.tokenizer)}
         return {"kind": "text", "max_length": self.max_length, **named}
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuses an encoder that takes another token for padding than the tokenizer does."""
+        own, read = self._tokens.load().pad_token_id, getattr(model, "pad_id", None)
+        if read is not None and own != read:
+            raise DataError(
+                f"the tokenizer {self._tokens.source} pads texts with token {own}, but the encoder "
+                f"takes token {read} for padding: give the data's `tokenizer` and the model's "
+                f"`source` the same folder or name, or the model `pad_id: {own}`"
+            )
 
     def kept(
         self, folder: Path, key: Mapping[str, str | int], read: Read, classes: Sequence[str]

@@ -7,6 +7,7 @@ from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.data import Digits, Examples, FederatedDataModule, Source
 from fedaux_pl.engine import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation import Federation
+from fedaux_pl.models import create_model
 
 SMALL = {"width": 0.125}
 MIXED = {"resnet8": 2, "mobilenetv2": 2, "shufflenet": 2}
@@ -41,6 +42,17 @@ def create(algorithm=None, clients=None, **options):
         "model_options": SMALL,
     }
     return Federation(algorithm or FedAvg(), clients or {"resnet8": 3}, **(defaults | options))
+
+
+def network(seed=0):
+    """A small network whose BatchNorm has statistics of its own."""
+    torch.manual_seed(seed)
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.running_mean.uniform_(-0.5, 0.5)
+            layer.running_var.uniform_(0.5, 2)
+    return model
 
 
 def split(num_clients=3, **options):

@@ -32,38 +32,13 @@ class Boxes(NamedTuple):
     width: Tensor
 
 
-def sample_boxes(
-    count: int,
-    height: int,
-    width: int,
-    min_scale: float,
-    device: torch.device | str | None = None,
-    generator: torch.Generator | None = None,
-) -> Boxes:
-    """Draws one box for each image, like torchvision's RandomResizedCrop.
+def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Boxes:
+    """One box for each image from random numbers, like torchvision's RandomResizedCrop.
 
     The area is uniform between min_scale and 1 times that of the image, and the logarithm of the
     ratio of the sides uniform between those of 3/4 and 4/3. An image takes the first of 10 such
     boxes that fits, anywhere with equal probability; where none fits, the largest central box
     whose ratio is allowed.
-
-    Args:
-        count: Number of images N.
-        height: Rows of an image.
-        width: Columns of an image.
-        min_scale: Smallest area as a fraction of the image, in (0, 1].
-        device: Where to draw (default: torch's default device).
-        generator: Source of randomness on that device (default: the device's own).
-
-    Returns:
-        The boxes, on the device.
-    """
-    uniform = torch.rand((NUMBERS, count), dtype=torch.float32, device=device, generator=generator)
-    return boxes_from(uniform, height, width, min_scale)
-
-
-def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Boxes:
-    """The boxes of :func:`sample_boxes` from random numbers that have been drawn.
 
     Args:
         uniform: float32 in [0, 1) of shape (NUMBERS, N).

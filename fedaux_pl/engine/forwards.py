@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.engine.replicas import Recorder
+from fedaux_pl.models.fused import compute_dtype
 
 PART = 4096
 """Inputs of a pass."""
@@ -50,9 +51,7 @@ class RecordedForward:
         return torch.cat([self._predict(part) for part in torch.split(inputs, PART)])
 
     def _predict(self, x: Tensor) -> Tensor:
-        device = x.device.type
-        precision = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        kind = (tuple(x.shape), x.dtype, precision)
+        kind = (tuple(x.shape), x.dtype, compute_dtype(x))
         if kind not in self._seen:  # an ordinary pass, in which kernels are compiled and chosen
             self._seen.add(kind)
             logits: Tensor = self._model(x)
@@ -71,4 +70,4 @@ class RecordedForward:
         def predict() -> None:
             out.copy_(self._model(place))
 
-        return _Pass(place, out, self._recorder.record_pass(predict, self._pool))
+        return _Pass(place, out, self._recorder.record([predict], self._pool, ()))

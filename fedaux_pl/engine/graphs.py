@@ -111,13 +111,6 @@ class CudaGraphs:
                 first.wait_stream(stream)
         return graph.replay
 
-    def record_pass(self, function: Callable[[], None], pool: Any) -> Callable[[], None]:
-        """Records what is no step: nothing is forked, and no weight gradients go aside."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            function()
-        return graph.replay
-
     def _beside(self, replicas: int) -> AbstractContextManager[None]:
         """Has the weight gradients of a replica on its own computed aside."""
         return overlapping(self._side) if self._overlap and replicas == 1 else nullcontext()

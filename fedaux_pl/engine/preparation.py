@@ -156,12 +156,16 @@ class Preparation:
         scores = {
             part: torch.empty(len(heads), len(x), device=x.device) for part, x in inputs.items()
         }
-        for name, own in features.items():
-            rows = [row for row, head in enumerate(heads) if architectures[head.client] == name]
-            for row, head in zip(rows, scoring.denoised([heads[row] for row in rows]), strict=True):
-                logits = {part: head.logits(some) for part, some in own.items()}
-                for part, values in logits.items():
-                    scores[part][row] = scoring.calibrator.scores(values, logits["distill"])
+        guesses = {
+            guess.client: guess
+            for name in h0
+            for guess in scoring.denoised([h for h in heads if architectures[h.client] == name])
+        }
+        for row, head in enumerate(heads):
+            own = features[architectures[head.client]]
+            logits = {part: guesses[head.client].logits(rows) for part, rows in own.items()}
+            for part, values in logits.items():
+                scores[part][row] = scoring.calibrator.scores(values, logits["distill"])
         return scores
 
     def knn_accuracy(self, h0: nn.Module) -> float:

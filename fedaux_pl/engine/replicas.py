@@ -80,9 +80,6 @@ class Recorder(Protocol):
             numbers: What ``numbers`` gave for those that the steps draw.
         """
 
-    def record_pass(self, function: Callable[[], None], pool: Any) -> Callable[[], None]:
-        """Records what is no step, such as predictions."""
-
 
 class _Replica:
     """One copy, with its optimizer and the tensors that its steps read and write."""

@@ -13,12 +13,18 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as tv
 
 from fedaux_pl.data import colour
-from fedaux_pl.data.crop import Boxes, resized_crop, sample_boxes
+from fedaux_pl.data.crop import NUMBERS, Boxes, boxes_from, resized_crop
 from fedaux_pl.data.views import SimCLRViews, ViewParameters, apply_views
 from fedaux_pl.models.fused import plain_layers
 
 SHAPES = [(3, 8, 8), (3, 32, 32), (1, 28, 28), (3, 64, 64), (3, 24, 40), (1, 64, 9), (3, 9, 64)]
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def sample_boxes(count, height, width, min_scale, generator):
+    """Boxes from random numbers that are drawn for them alone."""
+    uniform = torch.rand((NUMBERS, count), generator=generator)
+    return boxes_from(uniform, height, width, min_scale)
 
 
 def generator(seed=0):

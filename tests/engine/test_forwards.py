@@ -8,8 +8,7 @@ import torch
 from fedaux_pl.engine import StageRunner, forwards, predict_logits
 from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.graphs import CudaGraphs
-from fedaux_pl.models import create_model
-from tests.federations import create, fit, split
+from tests.federations import create, fit, network, split
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -23,24 +22,15 @@ class Counted:
     def pool(self):
         return None
 
-    def record_pass(self, function, pool):
+    def record(self, steps, pool, numbers):
         self.recorded += 1
 
         def replay():
             self.replayed += 1
-            function()
+            for step in steps:
+                step()
 
         return replay
-
-
-def network(seed):
-    torch.manual_seed(seed)
-    model = create_model("resnet8", 10, in_channels=1, width=0.125)
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.running_mean.uniform_(-0.5, 0.5)
-            layer.running_var.uniform_(0.5, 2)
-    return model
 
 
 def images(count, device="cpu"):

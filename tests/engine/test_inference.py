@@ -5,17 +5,12 @@ import torch
 
 from fedaux_pl.engine import batch_statistics, evaluating, predict_features, predict_logits
 from fedaux_pl.models import create_model
+from tests.federations import network
 
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    model = create_model("resnet8", 10, in_channels=1, width=0.125)
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.running_mean.uniform_(-0.5, 0.5)
-            layer.running_var.uniform_(0.5, 2)
-    return model
+    return network()
 
 
 def images(count=20):

@@ -1,38 +1,70 @@
 """Evaluation with BatchNorm in the weight of the convolution before it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.batch_norm import channels_last, on_device_of
 from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels
 
+Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
+
 
 def convolve_folded(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    residual: Tensor | None,
+    shortcut: Layers | None = None,
 ) -> Tensor:
-    """relu(norm(conv(x)) + residual) in one kernel, cuDNN's or for images our own."""
-    weight, bias = fold(conv, norm, x.dtype)
+    """relu(norm(conv(x)) + residual) in one kernel, cuDNN's or for images our own.
+
+    Args:
+        conv: The convolution.
+        norm: Its norm layer.
+        x: Activations.
+        residual: What is added.
+        shortcut: Layers that the residual goes through first. Their weight takes a second kernel,
+            their bias is added with the other one.
+    """
+    if shortcut is not None and residual is not None:
+        weight, bias = fold(conv, norm, x.dtype, torch.float32)
+        side, own = fold(*shortcut, x.dtype, torch.float32)
+        residual = channels_last(pad_channels(residual))
+        residual = torch.conv2d(residual, side, None, *_geometry(shortcut[0]))
+        bias = (bias + own).to(x.dtype)
+    else:
+        weight, bias = fold(conv, norm, x.dtype)
     x = channels_last(pad_channels(x))
     if residual is None and is_stem(conv) and x.numel():
         return convolve_images(x, weight, bias, relu=True)
-    options = (conv.stride, conv.padding, conv.dilation, 1)
+    options = (*_geometry(conv), 1)
     if residual is None:
-        return torch.cudnn_convolution_relu(x, weight, bias, *options)  # type: ignore[arg-type]
-    return torch.cudnn_convolution_add_relu(
-        x,
-        weight,
-        channels_last(residual),
-        1.0,
-        bias,
-        *options,  # type: ignore[arg-type]
-    )
+        return torch.cudnn_convolution_relu(x, weight, bias, *options)
+    return torch.cudnn_convolution_add_relu(x, weight, channels_last(residual), 1.0, bias, *options)
 
 
-def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _geometry(conv: nn.Conv2d) -> tuple[Any, Any, Any]:
+    return conv.stride, conv.padding, conv.dilation
+
+
+def fold(
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    dtype: torch.dtype,
+    bias_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
     """Weight and bias of a convolution that does what it and BatchNorm in evaluation do.
 
     It is computed anew for every batch, because nothing says whether the weights have changed:
     a captured training step leaves no trace on them.
+
+    Args:
+        conv: The convolution, without a bias of its own.
+        norm: The norm layer.
+        dtype: Of the weight.
+        bias_dtype: Of the bias, by default the same.
 
     Returns:
         The weight, channels last and with input channels of zeros up to a multiple of eight, and
@@ -46,7 +78,7 @@ def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype) -> tuple[Ten
         weight = weight.contiguous()
     padded = in_channels + -in_channels % ALIGNMENT
     folded = weight.new_empty(channels, height, width, padded, dtype=dtype)
-    bias = weight.new_empty(channels, dtype=dtype)
+    bias = weight.new_empty(channels, dtype=bias_dtype or dtype)
     with on_device_of(weight):
         kernels.fold_kernel[(channels,)](
             weight,

@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.models.batch_norm import Activation, batch_norm_act, batch_norm_act_eval
+from fedaux_pl.models.batch_norm import (
+    Activation,
+    batch_norm_act,
+    batch_norm_act_eval,
+    channels_last,
+)
 from fedaux_pl.models.folding import convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, overlaps
 from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channels
@@ -44,6 +49,7 @@ def conv_norm_act(
     x: Tensor,
     residual: Tensor | None = None,
     *,
+    shortcut: nn.Sequential | None = None,
     relu: bool = True,
     upper: float | None = None,
 ) -> Tensor:
@@ -54,19 +60,28 @@ def conv_norm_act(
         norm: Its norm layer.
         x: Activations or images of shape (N, C, H, W).
         residual: What is added before the activation.
+        shortcut: A convolution and a norm layer that the residual goes through first.
         relu: Whether there is an activation.
         upper: Upper bound of the activation, 6 for ReLU6.
     """
     activation = Activation(relu, upper)
     dtype = compute_dtype(x)
-    path = choose_path(
-        conv,
-        norm,
-        usable=fusable(x) and (residual is None or residual.dtype == dtype),
-        dtype=dtype,
-        grad=torch.is_grad_enabled(),
-        activation=activation,
-    )
+
+    def way(*layers: nn.Module) -> Path:
+        return choose_path(
+            *layers,
+            usable=fusable(x) and (residual is None or residual.dtype == dtype),
+            dtype=dtype,
+            grad=torch.is_grad_enabled(),
+            activation=activation,
+        )
+
+    path = way(conv, norm)
+    if residual is not None and shortcut is not None:
+        layers = shortcut[0], shortcut[1]
+        if path == way(*layers) == "fold":
+            return convolve_folded(conv, norm, x.to(dtype), residual, layers)  # type: ignore[arg-type]
+        residual = conv_norm_act(*layers, residual, relu=False)
     if path == "fold":
         return convolve_folded(conv, norm, x.to(dtype), residual)  # type: ignore[arg-type]
     out: Tensor = conv(x) if path == "plain" else _convolve(conv, x, dtype)
@@ -205,7 +220,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The convolution where our kernels can run, with zeros for the channels tensor cores lack.
 
     Without them cuDNN takes a slow kernel for images, and changes their layout and back. Even with
-    them it may, so that stems have a kernel of our own.
+    them it may, so that stems have a kernel of our own. Grouped 1x1 convolutions are products.
     """
     if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
         fits = x.numel() > 0 and x.shape[1] == conv.in_channels
@@ -218,5 +233,33 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
             weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
             x = pad_channels(x.to(dtype))
             return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
+    if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_grouped_pointwise(conv):
+        return _multiply_groups(conv, x.to(dtype))
     out: Tensor = conv(x)
     return out
+
+
+def _is_grouped_pointwise(conv: nn.Conv2d) -> bool:
+    """Whether a layer mixes the channels of each group, and nothing else."""
+    return (
+        type(conv) is nn.Conv2d
+        and 1 < conv.groups < conv.in_channels
+        and conv.kernel_size == conv.stride == (1, 1)
+        and conv.padding == (0, 0)
+        and conv.bias is None
+        and conv.weight.dtype == torch.float32
+        and not _has_hooks(conv)
+    )
+
+
+def _multiply_groups(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """Such a convolution as one matrix product, with zeros for what other groups hold.
+
+    Groups are narrower than what tensor cores multiply at once, so that the zeros cost little, and
+    nothing against cuDNN, which changes the layout of the activations and back.
+    """
+    n, channels, height, width = x.shape
+    blocks = conv.weight.flatten(1).to(x.dtype).chunk(conv.groups)
+    rows = channels_last(x).permute(0, 2, 3, 1).reshape(-1, channels)
+    out = F.linear(rows, torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
+    return out.view(n, height, width, conv.out_channels).permute(0, 3, 1, 2)

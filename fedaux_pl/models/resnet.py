@@ -67,9 +67,7 @@ class _Block(BasicBlock):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps."""
         out = conv_norm_act(self.conv1, self.bn1, x)
-        if self.downsample is not None:
-            x = conv_norm_act(self.downsample[0], self.downsample[1], x, relu=False)
-        return conv_norm_act(self.conv2, self.bn2, out, x)
+        return conv_norm_act(self.conv2, self.bn2, out, x, shortcut=self.downsample)
 
 
 def _stage(

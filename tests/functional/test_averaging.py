@@ -125,3 +125,14 @@ def test_proximal_penalty_is_half_mu_times_the_squared_distance():
 def test_proximal_penalty_refuses(params, anchor, mu, message):
     with pytest.raises(ValueError, match=message):
         proximal_penalty(params, anchor, mu)
+
+
+def test_large_finite_weights_are_averaged():
+    """Though the sum of their absolute values, by which NaN and infinity are found, is not."""
+    states = [{"w": torch.full((3,), 3e38)}, {"w": torch.full((3,), -1e38)}]
+    torch.testing.assert_close(average_states(states, [1, 1])["w"], torch.full((3,), 1e38))
+
+
+def test_tensors_without_elements_are_kept():
+    state = {"w": torch.ones(2), "nothing": torch.zeros(0, 3)}
+    assert average_states([state, state], [1, 1])["nothing"].shape == (0, 3)

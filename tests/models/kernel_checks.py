@@ -254,6 +254,23 @@ def test_folded_convolution(in_channels, kernel, layout):
     torch.testing.assert_close(folded, norm(conv(x)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("in_channels", [12, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_a_shortcut_is_folded_too(in_channels, dtype):
+    """Its bias, which is large here, goes with the other convolution's."""
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(24, 32, 3, padding=1, bias=False), norm_layer(32).eval()
+    layers = nn.Conv2d(in_channels, 32, 1, 2, bias=False), norm_layer(32).eval()
+    nn.init.normal_(layers[1].bias, 10.0)
+    x, residual = torch.randn(3, 24, 4, 4), torch.randn(3, in_channels, 8, 8)
+    out = convolve_folded(conv, norm, x.to(dtype), residual.to(dtype), layers)
+    expected = F.relu(norm(conv(x)) + layers[1](layers[0](residual)))
+    assert out.dtype == dtype
+    error = (out.float() - expected).norm() / expected.norm()
+    assert error < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("byte", [False, True])
 def test_standardized_images(byte, layout):
@@ -381,6 +398,43 @@ def test_stem_with_batch_norm_in_half_precision(dtype):
     expected = F.relu(norm(conv(x.float())))
     error = (out.float() - expected).norm() / expected.norm()
     assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_grouped_1x1_convolutions_are_products(groups, layout):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(12, 18, 1, groups=groups, bias=False).to(memory_format=layout)
+    inputs = [torch.randn(2, 12, 3, 5).bfloat16().requires_grad_() for _ in range(2)]
+    inputs[1].data.copy_(inputs[0])
+    found = fused._convolve(conv, inputs[0], torch.bfloat16)
+    assert found.dtype == torch.bfloat16
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    found.float().square().sum().backward()
+    gradient, conv.weight.grad = conv.weight.grad, None
+    expected = F.conv2d(inputs[1].float(), conv.weight.bfloat16().float(), groups=groups)
+    expected.square().sum().backward()
+    for one, other in (
+        (found, expected),
+        (inputs[0].grad, inputs[1].grad),
+        (gradient, conv.weight.grad),
+    ):
+        torch.testing.assert_close(one.float(), other.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(8, 8, 1, groups=8, bias=False),  # a scale for each channel
+        nn.Conv2d(8, 8, 3, groups=2, bias=False),
+        nn.Conv2d(8, 8, 1, stride=2, groups=2, bias=False),
+        nn.Conv2d(8, 8, 1, padding=1, groups=2, bias=False),
+        nn.Conv2d(8, 8, 1, groups=2),
+        nn.Conv2d(8, 8, 1, bias=False),
+    ],
+)
+def test_other_convolutions_are_no_products(conv):
+    assert not fused._is_grouped_pointwise(conv)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def convolve_folded(
         weight, bias = fold(conv, norm, x.dtype, torch.float32)
         side, own = fold(*shortcut, x.dtype, torch.float32)
         residual = channels_last(pad_channels(residual))
-        residual = torch.conv2d(residual, side, None, *_geometry(shortcut[0]))
+        residual = _convolve(residual, side, shortcut[0])
         bias = (bias + own).to(x.dtype)
     else:
         weight, bias = fold(conv, norm, x.dtype)
@@ -43,6 +43,15 @@ def convolve_folded(
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *options)
     return torch.cudnn_convolution_add_relu(x, weight, channels_last(residual), 1.0, bias, *options)
+
+
+def _convolve(x: Tensor, weight: Tensor, conv: nn.Conv2d) -> Tensor:
+    """A convolution without bias, whose kernels cuDNN tries: its guess may be ten times slower."""
+    if not x.is_cuda:
+        return torch.conv2d(x, weight, None, *_geometry(conv))
+    exact = torch.backends.cudnn.deterministic
+    stride, padding, dilation = _geometry(conv)
+    return torch.cudnn_convolution(x, weight, padding, stride, dilation, 1, not exact, exact, True)
 
 
 def _geometry(conv: nn.Conv2d) -> tuple[Any, Any, Any]:

@@ -9,6 +9,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedaux_pl.models.states import copy_state, put_state
 from fedaux_pl.modules.backbone import resolve_model
 from fedaux_pl.modules.optimized import OptimizedModule
 from fedaux_pl.modules.optimizers import OptimizerName
@@ -74,11 +75,11 @@ class ClassifierModule(OptimizedModule):
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Puts the model where a training starts, in place."""
-        self.model.load_state_dict(state)
+        put_state(self.model, state)
 
     def trained_state(self) -> dict[str, Tensor]:
         """A copy of the model's weights."""
-        return {key: value.detach().clone() for key, value in self.model.state_dict().items()}
+        return copy_state(self.model)
 
     def _evaluate(self, batch: Sequence[Tensor], metrics: MetricCollection) -> None:
         x, labels = batch[0], batch[1]

@@ -1,0 +1,61 @@
+"""State dicts that are copied at once are those that PyTorch copies one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedaux_pl.models.states import copy_all, copy_state, put_state
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(memory_format=torch.channels_last)
+    net(torch.randn(seed + 2, 3, 5, 5))
+    return net
+
+
+def test_a_copy_is_the_state_dict_in_memory_of_its_own():
+    net = network(0)
+    copy = copy_state(net)
+    expected = {key: value.clone() for key, value in net.state_dict().items()}
+    for parameter in net.parameters():
+        parameter.data.zero_()
+    net[1].num_batches_tracked.add_(5)
+    assert copy.keys() == expected.keys()
+    for key, value in expected.items():
+        assert torch.equal(copy[key], value)
+        assert copy[key].dtype == value.dtype
+        assert copy[key].stride() == value.stride()
+        assert not copy[key].requires_grad
+
+
+def test_what_is_put_is_there_and_the_tensors_stay_where_they_are():
+    net, other = network(0), network(1)
+    places = {key: value.data_ptr() for key, value in net.state_dict().items()}
+    net[1].num_batches_tracked.add_(7)
+    put_state(net, other.state_dict())
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key])
+        assert value.data_ptr() == places[key]
+    net(torch.randn(2, 3, 5, 5)).sum().backward()
+    assert net[0].weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("0.bias"), "Missing key"),
+        (lambda state: state.update(more=torch.zeros(1)), "Unexpected key"),
+        (lambda state: state.update({"0.bias": torch.zeros(9)}), "size mismatch"),
+    ],
+)
+def test_the_state_of_another_model_is_refused(change, message):
+    net, state = network(0), network(1).state_dict()
+    change(state)
+    with pytest.raises(RuntimeError, match=message):
+        put_state(net, state)
+
+
+def test_as_many_tensors_as_places():
+    with pytest.raises(ValueError, match="argument 2"):
+        copy_all([torch.zeros(1)], [])

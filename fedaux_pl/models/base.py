@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int, check_real
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.fused import compute_dtype, fusable
+from fedaux_pl.models.fused import compute_dtype, fusable, weights_cast
 from fedaux_pl.models.stem import ALIGNMENT, standardize
 
 DEFAULT_MEAN = 0.5
@@ -124,7 +124,8 @@ class FeatureClassifier(Classifier):
 
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
-        maps = self.feature_map(self.normalize(x))
+        with weights_cast(self, x):
+            maps = self.feature_map(self.normalize(x))
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
 
 

@@ -1,10 +1,10 @@
-"""The weights of linear layers in the precision of a pass, all of them cast at once.
+"""The weights of layers in the precision of a pass, all of them cast at once.
 
 Under autocast every layer casts its own weight and bias, and back again their gradients: for small
 batches on a GPU these are as many kernels as the products themselves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +28,14 @@ def call_cast(module: nn.Module, device: torch.device, inputs: Mapping[str, Any]
     if not weights:
         return module(**inputs)
     dtype = torch.get_autocast_dtype(kind)
-    low: tuple[Tensor, ...] = _Cast.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
+    low = cast_all(list(weights.values()), dtype)
     return functional_call(module, dict(zip(weights, low, strict=True)), (), dict(inputs))
+
+
+def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Tensors of float32 in another precision, cast at once, as are their gradients."""
+    low: tuple[Tensor, ...] = _Cast.apply(dtype, *tensors)  # type: ignore[no-untyped-call]
+    return low
 
 
 def _linear_weights(module: nn.Module) -> dict[str, Tensor]:

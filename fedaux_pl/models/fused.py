@@ -6,11 +6,12 @@ depends on where and when (see :func:`choose_path`). Results differ from the mod
 only, and not at all on the CPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from fedaux_pl.models.batch_norm import (
     batch_norm_act_eval,
     channels_last,
 )
+from fedaux_pl.models.casting import cast_all
 from fedaux_pl.models.folding import convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, overlaps
 from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channels
@@ -31,6 +33,8 @@ Path = Literal["plain", "train", "apply", "fold"]
 
 _HALF = (torch.bfloat16, torch.float16)
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
+# The weights of convolutions that were cast at once.
+_cast: ContextVar[Mapping[nn.Module, Tensor]] = ContextVar("cast", default=MappingProxyType({}))
 
 
 @contextmanager
@@ -41,6 +45,28 @@ def plain_layers() -> Iterator[None]:
         yield
     finally:
         _plain.reset(token)
+
+
+@contextmanager
+def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """Within it the convolutions of a model that is trained find their weights cast already.
+
+    Args:
+        model: The model, whose convolutions are called by :func:`conv_norm_act`.
+        x: Its inputs.
+    """
+    dtype = compute_dtype(x)
+    casts = fusable(x) and dtype in _HALF and torch.is_grad_enabled() and model.training
+    modules = list(model.modules()) if casts else []
+    convs = [module for module in modules if _is_castable(module)]
+    if not convs or not any(map(_is_ordinary, modules)):
+        yield
+        return
+    token = _cast.set(dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True)))  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        _cast.reset(token)
 
 
 def conv_norm_act(
@@ -183,6 +209,17 @@ def _is_ordinary_conv(conv: nn.Module) -> bool:
     )
 
 
+def _is_castable(conv: nn.Module) -> bool:
+    """Whether a convolution takes its weight as it is, but for the precision."""
+    return (
+        isinstance(conv, nn.Conv2d)
+        and _is_ordinary_conv(conv)
+        and conv.bias is None
+        and conv.in_channels % ALIGNMENT == 0
+        and not isinstance(conv.padding, str)
+    )
+
+
 def _is_foldable(conv: nn.Module) -> bool:
     """Whether cuDNN has a kernel of the convolution with bias, residual and ReLU."""
     return (
@@ -225,8 +262,11 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
         fits = x.numel() > 0 and x.shape[1] == conv.in_channels
         stem = fits and conv.bias is None and is_stem(conv)
+        cast = _cast.get().get(conv)
         if overlaps(conv):
-            return convolve_overlapped(conv, pad_channels(x.to(dtype)), stem=stem)
+            return convolve_overlapped(conv, pad_channels(x.to(dtype)), stem=stem, cast=cast)
+        if cast is not None:
+            return torch.conv2d(x.to(dtype), cast, None, conv.stride, conv.padding, conv.dilation)
         if stem:
             return convolve_stem(conv, pad_channels(x.to(dtype)))
         if conv.in_channels % ALIGNMENT:

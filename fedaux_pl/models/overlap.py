@@ -89,16 +89,21 @@ def overlaps(conv: nn.Conv2d) -> bool:
     )
 
 
-def convolve_overlapped(conv: nn.Conv2d, x: Tensor, *, stem: bool = False) -> Tensor:
+def convolve_overlapped(
+    conv: nn.Conv2d, x: Tensor, *, stem: bool = False, cast: Tensor | None = None
+) -> Tensor:
     """The convolution of ``x``, in its dtype, with the weight gradient aside.
 
     Args:
         conv: A convolution that :func:`overlaps`.
         x: Activations; beyond the convolution's channels there may be channels of zeros.
         stem: Whether our kernel for a stem takes the pass forward; ``x`` has 8 channels then.
+        cast: The weight in the dtype of ``x``, where it is there already.
     """
     options = (conv.stride, conv.padding, conv.dilation)
-    out: Tensor = _Convolution.apply(x, conv.weight, options, stem, _side.get())  # type: ignore[no-untyped-call]
+    wide = widen(conv.weight.detach(), x.shape[1], x.dtype) if cast is None else cast.detach()
+    wide = channels_last(wide)
+    out: Tensor = _Convolution.apply(x, conv.weight, wide, options, stem, _side.get())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -110,12 +115,12 @@ class _Convolution(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         weight: Tensor,
+        wide: Tensor,
         options: tuple[Any, Any, Any],
         stem: bool,
         side: _Side,
     ) -> Tensor:
         x = channels_last(x)
-        wide = widen(weight, x.shape[1], x.dtype)
         ctx.save_for_backward(x, wide)
         # The pass backward is in another thread, which knows nothing of the context.
         ctx.weight, ctx.options, ctx.side = weight, options, side
@@ -143,4 +148,4 @@ class _Convolution(torch.autograd.Function):
             gradient.copy_(gradients(False, True, False)[1][:, : weight.shape[1]])
         side.gradients.append((weight, gradient))
         side.kept.append((dy, x, wide))
-        return dx, None, None, None, None
+        return dx, None, None, None, None, None

@@ -493,6 +493,58 @@ def test_networks(name, half, monkeypatch):
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_weights_are_cast_at_once(side, monkeypatch):
+    """By one call, in training alone; only the stem's, which is padded, is on its own."""
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    torch.manual_seed(0)
+    model = create_model("resnet8", 4, width=0.25).to(memory_format=torch.channels_last).train()
+    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    calls, widened = [], []
+    cast_all, widen = fused.cast_all, stem.widen
+    monkeypatch.setattr(fused, "cast_all", lambda w, dtype: calls.append(w) or cast_all(w, dtype))
+    for module in (stem, overlap):
+        monkeypatch.setattr(module, "widen", lambda w, *to: widened.append(w) or widen(w, *to))
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(x).logsumexp(1).float().sum().backward()
+        join()
+        return [p.grad for p in model.parameters()]
+
+    count = sum(isinstance(m, nn.Conv2d) for m in model.modules())
+    found = gradients()
+    assert [len(weights) for weights in calls] == [count - 1]
+    assert len(widened) == 1
+    with overlapping(side):
+        aside = gradients()
+    assert [len(weights) for weights in calls] == [count - 1] * 2
+    assert len(widened) == 2
+    monkeypatch.setattr(fused, "_is_castable", lambda conv: False)
+    expected = gradients()
+    with overlapping(side):
+        expected_aside = gradients()
+    for one, other in [(found, expected), (aside, expected_aside)]:
+        for a, b in zip(one, other, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_weights_are_not_cast_where_nothing_is_trained(monkeypatch):
+    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    monkeypatch.setattr(fused, "cast_all", None)  # which is not called
+    x = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    model = create_model("resnet8", 4, width=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            model.train()(x)
+            model.eval()(x)
+        model.eval()(x)
+        create_model("resnet8", 4, width=0.1, norm="group").train()(x)
+    model.train()(x)  # in 32 bits
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_networks_with_weight_gradients_aside(side, monkeypatch):
     """All convolutions of the network, with shortcuts, give the gradients that they give inline."""
     monkeypatch.setattr(batch_norm, "TILE", 8192)

@@ -176,7 +176,7 @@ def test_which_layers_it_is_for(streams):
 def test_full_precision_and_other_layers_are_left_alone(streams, monkeypatch):
     called = []
     monkeypatch.setattr(
-        fused, "convolve_overlapped", lambda conv, x, stem: called.append(conv) or plain(conv, x)
+        fused, "convolve_overlapped", lambda conv, x, **_: called.append(conv) or plain(conv, x)
     )
     conv, grouped, x = conv_layer(), conv_layer(groups=2), torch.randn(2, 16, 5, 5)
     with overlapping(streams[0]):

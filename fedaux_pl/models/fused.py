@@ -24,7 +24,7 @@ from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channel
 
 Path = Literal["plain", "train", "apply", "fold"]
 
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
 
 
@@ -106,13 +106,13 @@ def choose_path(
         for evaluation with them in the convolution's weight, where cuDNN adds the residual and
         takes the ReLU in the same kernel.
     """
-    if not usable or dtype not in (*_HALF, torch.float32) or not _is_ordinary(norm):
+    if not usable or dtype not in (*HALF, torch.float32) or not _is_ordinary(norm):
         return "plain"
     if norm.training:
         return "train"
     if grad:
         return "plain"
-    if activation.relu and activation.upper is None and dtype in _HALF and _is_foldable(conv):
+    if activation.relu and activation.upper is None and dtype in HALF and _is_foldable(conv):
         return "fold"
     return "apply"
 
@@ -153,7 +153,7 @@ def _is_ordinary(norm: nn.Module) -> bool:
     return (
         norm.num_batches_tracked is not None
         and all(t is not None and t.dtype == torch.float32 and t.is_contiguous() for t in state)
-        and not _has_hooks(norm)
+        and not has_hooks(norm)
     )
 
 
@@ -164,7 +164,7 @@ def _is_ordinary_conv(conv: nn.Module) -> bool:
         and conv.groups == 1
         and conv.padding_mode == "zeros"
         and conv.weight.dtype == torch.float32
-        and not _has_hooks(conv)
+        and not has_hooks(conv)
     )
 
 
@@ -180,7 +180,7 @@ def _is_foldable(conv: nn.Module) -> bool:
     )
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether calling the module does more than its class says: hooks, or a forward of its own."""
     return bool(
         "forward" in module.__dict__
@@ -207,7 +207,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     Without them cuDNN takes a slow kernel for images, and changes their layout and back. Even with
     them it may, so that stems have a kernel of our own.
     """
-    if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
+    if dtype in HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
         fits = x.numel() > 0 and x.shape[1] == conv.in_channels
         stem = fits and conv.bias is None and is_stem(conv)
         if overlaps(conv):

@@ -19,6 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedaux_pl.models.casting import call_cast
 from fedaux_pl.models.checks import check_positive_int
 from fedaux_pl.models.classifier import Classifier
+from fedaux_pl.models.encoder_fused import bert_states, is_fused
+from fedaux_pl.models.pooling import mean_states
 from fedaux_pl.models.pretrained import (
     OWN_MASK,
     check_encoder,
@@ -169,6 +171,8 @@ class Encoder(Classifier):
             ids: Token ids (N, L).
             causal: Whether a token sees only those before it, as next-token prediction needs.
         """
+        if is_fused(self.encoder, ids):
+            return bert_states(self.encoder, ids, self.pad_id, causal=causal)
         mask = ids != self.pad_id
         if self._own_mask:
             # As the attention takes it: the library would look into a mask of its own making,
@@ -230,8 +234,7 @@ class Encoder(Classifier):
         states = self.states(ids)
         if self.pooling == "cls":
             return states[:, 0]
-        weight = (ids != self.pad_id)[:, :, None].to(states.dtype)
-        return (states * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        return mean_states(states, ids, self.pad_id)
 
 
 @register("tinybert")

@@ -31,7 +31,7 @@ from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channel
 
 Path = Literal["plain", "train", "apply", "fold"]
 
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
 # The weights of convolutions that were cast at once.
 _cast: ContextVar[Mapping[nn.Module, Tensor]] = ContextVar("cast", default=MappingProxyType({}))
@@ -56,7 +56,7 @@ def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
         x: Its inputs.
     """
     dtype = compute_dtype(x)
-    casts = fusable(x) and dtype in _HALF and torch.is_grad_enabled() and model.training
+    casts = fusable(x) and dtype in HALF and torch.is_grad_enabled() and model.training
     modules = list(model.modules()) if casts else []
     convs = [module for module in modules if _is_castable(module)]
     if not convs or not any(map(_is_ordinary, modules)):
@@ -147,13 +147,13 @@ def choose_path(
         for evaluation with them in the convolution's weight, where cuDNN adds the residual and
         takes the ReLU in the same kernel.
     """
-    if not usable or dtype not in (*_HALF, torch.float32) or not _is_ordinary(norm):
+    if not usable or dtype not in (*HALF, torch.float32) or not _is_ordinary(norm):
         return "plain"
     if norm.training:
         return "train"
     if grad:
         return "plain"
-    if activation.relu and activation.upper is None and dtype in _HALF and _is_foldable(conv):
+    if activation.relu and activation.upper is None and dtype in HALF and _is_foldable(conv):
         return "fold"
     return "apply"
 
@@ -194,7 +194,7 @@ def _is_ordinary(norm: nn.Module) -> bool:
     return (
         norm.num_batches_tracked is not None
         and all(t is not None and t.dtype == torch.float32 and t.is_contiguous() for t in state)
-        and not _has_hooks(norm)
+        and not has_hooks(norm)
     )
 
 
@@ -205,7 +205,7 @@ def _is_ordinary_conv(conv: nn.Module) -> bool:
         and conv.groups == 1
         and conv.padding_mode == "zeros"
         and conv.weight.dtype == torch.float32
-        and not _has_hooks(conv)
+        and not has_hooks(conv)
     )
 
 
@@ -232,7 +232,7 @@ def _is_foldable(conv: nn.Module) -> bool:
     )
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether calling the module does more than its class says: hooks, or a forward of its own."""
     return bool(
         "forward" in module.__dict__
@@ -259,7 +259,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     Without them cuDNN takes a slow kernel for images, and changes their layout and back. Even with
     them it may, so that stems have a kernel of our own. Grouped 1x1 convolutions are products.
     """
-    if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
+    if dtype in HALF and isinstance(conv, nn.Conv2d) and _is_ordinary_conv(conv):
         fits = x.numel() > 0 and x.shape[1] == conv.in_channels
         stem = fits and conv.bias is None and is_stem(conv)
         cast = _cast.get().get(conv)
@@ -273,7 +273,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
             weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
             x = pad_channels(x.to(dtype))
             return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
-    if dtype in _HALF and isinstance(conv, nn.Conv2d) and _is_grouped_pointwise(conv):
+    if dtype in HALF and isinstance(conv, nn.Conv2d) and _is_grouped_pointwise(conv):
         return _multiply_groups(conv, x.to(dtype))
     out: Tensor = conv(x)
     return out
@@ -288,7 +288,7 @@ def _is_grouped_pointwise(conv: nn.Conv2d) -> bool:
         and conv.padding == (0, 0)
         and conv.bias is None
         and conv.weight.dtype == torch.float32
-        and not _has_hooks(conv)
+        and not has_hooks(conv)
     )
 
 

@@ -1,9 +1,9 @@
-"""Weight gradients of convolutions beside the rest of a backward pass, on a second CUDA stream.
+"""Weight gradients beside the rest of a backward pass, on a second CUDA stream.
 
 Nobody needs the gradient of a weight before the optimizer, while the gradient of the activations is
-what the whole pass waits for. Within :func:`overlapping` the convolutions of ``conv_norm_act``
-compute the former on a stream of its own, and :func:`join` hands it over. What is small enough to
-leave a GPU idle gains by it.
+what the whole pass waits for. Within :func:`overlapping` the convolutions of ``conv_norm_act`` and
+the layers of ``encoder_pass`` compute the former on a stream of its own, and :func:`join` hands it
+over. What is small enough to leave a GPU idle gains by it.
 
 Autograd never sees these gradients: it would add the contributions to a parameter, such as those of
 a penalty or of a second use of the layer, on whichever stream it is on and without waiting. They
@@ -11,7 +11,7 @@ are put into ``grad`` by ``join`` alone, after the wait, so that neither sharing
 terms of a loss need any care. It follows that ``torch.autograd.grad`` does not find them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,7 +24,7 @@ from fedaux_pl.models.batch_norm import channels_last
 from fedaux_pl.models.stem import convolve_images, widen
 
 
-class _Side:
+class Side:
     """A stream and what is under way on it."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -34,8 +34,19 @@ class _Side:
         # side stream reads or writes is kept until it has been waited for.
         self.kept: list[tuple[Tensor, ...]] = []
 
+    def takes(self, weights: Sequence[Tensor]) -> bool:
+        """Whether gradients of these can be put into ``grad`` without autograd."""
+        return all(
+            weight.requires_grad
+            and weight.is_leaf
+            # which autograd would call
+            and not weight._backward_hooks
+            and not getattr(weight, "_post_accumulate_grad_hooks", None)
+            for weight in weights
+        )
 
-_side: ContextVar[_Side | None] = ContextVar("side", default=None)
+
+_side: ContextVar[Side | None] = ContextVar("side", default=None)
 
 
 @contextmanager
@@ -50,7 +61,7 @@ def overlapping(stream: torch.cuda.Stream) -> Iterator[None]:
     Raises:
         RuntimeError: At its end, if gradients were not handed over.
     """
-    side = _Side(stream)
+    side = Side(stream)
     token = _side.set(side)
     try:
         yield
@@ -75,18 +86,45 @@ def join() -> None:
 
 def overlaps(conv: nn.Conv2d) -> bool:
     """Whether the weight gradient of an ordinary convolution is computed aside, here and now."""
-    weight = conv.weight
+    side = _side.get()
     return (
-        _side.get() is not None
+        side is not None
         and torch.is_grad_enabled()
-        and weight.requires_grad
-        and weight.is_leaf
-        # which autograd would call
-        and not weight._backward_hooks
-        and not getattr(weight, "_post_accumulate_grad_hooks", None)
+        and side.takes([conv.weight])
         and conv.bias is None
         and not isinstance(conv.padding, str)
     )
+
+
+def current_side() -> Side | None:
+    """What :func:`overlapping` was entered with; a backward pass has to be told it."""
+    return _side.get()
+
+
+def weight_product(dy: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    """The gradient dy' x of a linear layer's weight, float32 whatever the two are."""
+    if x.is_cuda and x.dtype != torch.float32:
+        return torch.mm(dy.t(), x, out_dtype=torch.float32, out=out)
+    return torch.mm(dy.float().t(), x.float(), out=out)
+
+
+def weight_product_aside(side: Side, weights: Sequence[Tensor], dy: Tensor, x: Tensor) -> None:
+    """The same on the side stream.
+
+    Args:
+        side: What the pass forward found by :func:`current_side`.
+        weights: Weights that the side :meth:`~Side.takes`, whose outputs are next to each other.
+        dy: The gradient of their outputs.
+        x: Their input.
+    """
+    # on this stream's memory, see below
+    gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
+    side.stream.wait_stream(torch.cuda.current_stream(x.device))
+    with torch.cuda.stream(side.stream):
+        weight_product(dy, x, gradient)
+    parts = gradient.split([len(weight) for weight in weights])
+    side.gradients.extend(zip(weights, parts, strict=True))
+    side.kept.append((dy, x))
 
 
 def convolve_overlapped(
@@ -118,7 +156,7 @@ class _Convolution(torch.autograd.Function):
         wide: Tensor,
         options: tuple[Any, Any, Any],
         stem: bool,
-        side: _Side,
+        side: Side,
     ) -> Tensor:
         x = channels_last(x)
         ctx.save_for_backward(x, wide)

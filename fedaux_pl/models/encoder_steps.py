@@ -1,0 +1,353 @@
+"""The steps between the products of a BERT, forward and backward, each of them one kernel.
+
+All take and give states as (rows, width) with a row for each token, next to each other in memory.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.models.batch_norm import on_device_of
+
+# Fixed numbers and no tuning at run time, as for convolutions.
+TILE = 2048  # values that a program has in hand at once
+WARPS = 4
+FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each leaving a row of sums
+MANY_ROWS = 2**14  # from so many rows on it is the latter
+# Keys and values of a head that a program can have in hand: 128 of 64 values, or 256 of 32.
+MOST_KEYS = 8192
+MOST_LENGTH = 256
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What all steps of a pass know.
+
+    Args:
+        texts: N.
+        length: L.
+        width: Length of a token's state.
+        heads: Of attention.
+        pad: The id of the padding token.
+        causal: Whether a token sees only those before it.
+        eps: Of LayerNorm.
+    """
+
+    texts: int
+    length: int
+    width: int
+    heads: int
+    pad: int
+    causal: bool
+    eps: float
+
+    @property
+    def rows(self) -> int:
+        """Tokens, with the padding."""
+        return self.texts * self.length
+
+    @property
+    def parts(self) -> int:
+        """How many partial sums there are of a sum over all rows."""
+        return FEW_PARTS if self.rows < MANY_ROWS else MANY_PARTS
+
+    @property
+    def chunk_rows(self) -> int:
+        """The rows of a partial sum."""
+        return -(-self.rows // self.parts)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout somewhere in a pass.
+
+    Args:
+        rate: The share of values that become zero.
+        seeds: Of all places in a pass where there is dropout; None if there is none.
+        site: Which of them this one is.
+    """
+
+    rate: float
+    seeds: Tensor | None
+    site: int
+
+    def given(self, other: Tensor) -> tuple[Tensor, int]:
+        """What kernels take for it; without dropout any tensor does."""
+        return (other if self.seeds is None else self.seeds), self.site
+
+    @property
+    def drops(self) -> bool:
+        """Whether there is any."""
+        return self.rate > 0
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partial sums (parts, columns) of several gradients, of which one step fills some columns."""
+
+    sums: Tensor
+    first: int
+
+    @property
+    def place(self) -> Tensor:
+        """Where the first row of that step begins."""
+        return self.sums[0, self.first :]
+
+    @property
+    def columns(self) -> int:
+        """How far rows are apart."""
+        return self.sums.shape[1]
+
+
+def fits_attention(length: int, dim: int) -> bool:
+    """Whether a program can have all keys and values of a head in hand."""
+    return length <= MOST_LENGTH and _power(length, 16) * _power(dim, 16) <= MOST_KEYS
+
+
+def embed(
+    sizes: Sizes, ids: Tensor, tables: tuple[Tensor, ...], norm: tuple[Tensor, Tensor],
+    dtype: torch.dtype, dropout: Dropout,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """States, their copy in half precision, and the statistics of LayerNorm."""
+    from fedaux_pl.models import kernels
+
+    made = _states(ids, sizes, dtype)
+    blocks = _blocks(sizes.width)
+    with on_device_of(ids):
+        kernels.embed_kernel[(-(-sizes.rows // blocks["BLOCK_R"]),)](
+            ids,
+            *tables,
+            *norm,
+            *made,
+            *dropout.given(ids),
+            sizes.rows,
+            sizes.length,
+            sizes.eps,
+            dropout.rate,
+            DROPOUT=dropout.drops,
+            WIDTH=sizes.width,
+            **blocks,
+        )
+    return made
+
+
+def embed_backward(
+    sizes: Sizes, dstates: Tensor, dhalf: Tensor, ids: Tensor, tables: tuple[Tensor, ...],
+    stats: Tensor, scale: Tensor, partials: Partials, dropout: Dropout,
+) -> Tensor:  # fmt: skip
+    """The gradient of the sum of each token's vectors.
+
+    Sums over all rows are left behind for scale and shift of the norm and for the type's vector.
+    """
+    from fedaux_pl.models import kernels
+
+    dsum = torch.empty_like(dstates)
+    with on_device_of(ids):
+        kernels.embed_backward_kernel[(sizes.parts,)](
+            dstates,
+            dhalf,
+            ids,
+            *tables,
+            stats,
+            scale,
+            dsum,
+            partials.place,
+            *dropout.given(ids),
+            sizes.rows,
+            sizes.length,
+            sizes.chunk_rows,
+            partials.columns,
+            dropout.rate,
+            DROPOUT=dropout.drops,
+            WIDTH=sizes.width,
+            **_blocks(sizes.width),
+        )
+    return dsum
+
+
+def add_norm(
+    sizes: Sizes, y: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor], dropout: Dropout
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LayerNorm(residual + dropout(y)), its copy in half precision, and the norm's statistics."""
+    from fedaux_pl.models import kernels
+
+    made = _states(y, sizes, y.dtype)
+    blocks = _blocks(sizes.width)
+    with on_device_of(y):
+        kernels.add_norm_kernel[(-(-sizes.rows // blocks["BLOCK_R"]),)](
+            y,
+            residual,
+            *norm,
+            *made,
+            *dropout.given(y),
+            sizes.rows,
+            sizes.eps,
+            dropout.rate,
+            DROPOUT=dropout.drops,
+            WIDTH=sizes.width,
+            **blocks,
+        )
+    return made
+
+
+def add_norm_backward(
+    sizes: Sizes, dstates: Tensor, dhalf: Tensor | None, y: Tensor, residual: Tensor,
+    stats: Tensor, scale: Tensor, partials: Partials, dropout: Dropout,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients of residual and y; sums are left behind for scale, shift and the bias of y."""
+    from fedaux_pl.models import kernels
+
+    dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
+    with on_device_of(y):
+        kernels.add_norm_backward_kernel[(sizes.parts,)](
+            dstates,
+            dstates if dhalf is None else dhalf,
+            y,
+            residual,
+            stats,
+            scale,
+            dresidual,
+            dy,
+            partials.place,
+            *dropout.given(y),
+            sizes.rows,
+            sizes.chunk_rows,
+            partials.columns,
+            dropout.rate,
+            HAS_HALF=dhalf is not None,
+            DROPOUT=dropout.drops,
+            WIDTH=sizes.width,
+            **_blocks(sizes.width),
+        )
+    return dresidual, dy
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU by the error function."""
+    from fedaux_pl.models import kernels
+
+    y = torch.empty_like(x)
+    with on_device_of(x):
+        grid = (-(-x.numel() // TILE),)
+        kernels.gelu_kernel[grid](x, y, x.numel(), BLOCK=TILE, num_warps=WARPS)
+    return y
+
+
+def gelu_backward(sizes: Sizes, dy: Tensor, x: Tensor, partials: Partials) -> Tensor:
+    """The gradient of x; sums are left behind for its bias."""
+    from fedaux_pl.models import kernels
+
+    dx = torch.empty_like(x)
+    width = x.shape[1]
+    block = min(256, _power(width))
+    with on_device_of(x):
+        kernels.gelu_backward_kernel[sizes.parts, -(-width // block)](
+            dy,
+            x,
+            dx,
+            partials.place,
+            sizes.rows,
+            sizes.chunk_rows,
+            partials.columns,
+            WIDTH=width,
+            BLOCK_R=TILE // block,
+            BLOCK_W=block,
+            num_warps=WARPS,
+        )
+    return dx
+
+
+def attend(sizes: Sizes, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:
+    """What every token takes from the others of its text, (rows, width)."""
+    from fedaux_pl.models import kernels
+
+    out = qkv.new_empty(sizes.rows, sizes.width)
+    options = _attention(sizes, dropout)
+    with on_device_of(qkv):
+        kernels.attention_kernel[(sizes.texts * sizes.heads,)](
+            qkv,
+            ids,
+            out,
+            *dropout.given(ids),
+            sizes.length,
+            sizes.pad,
+            options["DIM"] ** -0.5,
+            dropout.rate,
+            **options,
+        )
+    return out
+
+
+def attend_backward(
+    sizes: Sizes, dout: Tensor, qkv: Tensor, ids: Tensor, partials: Partials, dropout: Dropout
+) -> Tensor:
+    """The gradient of queries, keys and values; sums are left behind for their biases."""
+    from fedaux_pl.models import kernels
+
+    dqkv = torch.empty_like(qkv)
+    options = _attention(sizes, dropout)
+    with on_device_of(qkv):
+        kernels.attention_backward_kernel[(sizes.parts * sizes.heads,)](
+            dout,
+            qkv,
+            ids,
+            dqkv,
+            partials.place,
+            *dropout.given(ids),
+            sizes.texts,
+            sizes.length,
+            sizes.pad,
+            options["DIM"] ** -0.5,
+            dropout.rate,
+            sizes.parts,
+            partials.columns,
+            **options,
+        )
+    return dqkv
+
+
+def sum_partials(partials: Tensor, sums: Tensor) -> None:
+    """Adds up all partial sums into the first of ``sums``."""
+    from fedaux_pl.models import kernels
+
+    parts, columns = partials.shape
+    with on_device_of(partials):
+        kernels.sum_partials_kernel[(-(-columns // 32),)](
+            partials, sums, parts, columns, BLOCK_R=TILE // 32, BLOCK_W=32, num_warps=WARPS
+        )
+
+
+def _power(number: int, least: int = 1) -> int:
+    """The next power of two."""
+    return max(least, 1 << (number - 1).bit_length())
+
+
+def _blocks(width: int) -> dict[str, int]:
+    block = _power(width)
+    return {"BLOCK_R": max(1, TILE // block), "BLOCK_W": block, "num_warps": WARPS}
+
+
+def _states(like: Tensor, sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    shape, device = (sizes.rows, sizes.width), like.device
+    return (
+        torch.empty(shape, dtype=torch.float32, device=device),
+        torch.empty(shape, dtype=dtype, device=device),
+        torch.empty((sizes.rows, 2), dtype=torch.float32, device=device),
+    )
+
+
+def _attention(sizes: Sizes, dropout: Dropout) -> dict[str, Any]:
+    dim = sizes.width // sizes.heads
+    keys = _power(sizes.length, 16)
+    return {
+        "CAUSAL": sizes.causal,
+        "DROPOUT": dropout.drops,
+        "HEADS": sizes.heads,
+        "DIM": dim,
+        "BLOCK_Q": min(64, keys),
+        "BLOCK_L": keys,
+        "BLOCK_D": _power(dim, 16),
+        "num_warps": 1 if keys <= 32 else WARPS if keys <= 64 else 2 * WARPS,
+    }

@@ -3,12 +3,15 @@
 Its results differ from those of the library's modules under autocast by rounding only.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.models.encoder_attention import fits_attention
 from fedaux_pl.models.encoder_gradients import encode
 from fedaux_pl.models.encoder_pass import Embedding, Layer, Plan
-from fedaux_pl.models.encoder_steps import Sizes, fits_attention
+from fedaux_pl.models.encoder_steps import Sizes
 from fedaux_pl.models.fused import HALF, compute_dtype, fusable, has_hooks
 
 _MODULE = "transformers.models.bert.modeling_bert"
@@ -23,7 +26,7 @@ _LAYERS = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
 _ALIGNMENT = 8  # values of half precision that tensor cores, and our kernels, read at once
 
 
-def is_fused(encoder: nn.Module, ids: Tensor) -> bool:
+def is_fused(encoder: Any, ids: Tensor) -> bool:
     """Whether :func:`bert_states` can take the place of a call of the encoder, here and now."""
     return (
         f"{_MODULE}.BertModel" == _name(encoder)
@@ -37,7 +40,7 @@ def is_fused(encoder: nn.Module, ids: Tensor) -> bool:
     )
 
 
-def is_ordinary(encoder: nn.Module) -> bool:
+def is_ordinary(encoder: Any) -> bool:
     """Whether a BERT is as the library makes it, with nothing that only its modules would do."""
     config = encoder.config
     return (
@@ -48,21 +51,21 @@ def is_ordinary(encoder: nn.Module) -> bool:
             and not getattr(module, "is_decoder", False)
             for module in encoder.modules()
         )
-        and all(_is_plain_embedding(m) for m in encoder.modules() if isinstance(m, nn.Embedding))
+        and all(_is_plain(module, config) for module in encoder.modules())
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())
         and config.hidden_act == "gelu"
         and getattr(config, "position_embedding_type", None) in (None, "absolute")
         and config._attn_implementation in ("sdpa", "eager")
         and not config.is_decoder
         and not config.add_cross_attention
-        and config.hidden_size % _ALIGNMENT == 0
+        and config.hidden_size % _ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
         and config.intermediate_size % _ALIGNMENT == 0
         and config.num_hidden_layers == len(encoder.encoder.layer) > 0
         and len(parameters_of(encoder)) == len(list(encoder.parameters()))
     )
 
 
-def bert_states(encoder: nn.Module, ids: Tensor, pad_id: int, *, causal: bool = False) -> Tensor:
+def bert_states(encoder: Any, ids: Tensor, pad_id: int, *, causal: bool = False) -> Tensor:
     """The states of the last layer, shape (N, L, width), float32.
 
     Args:
@@ -74,13 +77,12 @@ def bert_states(encoder: nn.Module, ids: Tensor, pad_id: int, *, causal: bool = 
     return run(encoder, ids, pad_id, compute_dtype(ids), causal=causal)
 
 
-def run(
-    encoder: nn.Module, ids: Tensor, pad_id: int, dtype: torch.dtype, *, causal: bool
-) -> Tensor:
+def run(encoder: Any, ids: Tensor, pad_id: int, dtype: torch.dtype, *, causal: bool) -> Tensor:
     """The same in any precision."""
     config, table = encoder.config, encoder.embeddings.word_embeddings
     sizes = Sizes(
-        *ids.shape,
+        ids.shape[0],
+        ids.shape[1],
         config.hidden_size,
         config.num_attention_heads,
         pad_id,
@@ -92,7 +94,7 @@ def run(
     return encode(plan, ids.contiguous(), parameters_of(encoder)).view(*ids.shape, -1)
 
 
-def parameters_of(encoder: nn.Module) -> list[Tensor]:
+def parameters_of(encoder: Any) -> list[Tensor]:
     """All parameters of a BERT, in the order of ``Embedding`` and ``Layer``."""
     first = encoder.embeddings
     found = [
@@ -127,7 +129,7 @@ def parameters_of(encoder: nn.Module) -> list[Tensor]:
     return found
 
 
-def _rates(encoder: nn.Module) -> tuple[float, ...]:
+def _rates(encoder: Any) -> tuple[float, ...]:
     """Of dropout, where there may be any, in the order of ``Plan``."""
     places = [encoder.embeddings.dropout]
     for layer in encoder.encoder.layer:
@@ -140,11 +142,14 @@ def _name(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
-def _is_plain_embedding(table: nn.Embedding) -> bool:
-    return table.max_norm is None and not table.scale_grad_by_freq and not table.sparse
+def _is_plain(module: nn.Module, config: Any) -> bool:
+    """Whether a layer has no option that our kernels know nothing of."""
+    if isinstance(module, nn.Embedding):
+        return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
+    return not isinstance(module, nn.LayerNorm) or module.eps == config.layer_norm_eps
 
 
-def _fits(encoder: nn.Module, ids: Tensor) -> bool:
+def _fits(encoder: Any, ids: Tensor) -> bool:
     """Whether our attention can read the texts, and the weights are where they are."""
     config = encoder.config
     return (

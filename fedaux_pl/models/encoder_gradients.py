@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.models import encoder_steps as steps
+from fedaux_pl.models.encoder_attention import attend_backward
 from fedaux_pl.models.encoder_pass import (
     Embedding,
     Kept,
@@ -162,7 +163,7 @@ class _Back:
             sums[1], drops[1],
         )  # fmt: skip
         self._weights(at, ("output",), dy, kept.taken)
-        dy = steps.attend_backward(sizes, dy @ low.output, kept.qkv, self._ids, sums[0], drops[0])
+        dy = attend_backward(sizes, dy @ low.output, kept.qkv, self._ids, sums[0], drops[0])
         self._weights(at, ("query", "key", "value"), dy, kept.half)
         return dstates, dy @ low.qkv
 
@@ -176,7 +177,7 @@ class _Back:
             weight_product_aside(self._side, weights, dy, x)
             return
         out = torch.empty(dy.shape[1], x.shape[1], device=x.device)
-        found = weight_product(dy, x, out).split([len(weight) for weight in weights])
+        found = torch.split(weight_product(dy, x, out), [len(weight) for weight in weights])
         for place, gradient in zip(places, found, strict=True):
             self._give(place, gradient)
 
@@ -206,7 +207,7 @@ class _Back:
         given = [embedding.scale, embedding.shift, embedding.kind]
         names = [Embedding._fields.index(name) for name in _LAST]
         given = [*(self._parameters[place] for place in self._places), *given]
-        parts = found.split([one.numel() for one in given])
+        parts = torch.split(found, [one.numel() for one in given])
         for place, one, part in zip([*self._places, *names], given, parts, strict=True):
             self._give(place, part.view_as(one))
 

@@ -9,12 +9,13 @@ float32. For the way back see ``encoder_gradients``.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.models import encoder_steps as steps
+from fedaux_pl.models.encoder_attention import attend
 from fedaux_pl.models.encoder_steps import Dropout, Sizes
 
 
@@ -118,8 +119,8 @@ def draw_seeds(plan: Plan, device: torch.device) -> Tensor | None:
     return torch.randint(-(2**63), 2**63 - 1, (len(plan.rates),), device=device)
 
 
-def grouped(parameters: Sequence[Tensor]) -> tuple[Embedding, list[Layer]]:
-    """The parameters of a pass, in the order of :class:`Embedding` and :class:`Layer`."""
+def grouped(parameters: Sequence[Any]) -> tuple[Embedding, list[Layer]]:
+    """The parameters of a pass, or their places, from a row of all of them."""
     count, size = len(Embedding._fields), len(Layer._fields)
     rest = range(count, len(parameters), size)
     return Embedding(*parameters[:count]), [Layer(*parameters[at : at + size]) for at in rest]
@@ -139,7 +140,7 @@ def lowered(layers: Sequence[Layer], dtype: torch.dtype) -> list[Low]:
     ]
     given = [one for group in chain(*groups) for one in group]
     flat = torch.empty(sum(one.numel() for one in given), dtype=dtype, device=given[0].device)
-    places = flat.split([one.numel() for one in given])
+    places = torch.split(flat, [one.numel() for one in given])
     torch._foreach_copy_([p.view_as(one) for p, one in zip(places, given, strict=True)], given)
     made, first = [], 0
     for group in groups:
@@ -181,7 +182,7 @@ def forward(
     for number, (layer, low) in enumerate(zip(layers, weights, strict=True)):
         drops = [plan.dropout(seeds, 3 * number + site) for site in (1, 2, 3)]
         qkv = torch.addmm(low.qkv_bias, half, low.qkv.t())
-        taken = steps.attend(sizes, qkv, ids, drops[0])
+        taken = attend(sizes, qkv, ids, drops[0])
         y = torch.addmm(low.output_bias, taken, low.output.t())
         norm = (layer.scale, layer.shift)
         middle, middle_half, stats = steps.add_norm(sizes, y, states, norm, drops[1])

@@ -4,7 +4,6 @@ All take and give states as (rows, width) with a row for each token, next to eac
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +11,10 @@ from torch import Tensor
 from fedaux_pl.models.batch_norm import on_device_of
 
 # Fixed numbers and no tuning at run time, as for convolutions.
-TILE = 2048  # values that a program has in hand at once
+TILE = 2048  # values that a program has in hand at once; one that sums over rows has twice as many
 WARPS = 4
 FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each leaving a row of sums
 MANY_ROWS = 2**14  # from so many rows on it is the latter
-# Keys and values of a head that a program can have in hand: 128 of 64 values, or 256 of 32.
-MOST_KEYS = 8192
-MOST_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,6 @@ class Partials:
         return self.sums.shape[1]
 
 
-def fits_attention(length: int, dim: int) -> bool:
-    """Whether a program can have all keys and values of a head in hand."""
-    return length <= MOST_LENGTH and _power(length, 16) * _power(dim, 16) <= MOST_KEYS
-
-
 def embed(
     sizes: Sizes, ids: Tensor, tables: tuple[Tensor, ...], norm: tuple[Tensor, Tensor],
     dtype: torch.dtype, dropout: Dropout,
@@ -162,7 +153,7 @@ def embed_backward(
             dropout.rate,
             DROPOUT=dropout.drops,
             WIDTH=sizes.width,
-            **_blocks(sizes.width),
+            **_blocks(sizes.width, 2),
         )
     return dsum
 
@@ -219,7 +210,7 @@ def add_norm_backward(
             HAS_HALF=dhalf is not None,
             DROPOUT=dropout.drops,
             WIDTH=sizes.width,
-            **_blocks(sizes.width),
+            **_blocks(sizes.width, 2),
         )
     return dresidual, dy
 
@@ -241,7 +232,7 @@ def gelu_backward(sizes: Sizes, dy: Tensor, x: Tensor, partials: Partials) -> Te
 
     dx = torch.empty_like(x)
     width = x.shape[1]
-    block = min(256, _power(width))
+    block = min(256, power(width))
     with on_device_of(x):
         kernels.gelu_backward_kernel[sizes.parts, -(-width // block)](
             dy,
@@ -259,55 +250,6 @@ def gelu_backward(sizes: Sizes, dy: Tensor, x: Tensor, partials: Partials) -> Te
     return dx
 
 
-def attend(sizes: Sizes, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:
-    """What every token takes from the others of its text, (rows, width)."""
-    from fedaux_pl.models import kernels
-
-    out = qkv.new_empty(sizes.rows, sizes.width)
-    options = _attention(sizes, dropout)
-    with on_device_of(qkv):
-        kernels.attention_kernel[(sizes.texts * sizes.heads,)](
-            qkv,
-            ids,
-            out,
-            *dropout.given(ids),
-            sizes.length,
-            sizes.pad,
-            options["DIM"] ** -0.5,
-            dropout.rate,
-            **options,
-        )
-    return out
-
-
-def attend_backward(
-    sizes: Sizes, dout: Tensor, qkv: Tensor, ids: Tensor, partials: Partials, dropout: Dropout
-) -> Tensor:
-    """The gradient of queries, keys and values; sums are left behind for their biases."""
-    from fedaux_pl.models import kernels
-
-    dqkv = torch.empty_like(qkv)
-    options = _attention(sizes, dropout)
-    with on_device_of(qkv):
-        kernels.attention_backward_kernel[(sizes.parts * sizes.heads,)](
-            dout,
-            qkv,
-            ids,
-            dqkv,
-            partials.place,
-            *dropout.given(ids),
-            sizes.texts,
-            sizes.length,
-            sizes.pad,
-            options["DIM"] ** -0.5,
-            dropout.rate,
-            sizes.parts,
-            partials.columns,
-            **options,
-        )
-    return dqkv
-
-
 def sum_partials(partials: Tensor, sums: Tensor) -> None:
     """Adds up all partial sums into the first of ``sums``."""
     from fedaux_pl.models import kernels
@@ -319,14 +261,15 @@ def sum_partials(partials: Tensor, sums: Tensor) -> None:
         )
 
 
-def _power(number: int, least: int = 1) -> int:
+def power(number: int, least: int = 1) -> int:
     """The next power of two."""
     return max(least, 1 << (number - 1).bit_length())
 
 
-def _blocks(width: int) -> dict[str, int]:
-    block = _power(width)
-    return {"BLOCK_R": max(1, TILE // block), "BLOCK_W": block, "num_warps": WARPS}
+def _blocks(width: int, times: int = 1) -> dict[str, int]:
+    block = power(width)
+    rows = max(1, times * TILE // block)
+    return {"BLOCK_R": rows, "BLOCK_W": block, "num_warps": times * WARPS}
 
 
 def _states(like: Tensor, sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -336,18 +279,3 @@ def _states(like: Tensor, sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor, Ten
         torch.empty(shape, dtype=dtype, device=device),
         torch.empty((sizes.rows, 2), dtype=torch.float32, device=device),
     )
-
-
-def _attention(sizes: Sizes, dropout: Dropout) -> dict[str, Any]:
-    dim = sizes.width // sizes.heads
-    keys = _power(sizes.length, 16)
-    return {
-        "CAUSAL": sizes.causal,
-        "DROPOUT": dropout.drops,
-        "HEADS": sizes.heads,
-        "DIM": dim,
-        "BLOCK_Q": min(64, keys),
-        "BLOCK_L": keys,
-        "BLOCK_D": _power(dim, 16),
-        "num_warps": 1 if keys <= 32 else WARPS if keys <= 64 else 2 * WARPS,
-    }

@@ -122,7 +122,7 @@ def weight_product_aside(side: Side, weights: Sequence[Tensor], dy: Tensor, x: T
     side.stream.wait_stream(torch.cuda.current_stream(x.device))
     with torch.cuda.stream(side.stream):
         weight_product(dy, x, gradient)
-    parts = gradient.split([len(weight) for weight in weights])
+    parts = torch.split(gradient, [len(weight) for weight in weights])
     side.gradients.extend(zip(weights, parts, strict=True))
     side.kept.append((dy, x))
 

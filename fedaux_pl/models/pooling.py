@@ -52,7 +52,7 @@ class _Mean(torch.autograd.Function):
 
         (ids,) = ctx.saved_tensors
         dmeans = dmeans.contiguous()
-        texts, length, width = *ids.shape, dmeans.shape[1]
+        (texts, length), width = ids.shape, dmeans.shape[1]
         dstates = dmeans.new_empty(texts, length, width)
         with on_device_of(ids):
             kernels.mean_backward_kernel[_grid(texts, width)](

@@ -1,4 +1,4 @@
-"""Runs the tests in ``kernel_checks.py``, for which Triton has to be set to interpret kernels."""
+"""Runs the tests in files of the name ``*_checks.py``, for which Triton has to be set to interpret kernels."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,5 +9,6 @@ from tests.own_process import run_checks
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is for Linux only")
-def test_kernels_in_a_process_of_their_own():
-    run_checks(Path(__file__).with_name("kernel_checks.py"))
+@pytest.mark.parametrize("name", ["kernel_checks.py", "encoder_checks.py"])
+def test_kernels_in_a_process_of_their_own(name):
+    run_checks(Path(__file__).with_name(name))

@@ -192,9 +192,7 @@ class _Back:
         )  # fmt: skip
         word, position, *_ = range(_EMBEDDING)
         if self._wanted[word]:
-            gradient = torch.ops.aten.embedding_dense_backward(
-                dsum, self._ids.flatten(), len(embedding.word), plan.padding, False
-            )
+            gradient = steps.word_gradient(dsum, self._ids, len(embedding.word), plan.padding)
             self._give(word, gradient)
         if self._wanted[position]:
             gradient = torch.zeros_like(embedding.position)

@@ -1,4 +1,4 @@
-"""Runs the tests in files of the name ``*_checks.py``, for which Triton has to be set to interpret kernels."""
+"""Runs the tests in ``*_checks.py``, for which Triton has to be set to interpret kernels."""
 
 from importlib.util import find_spec
 from pathlib import Path

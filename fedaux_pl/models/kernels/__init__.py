@@ -11,8 +11,8 @@ compiler, because only then does it use wide memory accesses; ``units`` itself a
 rows are not specialised on, so that a network compiles a handful of variants.
 
 Those of encoders of text, which have one or two widths, are compiled for these: the embedding and
-the sums of the residual stream with LayerNorm and dropout, attention, GELU, and the mean over a
-text.
+the sums of the residual stream with LayerNorm and dropout, attention, GELU, the mean over a text,
+and the gradient of word vectors.
 
 This module needs triton, so that it is imported where a kernel is used and nowhere else.
 """
@@ -30,6 +30,7 @@ from fedaux_pl.models.kernels.layer_norm import (
 )
 from fedaux_pl.models.kernels.pooling import mean_backward_kernel, mean_kernel
 from fedaux_pl.models.kernels.stem import stem_kernel
+from fedaux_pl.models.kernels.words import rank_kernel, word_sums_kernel
 
 __all__ = [
     "add_norm_backward_kernel",
@@ -48,7 +49,9 @@ __all__ = [
     "mean_kernel",
     "moments_kernel",
     "normalize_kernel",
+    "rank_kernel",
     "standardize_kernel",
     "stem_kernel",
     "sum_partials_kernel",
+    "word_sums_kernel",
 ]

@@ -116,7 +116,7 @@ def draw_seeds(plan: Plan, device: torch.device) -> Tensor | None:
     """Seeds of a pass, by the device's random numbers; None where nothing is dropped."""
     if not any(plan.rates):
         return None
-    return torch.randint(-(2**63), 2**63 - 1, (len(plan.rates),), device=device)
+    return torch.randint(2**63 - 1, (len(plan.rates),), device=device)
 
 
 def grouped(parameters: Sequence[Any]) -> tuple[Embedding, list[Layer]]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.models import encoder_fused, encoder_steps, fused, pooling
+from fedaux_pl.models import encoder_fused, encoder_gradients, encoder_steps, fused, pooling
 from fedaux_pl.models.encoder_attention import attend, attend_backward
 from fedaux_pl.models.encoder_fused import is_fused, parameters_of, run
 from fedaux_pl.models.encoder_steps import Dropout, Partials, Sizes
@@ -387,6 +387,24 @@ def test_gradients_with_dropout_are_those_of_the_same_function():
                 for p, w in zip(parameters, way, strict=True):
                     p -= sign * 5e-3 * w
         assert (values[0] - values[1]) / 1e-2 == pytest.approx(expected, rel=0.03, abs=0.1), name
+
+
+def test_every_place_of_dropout_has_a_seed_of_its_own(monkeypatch):
+    model = stirred(DROPPING | {"num_hidden_layers": 1}).train().encoder
+    x = ids(9, 4, width=9)
+
+    def states(given):
+        monkeypatch.setattr(encoder_gradients, "draw_seeds", lambda plan, device: given)
+        with torch.no_grad():
+            return run(model, x, 0, torch.float32, causal=False)
+
+    start = seeds(count=4)
+    before = states(start)
+    for site in range(4):
+        other = start.clone()
+        other[site] += 1
+        assert not torch.allclose(states(other), before, atol=1e-2), site
+    assert torch.equal(states(start), before)
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

@@ -26,6 +26,7 @@ from fedaux_pl.models.encoder_pass import (
     grouped,
 )
 from fedaux_pl.models.encoder_steps import Partials
+from fedaux_pl.models.encoder_words import word_gradient
 from fedaux_pl.models.overlap import Side, current_side, weight_product, weight_product_aside
 
 _EMBEDDING = len(Embedding._fields)
@@ -192,7 +193,7 @@ class _Back:
         )  # fmt: skip
         word, position, *_ = range(_EMBEDDING)
         if self._wanted[word]:
-            gradient = steps.word_gradient(dsum, self._ids, len(embedding.word), plan.padding)
+            gradient = word_gradient(dsum, self._ids, len(embedding.word), plan.padding)
             self._give(word, gradient)
         if self._wanted[position]:
             gradient = torch.zeros_like(embedding.position)

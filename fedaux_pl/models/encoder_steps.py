@@ -15,7 +15,6 @@ TILE = 2048  # values that a program has in hand at once; one that sums over row
 WARPS = 4
 FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each leaving a row of sums
 MANY_ROWS = 2**14  # from so many rows on it is the latter
-MOST_RANKED = 2**13  # tokens of which each is compared with all others
 
 
 @dataclass(frozen=True)
@@ -249,37 +248,6 @@ def gelu_backward(sizes: Sizes, dy: Tensor, x: Tensor, partials: Partials) -> Te
             num_warps=WARPS,
         )
     return dx
-
-
-def word_gradient(dsum: Tensor, ids: Tensor, words: int, padding: int) -> Tensor:
-    """The gradient of word vectors (words, width), from that of each token; of padding it is 0."""
-    from fedaux_pl.models import kernels
-
-    tokens, width = dsum.shape
-    if tokens > MOST_RANKED:
-        found: Tensor = torch.ops.aten.embedding_dense_backward(
-            dsum, ids.flatten(), words, padding, False
-        )
-        return found
-    ranked, order = (torch.empty(tokens, dtype=torch.int32, device=ids.device) for _ in range(2))
-    sums = torch.zeros(words, width, device=ids.device)
-    with on_device_of(ids):
-        kernels.rank_kernel[(-(-tokens // 8),)](
-            ids, ranked, order, tokens, BLOCK_T=8, BLOCK_O=512, num_warps=WARPS
-        )
-        kernels.word_sums_kernel[(tokens,)](
-            dsum,
-            ranked,
-            order,
-            sums,
-            tokens,
-            padding,
-            WIDTH=width,
-            BLOCK_R=16,
-            BLOCK_W=power(width),
-            num_warps=WARPS,
-        )
-    return sums
 
 
 def sum_partials(partials: Tensor, sums: Tensor) -> None:

@@ -10,7 +10,14 @@ from torch.nn import functional as F
 
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.models import encoder_fused, encoder_gradients, encoder_steps, fused, pooling
+from fedaux_pl.models import (
+    encoder_fused,
+    encoder_gradients,
+    encoder_steps,
+    encoder_words,
+    fused,
+    pooling,
+)
 from fedaux_pl.models.encoder_attention import attend, attend_backward
 from fedaux_pl.models.encoder_fused import is_fused, parameters_of, run
 from fedaux_pl.models.encoder_steps import Dropout, Partials, Sizes
@@ -178,13 +185,13 @@ def test_gelu():
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_gradient_of_word_vectors(dtype, padding, most, monkeypatch):
     """With words that are there once, often, more often than a tile has rows, or never."""
-    monkeypatch.setattr(encoder_steps, "MOST_RANKED", most)
+    monkeypatch.setattr(encoder_words, "MOST_RANKED", most)
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 40, (5, 20), generator=generator, dtype=dtype)
     x[:3, 2:15] = 5
     x[:, 0] = 39
     given = torch.randn(100, 24, generator=generator)
-    found = encoder_steps.word_gradient(given, x, 50, padding)
+    found = encoder_words.word_gradient(given, x, 50, padding)
     expected = torch.zeros(50, 24, dtype=torch.float64)
     expected.index_add_(0, x.flatten().long(), given.double())
     if padding >= 0:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fedaux_pl.engine.replicas import Recorder
 from fedaux_pl.models.fused import compute_dtype
 
-PART = 4096
-"""Inputs of a pass."""
+PART = 5120
+"""The most inputs of a pass."""
 
 
 class _Pass(NamedTuple):
@@ -48,7 +48,8 @@ class RecordedForward:
         """The logits of all inputs, shape (N, C), float32."""
         given = [state[name] for name in self._weights]
         torch._foreach_copy_(list(self._weights.values()), given)
-        return torch.cat([self._predict(part) for part in torch.split(inputs, PART)])
+        size = -(-len(inputs) // max(1, -(-len(inputs) // PART)))  # parts as equal as can be
+        return torch.cat([self._predict(part) for part in torch.split(inputs, max(1, size))])
 
     def _predict(self, x: Tensor) -> Tensor:
         kind = (tuple(x.shape), x.dtype, compute_dtype(x))

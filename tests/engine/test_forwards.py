@@ -55,9 +55,19 @@ def test_other_weights_and_inputs_in_the_same_places():
         said.append((forward(state, x), predict_logits(model, x)))
     for found, expected in said:  # at the end: none is written over by those after it
         torch.testing.assert_close(found, expected)
-    # of eight images the first pass is ordinary, of three there was but one
-    assert (recorder.recorded, recorder.replayed) == (1, 3)
+    # the first pass of eight images is ordinary, and so is that of seven; of five there was but one
+    assert (recorder.recorded, recorder.replayed) == (2, 2)
     assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(24, [8] * 3), (25, [7, 7, 7, 4]), (3, [3])])
+def test_parts_are_as_equal_as_can_be(count, sizes, monkeypatch):
+    """A small last one would keep a GPU as long as a larger."""
+    model, seen = network(0), []
+    forward = RecordedForward(model, Counted())
+    monkeypatch.setattr(forward, "_predict", lambda x: seen.append(len(x)) or x)
+    forward(model.state_dict(), images(count))
+    assert seen == sizes
 
 
 def test_a_pass_of_another_size_or_precision_is_another_one():

@@ -262,25 +262,30 @@ class Federation(pl.LightningModule):
                 answered = self.processes.merge({update.client: update.about for update in updates})
                 answers = [answered[client] for client in selected if client in answered]
                 averages = self._average(updates, answers)
-            with self._timed("evaluation"):
-                for name, state in averages.items():
-                    self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
+            teachers = [answer.client for answer in answers]
+            teaching = Teaching(self.algorithm, round_, updates, teachers, averages, self.scores)
             states = averages
             if self.algorithm.distills:
                 with self._timed("teachers"):
-                    teachers = [answer.client for answer in answers]
-                    targets, measured = self.server.teach(
-                        Teaching(self.algorithm, round_, updates, teachers, averages, self.scores)
-                    )
+                    targets = self.server.teach(teaching)
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)
-                self._entry |= measured | losses
+                self._entry |= losses
+            with self._timed("evaluation"):
+                self._evaluate_round(teaching)
             self._account(updates)
-            self._remember(round_, [answer.client for answer in answers])
+            self._remember(round_, teachers)
             self._entry = self.processes.broadcast(self._entry)  # whose seconds differ
             for name, state in states.items():
                 self.students[name].load_state_dict(state)
         self._count_round()
+
+    def _evaluate_round(self, teaching: Teaching) -> None:
+        """How good the averages are before distillation, and the clients that teach."""
+        for name, state in teaching.averages.items():
+            self._entry[f"averaged_accuracy/{name}"] = self.server.accuracy(name, state)
+        if self.algorithm.distills:
+            self._entry |= self.server.assess(teaching)
 
     def selected(self, round_: int) -> list[int]:
         """S_t, the clients that take part in a round."""

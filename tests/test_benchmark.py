@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
-from fedaux_pl.benchmark import MeasuredFederation, RoundClock, clock, summarize, table
+from fedaux_pl.benchmark import MeasuredFederation, RoundClock, clock, report, summarize, table
 from fedaux_pl.benchmark.arithmetic import forward_flops, matmul_peak, training_flops
 from fedaux_pl.benchmark.plain import PlainRounds
 from fedaux_pl.benchmark.work import Work, _typical
@@ -51,9 +51,9 @@ def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
         "scoring heads",
         "clients",
         "averaging",
-        "evaluation",
         "teachers",
         "distillation",
+        "evaluation",
         "validation",
         "logs, checkpoint",
         "whole round",
@@ -212,8 +212,8 @@ def test_samples_of_each_stage(tmp_path):
     }
     assert samples == {
         "clients": 2 * 2 * 16,
-        "evaluation": 40,
-        "teachers": 2 * (32 + 40),
+        "evaluation": 40 + 2 * 40,
+        "teachers": 2 * 32,
         "distillation": 2 * 32,
         "validation": 40,
     }
@@ -229,9 +229,11 @@ def test_samples_of_each_stage(tmp_path):
 def test_models_that_a_method_samples_are_counted_too(tmp_path):
     """FedBE asks its samples beside the clients, and the average."""
     federation, _ = measured(tmp_path, FedBE(samples=3), rounds=1)
-    asked, rest = divmod(federation.predicted[0]["teachers", "resnet8"], 32 + 40)
+    asked, rest = divmod(federation.predicted[0]["teachers", "resnet8"], 32)
     assert rest == 0
     assert asked > 2 + 3 - 1
+    # once more the average, which is evaluated in every method
+    assert federation.predicted[0]["evaluation", "resnet8"] == (asked + 1) * 40
 
 
 def test_a_table_without_validation(tmp_path):
@@ -239,6 +241,22 @@ def test_a_table_without_validation(tmp_path):
     printed = table(summarize(federation, timer, 0, []))
     assert "distillation" not in printed
     assert "plain loop" not in printed
+
+
+def test_the_device_is_that_of_the_rounds(tmp_path, monkeypatch):
+    """After a fit on a GPU Lightning has put the federation back on the host."""
+    federation, timer = measured(tmp_path, FedAvg(), rounds=1)
+    cuda = torch.device("cuda", 0)
+    federation.stopwatch.device = cuda
+    federation.device_peaks |= {"preparation": 2**30, "clients": 3 * 2**30}
+    federation.device_reserved = 4 * 2**30
+    asked = []
+    monkeypatch.setattr(report, "matmul_peak", lambda *on: asked.append(on) or (8e14, 8192))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the one at {device}")
+    printed = table(summarize(federation, timer, 0, []))
+    assert asked == [(cuda, torch.float32)]
+    for words in ("the one at cuda:0", "800 TFLOP/s", "device memory at most 3.00 GiB (4.00 GiB"):
+        assert words in printed
 
 
 def test_the_peak_is_that_of_a_product():

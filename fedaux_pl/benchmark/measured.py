@@ -41,6 +41,7 @@ class MeasuredFederation(Federation):
     Attributes:
         predicted: For each round, the samples that each (stage, architecture) predicted.
         device_peaks: For each stage, the most bytes of device memory that it had in use.
+        device_reserved: The most bytes that the process had taken of it, kept for later or in use.
         stopwatch: The times of the preparation.
     """
 
@@ -48,6 +49,7 @@ class MeasuredFederation(Federation):
         """Algorithm 1 with a short pre-training: h_0 need not be good to take its time."""
         self.predicted: list[Counter[tuple[str, str]]] = []
         self.device_peaks: defaultdict[str, int] = defaultdict(int)
+        self.device_reserved = 0
         self.stopwatch = Stopwatch(preparation.progress, self.device)
         self._stage = "preparation"
         self.server = _CountingServer(
@@ -85,6 +87,8 @@ class MeasuredFederation(Federation):
         if on_cuda:
             peak = torch.cuda.max_memory_allocated(self.device)
             self.device_peaks[stage] = max(self.device_peaks[stage], peak)
+            reserved = torch.cuda.max_memory_reserved(self.device)
+            self.device_reserved = max(self.device_reserved, reserved)
 
 
 @dataclasses.dataclass(frozen=True)

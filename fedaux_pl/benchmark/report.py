@@ -66,7 +66,8 @@ def summarize(
         warmup: The rounds at the beginning that do not count.
         args: The command line that led here.
     """
-    device, precision = federation.device, str(federation.trainer.precision)
+    # that of the rounds; the federation itself is back on the host
+    device, precision = federation.stopwatch.device, str(federation.trainer.precision)
     host_peak = _host_peak()  # before the matrices of the next line
     dtype = _DTYPES.get(precision, torch.float32)
     peak, size = matmul_peak(device, dtype)
@@ -98,6 +99,7 @@ def summarize(
         "memory": {
             "host_peak_bytes": host_peak,
             "device_peak_bytes": max(peaks.values()) if device.type == "cuda" else None,
+            "device_reserved_bytes": federation.device_reserved or None,
         },
     }
     if clock.plain:
@@ -124,7 +126,7 @@ def _preparation(federation: MeasuredFederation, work: Work) -> dict[str, _Stage
     return {name: stage for name, stage in stages.items() if stage.seconds}
 
 
-_ORDER = ("clients", "averaging", "evaluation", "teachers", "distillation")
+_ORDER = ("clients", "averaging", "teachers", "distillation", "evaluation")
 
 
 def _rounds(

@@ -34,7 +34,10 @@ def table(summary: dict[str, Any]) -> str:
     memory = summary["memory"]
     lines += ["", f"host memory at most {_size(memory['host_peak_bytes'])}"]
     if memory["device_peak_bytes"] is not None:
-        lines[-1] += f", device memory at most {_size(memory['device_peak_bytes'])}"
+        lines[-1] += (
+            f", device memory at most {_size(memory['device_peak_bytes'])}"
+            f" ({_size(memory['device_reserved_bytes'])} reserved)"
+        )
     if plain := summary.get("plain"):
         same = "the same weights" if plain["same_weights"] else "other weights (rounding)"
         lines.append(

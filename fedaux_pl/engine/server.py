@@ -155,19 +155,26 @@ class Server:
             raise TypeError(f"{teaching.algorithm.name} distils, but its soft_labels gives none")
         return labels
 
-    def teach(self, teaching: Teaching) -> tuple[Tensor, dict[str, float]]:
-        """The soft labels of a round's clients on D_distill, and how good their teaching is."""
-        if teaching.algorithm.sees_all:
-            everyone = self.processes.merge({update.client: update for update in teaching.updates})
-            updates = [everyone[client] for client in teaching.clients]
-            teaching = dataclasses.replace(teaching, updates=updates)
+    def teach(self, teaching: Teaching) -> Tensor:
+        """The soft labels of a round's clients on D_distill."""
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
         with self.progress.stage("teachers", len(teaching.updates), "client") as stage:
-            targets = self.soft_labels(teaching, "distill", lambda _: stage.update(1))
+            return self.soft_labels(self._seen(teaching), "distill", lambda _: stage.update(1))
+
+    def _seen(self, teaching: Teaching) -> Teaching:
+        """The same with the updates of all processes, for methods that see them all."""
+        if not teaching.algorithm.sees_all:
+            return teaching
+        everyone = self.processes.merge({update.client: update for update in teaching.updates})
+        updates = [everyone[client] for client in teaching.clients]
+        return dataclasses.replace(teaching, updates=updates)
+
+    def assess(self, teaching: Teaching) -> dict[str, float]:
+        """How good the teaching of a round's clients is, by what they say about the test data."""
         votes: list[Tensor] = []
         said = self.soft_labels(
-            teaching, "test", lambda logits: votes.append(logits.argmax(dim=1))
+            self._seen(teaching), "test", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         agreeing = said.new_tensor([int(sum((vote == said).sum() for vote in votes)), len(votes)])
         [(agreed, members)] = self.processes.sum([agreeing])
@@ -184,7 +191,7 @@ class Server:
                 "certainty/max": float(certainty.max()),
                 "certainty/effective_teachers": float((1 / weight.square().sum(dim=0)).mean()),
             }
-        return targets, measured
+        return measured
 
     def distill(
         self, round_: int, averages: Mapping[str, State], targets: Tensor

@@ -7,6 +7,7 @@ needs when it is called.
 import gc
 import sys
 from collections.abc import Sequence
+from contextvars import copy_context
 from importlib import import_module
 from types import ModuleType
 
@@ -89,7 +90,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     commands = _load_commands()
     try:
-        getattr(commands, verb)(rest)
+        # jsonargparse keeps its last parser, and with it the whole run, in a context variable
+        copy_context().run(getattr(commands, verb), rest)
     except (FedauxError, FloatingPointError, OSError) as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import gc
 import io
 import json
 import re
@@ -19,6 +20,7 @@ import fedaux_pl
 from fedaux_pl import commands
 from fedaux_pl.cli import VERBS, main
 from fedaux_pl.data import sources
+from fedaux_pl.federation import Federation
 from fedaux_pl.messages import clarify
 from fedaux_pl.models import model_names
 
@@ -83,6 +85,18 @@ def test_fit_says_what_came_out_and_where_it_is(finished):
     assert f"Results and checkpoint: {root / 'runs' / 'version_0'}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
     assert "privacy: the model updates that clients send in every round are NOT private" in printed
+
+
+def test_a_run_that_is_over_is_let_go(tmp_path):
+    """Another one in the same process finds the memory free that it took."""
+
+    def federations():
+        gc.collect()
+        return {id(one): one for one in gc.get_objects() if type(one) is Federation}
+
+    before = federations()
+    assert main(tiny("fit", tmp_path)) == 0
+    assert federations().keys() <= before.keys()
 
 
 def test_fit_writes_everything_below_its_folder(finished, monkeypatch, tmp_path):

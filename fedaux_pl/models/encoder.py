@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedaux_pl.models.bert import bert_states, is_fused
 from fedaux_pl.models.casting import call_cast
 from fedaux_pl.models.checks import check_positive_int
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.encoder_fused import bert_states, is_fused
 from fedaux_pl.models.pooling import mean_states
 from fedaux_pl.models.pretrained import (
     OWN_MASK,

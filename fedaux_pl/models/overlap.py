@@ -2,7 +2,7 @@
 
 Nobody needs the gradient of a weight before the optimizer, while the gradient of the activations is
 what the whole pass waits for. Within :func:`overlapping` the convolutions of ``conv_norm_act`` and
-the layers of ``encoder_pass`` compute the former on a stream of its own, and :func:`join` hands it
+the layers of ``bert`` compute the former on a stream of its own, and :func:`join` hands it
 over. What is small enough to leave a GPU idle gains by it.
 
 Autograd never sees these gradients: it would add the contributions to a parameter, such as those of

@@ -11,16 +11,13 @@ from torch.nn import functional as F
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.models import (
-    encoder_fused,
-    encoder_gradients,
-    encoder_steps,
-    encoder_words,
     fused,
     pooling,
 )
-from fedaux_pl.models.encoder_attention import attend, attend_backward
-from fedaux_pl.models.encoder_fused import is_fused, parameters_of, run
-from fedaux_pl.models.encoder_steps import Dropout, Partials, Sizes
+from fedaux_pl.models.bert import backward, selection, steps, words
+from fedaux_pl.models.bert.attention import attend, attend_backward
+from fedaux_pl.models.bert.selection import is_fused, parameters_of, run
+from fedaux_pl.models.bert.steps import Dropout, Partials, Sizes
 from fedaux_pl.models.overlap import join, overlapping
 from tests.texts import CONFIG, encoder, ids
 
@@ -31,8 +28,8 @@ SMALL = CONFIG | {"num_hidden_layers": 1}
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """So that small tensors have several tiles and parts too."""
-    monkeypatch.setattr(encoder_steps, "TILE", 256)
-    monkeypatch.setattr(encoder_steps, "FEW_PARTS", 3)
+    monkeypatch.setattr(steps, "TILE", 256)
+    monkeypatch.setattr(steps, "FEW_PARTS", 3)
 
 
 def sizes(texts=3, length=7, width=24, heads=2, causal=False):
@@ -88,7 +85,7 @@ def assert_close(found, expected, tolerance=1e-5):
 def sums(partials, *widths):
     """What the partial sums of a step add up to."""
     found = torch.zeros(partials.sums.shape[1])
-    encoder_steps.sum_partials(partials.sums, found)
+    steps.sum_partials(partials.sums, found)
     assert found[: partials.first].eq(7 * len(partials.sums)).all()  # that of others is left alone
     return found[partials.first :].split(widths)
 
@@ -110,7 +107,7 @@ def test_embedding(width, rate):
     tables = torch.randn(60, width), torch.randn(9, width), torch.randn(2, width)
     norm = torch.randn(width), torch.randn(width)
     dropout = Dropout(rate, seeds() if rate else None, 2)
-    states, half, stats = encoder_steps.embed(size, x, tables, norm, torch.float16, dropout)
+    states, half, stats = steps.embed(size, x, tables, norm, torch.float16, dropout)
     word, position, kind, scale, shift = exact(*tables, *norm)
     total = (word[x.long()] + position[:7] + kind[0]).view(21, width)
     expected = scaled(F.layer_norm(total, (width,), scale, shift, 1e-5), dropout)
@@ -119,7 +116,7 @@ def test_embedding(width, rate):
 
     one, other = torch.randn(2, 21, width)
     partials = room(size, 3 * width)
-    found = encoder_steps.embed_backward(
+    found = steps.embed_backward(
         size, one, other.half(), x, tables, stats, norm[0], partials, dropout
     )
     weight = one.double() + other.half().double()
@@ -138,7 +135,7 @@ def test_sum_and_norm(width, with_half, rate):
     y, residual, one, other = torch.randn(4, 21, width)
     norm = torch.randn(width), torch.randn(width)
     dropout = Dropout(rate, seeds() if rate else None, 3)
-    states, half, stats = encoder_steps.add_norm(size, y, residual, norm, dropout)
+    states, half, stats = steps.add_norm(size, y, residual, norm, dropout)
     ey, eresidual, scale, shift = exact(y, residual, *norm)
     dropped = scaled(ey, dropout)
     expected = F.layer_norm(eresidual + dropped, (width,), scale, shift, 1e-5)
@@ -146,7 +143,7 @@ def test_sum_and_norm(width, with_half, rate):
     assert torch.equal(half, states)  # which is in the dtype of y
 
     partials = room(size, 3 * width)
-    dresidual, dy = encoder_steps.add_norm_backward(
+    dresidual, dy = steps.add_norm_backward(
         size, one, other if with_half else None, y, residual, stats, norm[0], partials, dropout
     )
     weight = one.double() + (other.double() if with_half else 0)
@@ -163,7 +160,7 @@ def test_norm_of_large_means():
     y = torch.randn(21, 24, generator=torch.Generator().manual_seed(0))
     residual = torch.full((21, 24), 1000.0)
     norm = torch.ones(24), torch.zeros(24)
-    states, _, _ = encoder_steps.add_norm(sizes(), y, residual, norm, Dropout(0.0, None, 0))
+    states, _, _ = steps.add_norm(sizes(), y, residual, norm, Dropout(0.0, None, 0))
     assert_close(states, F.layer_norm((y + residual).double(), (24,)), 1e-3)
 
 
@@ -174,9 +171,9 @@ def test_gelu():
     partials = room(size, 40)
     (ex,) = exact(x)
     expected = F.gelu(ex)
-    assert_close(encoder_steps.gelu(x), expected.detach())
+    assert_close(steps.gelu(x), expected.detach())
     (wanted,) = gradients(expected, dy.double(), ex)
-    assert_close(encoder_steps.gelu_backward(size, dy, x, partials), wanted)
+    assert_close(steps.gelu_backward(size, dy, x, partials), wanted)
     assert_close(sums(partials, 40)[0], wanted.sum(0))
 
 
@@ -185,13 +182,13 @@ def test_gelu():
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_gradient_of_word_vectors(dtype, padding, most, monkeypatch):
     """With words that are there once, often, more often than a tile has rows, or never."""
-    monkeypatch.setattr(encoder_words, "MOST_RANKED", most)
+    monkeypatch.setattr(words, "MOST_RANKED", most)
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 40, (5, 20), generator=generator, dtype=dtype)
     x[:3, 2:15] = 5
     x[:, 0] = 39
     given = torch.randn(100, 24, generator=generator)
-    found = encoder_words.word_gradient(given, x, 50, padding)
+    found = words.word_gradient(given, x, 50, padding)
     expected = torch.zeros(50, 24, dtype=torch.float64)
     expected.index_add_(0, x.flatten().long(), given.double())
     if padding >= 0:
@@ -263,7 +260,7 @@ def test_what_is_dropped_is_random():
     def mask(seed, site):
         # what the norm leaves above zero was kept
         made = Dropout(rate, seeds(seed), site)
-        return encoder_steps.add_norm(size, y, torch.zeros_like(y), norm, made)[0] > 0
+        return steps.add_norm(size, y, torch.zeros_like(y), norm, made)[0] > 0
 
     first = mask(0, 0)
     assert torch.equal(first, mask(0, 0))
@@ -320,7 +317,7 @@ def test_states_and_gradients_are_those_of_the_library(dtype, of_states, of_grad
 
 @pytest.fixture
 def _fused_on_the_cpu(monkeypatch):
-    for module in (encoder_fused, pooling):
+    for module in (selection, pooling):
         monkeypatch.setattr(module, "fusable", lambda x: not fused._plain.get())
 
 
@@ -343,7 +340,7 @@ def test_features_under_autocast(pooling, monkeypatch):
     called = []
     monkeypatch.setattr(
         "fedaux_pl.models.encoder.bert_states",
-        lambda *args, **options: called.append(1) or encoder_fused.bert_states(*args, **options),
+        lambda *args, **options: called.append(1) or selection.bert_states(*args, **options),
     )
     features, found = outcome(model, x)
     assert called
@@ -401,7 +398,7 @@ def test_every_place_of_dropout_has_a_seed_of_its_own(monkeypatch):
     x = ids(9, 4, width=9)
 
     def states(given):
-        monkeypatch.setattr(encoder_gradients, "draw_seeds", lambda plan, device: given)
+        monkeypatch.setattr(backward, "draw_seeds", lambda plan, device: given)
         with torch.no_grad():
             return run(model, x, 0, torch.float32, causal=False)
 

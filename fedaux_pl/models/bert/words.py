@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.models.batch_norm import on_device_of
-from fedaux_pl.models.encoder_steps import WARPS, power
+from fedaux_pl.models.bert.steps import WARPS, power
 
 MOST_RANKED = 2**13  # tokens of which each is compared with all others
 

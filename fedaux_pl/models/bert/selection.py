@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.models.encoder_attention import fits_attention
-from fedaux_pl.models.encoder_gradients import encode
-from fedaux_pl.models.encoder_pass import Embedding, Layer, Plan
-from fedaux_pl.models.encoder_steps import Sizes
+from fedaux_pl.models.bert.attention import fits_attention
+from fedaux_pl.models.bert.backward import encode
+from fedaux_pl.models.bert.forward import Embedding, Layer, Plan
+from fedaux_pl.models.bert.steps import Sizes
 from fedaux_pl.models.fused import HALF, compute_dtype, fusable, has_hooks
 
 _MODULE = "transformers.models.bert.modeling_bert"

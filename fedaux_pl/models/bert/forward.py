@@ -1,9 +1,9 @@
 """A pass through a BERT in half precision, in few kernels.
 
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-2019. Products are PyTorch's; what lies between two of them is one kernel (``encoder_steps``). As
+2019. Products are PyTorch's; what lies between two of them is one kernel (``steps``). As
 under autocast products are in half precision, and the residual stream, LayerNorm and softmax in
-float32. For the way back see ``encoder_gradients``.
+float32. For the way back see ``backward``.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedaux_pl.models import encoder_steps as steps
-from fedaux_pl.models.encoder_attention import attend
-from fedaux_pl.models.encoder_steps import Dropout, Sizes
+from fedaux_pl.models.bert import steps
+from fedaux_pl.models.bert.attention import attend
+from fedaux_pl.models.bert.steps import Dropout, Sizes
 
 
 class Embedding(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.models.batch_norm import on_device_of
-from fedaux_pl.models.encoder_steps import Dropout, Partials, Sizes, power
+from fedaux_pl.models.bert.steps import Dropout, Partials, Sizes, power
 
 # What a program can have in hand: 128 keys and values of a head, if they have up to 64 numbers.
 MOST_LENGTH, MOST_DIM = 128, 64

@@ -11,8 +11,9 @@ from torch.nn.utils import parametrize
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.engine.graphs import CudaGraphs
-from fedaux_pl.models import create_model, encoder_fused
-from fedaux_pl.models.encoder_fused import is_fused, is_ordinary, parameters_of
+from fedaux_pl.models import create_model
+from fedaux_pl.models.bert import selection
+from fedaux_pl.models.bert.selection import is_fused, is_ordinary, parameters_of
 from fedaux_pl.models.fused import plain_layers
 from fedaux_pl.modules import ClientModule, LanguageModelling
 from tests.engine.test_stage import within
@@ -90,7 +91,7 @@ def test_other_configurations_are_left_to_the_modules(values):
 
 @pytest.mark.parametrize("kind", ["roberta", "albert", "electra"])
 def test_other_architectures_are_left_to_the_modules(kind, monkeypatch):
-    monkeypatch.setattr(encoder_fused, "fusable", lambda x: True)
+    monkeypatch.setattr(selection, "fusable", lambda x: True)
     with torch.autocast("cpu", torch.bfloat16):
         assert is_fused(bert(), ids(4, 9))
         assert not is_fused(bert(model_type=kind), ids(4, 9))
@@ -100,7 +101,7 @@ def test_where_it_is_used(monkeypatch):
     model = bert(max_position_embeddings=200)
     with torch.autocast("cpu", torch.bfloat16):
         assert not is_fused(model, ids(4, 9))  # there are no kernels for the CPU
-        monkeypatch.setattr(encoder_fused, "fusable", lambda x: True)
+        monkeypatch.setattr(selection, "fusable", lambda x: True)
         assert is_fused(model, ids(4, 9))
         assert is_fused(model, ids(100, width=128))
         assert not is_fused(model, ids(100, width=129))  # more keys than a program has room for

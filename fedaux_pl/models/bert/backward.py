@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.models import encoder_steps as steps
-from fedaux_pl.models.encoder_attention import attend_backward
-from fedaux_pl.models.encoder_pass import (
+from fedaux_pl.models.bert import steps
+from fedaux_pl.models.bert.attention import attend_backward
+from fedaux_pl.models.bert.forward import (
     Embedding,
     Kept,
     Layer,
@@ -25,8 +25,8 @@ from fedaux_pl.models.encoder_pass import (
     forward,
     grouped,
 )
-from fedaux_pl.models.encoder_steps import Partials
-from fedaux_pl.models.encoder_words import word_gradient
+from fedaux_pl.models.bert.steps import Partials
+from fedaux_pl.models.bert.words import word_gradient
 from fedaux_pl.models.overlap import Side, current_side, weight_product, weight_product_aside
 
 _EMBEDDING = len(Embedding._fields)

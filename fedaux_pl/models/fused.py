@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -209,25 +209,26 @@ def _is_ordinary_conv(conv: nn.Module) -> bool:
     )
 
 
-def _is_castable(conv: nn.Module) -> bool:
-    """Whether a convolution takes its weight as it is, but for the precision."""
+def _has_weight_alone(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether such a layer has no bias either, and pads by numbers."""
     return (
         isinstance(conv, nn.Conv2d)
         and _is_ordinary_conv(conv)
         and conv.bias is None
-        and conv.in_channels % ALIGNMENT == 0
         and not isinstance(conv.padding, str)
     )
+
+
+def _is_castable(conv: nn.Module) -> bool:
+    """Whether a convolution takes its weight as it is, but for the precision."""
+    return _has_weight_alone(conv) and conv.in_channels % ALIGNMENT == 0
 
 
 def _is_foldable(conv: nn.Module) -> bool:
     """Whether cuDNN has a kernel of the convolution with bias, residual and ReLU."""
     return (
-        isinstance(conv, nn.Conv2d)
-        and _is_ordinary_conv(conv)
-        and conv.bias is None
+        _has_weight_alone(conv)
         and conv.out_channels % ALIGNMENT == 0
-        and not isinstance(conv.padding, str)
         and torch.backends.cudnn.enabled
     )
 

@@ -267,6 +267,7 @@ class Federation(pl.LightningModule):
             states = averages
             if self.algorithm.distills:
                 with self._timed("teachers"):
+                    teaching = self.server.gathered(teaching)
                     targets = self.server.teach(teaching)
                 with self._timed("distillation"):
                     states, losses = self.server.distill(round_, averages, targets)

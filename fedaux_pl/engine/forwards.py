@@ -48,8 +48,8 @@ class RecordedForward:
         """The logits of all inputs, shape (N, C), float32."""
         given = [state[name] for name in self._weights]
         torch._foreach_copy_(list(self._weights.values()), given)
-        size = -(-len(inputs) // max(1, -(-len(inputs) // PART)))  # parts as equal as can be
-        return torch.cat([self._predict(part) for part in torch.split(inputs, max(1, size))])
+        parts = torch.tensor_split(inputs, max(1, -(-len(inputs) // PART)))
+        return torch.cat([self._predict(part) for part in parts])
 
     def _predict(self, x: Tensor) -> Tensor:
         kind = (tuple(x.shape), x.dtype, compute_dtype(x))

@@ -160,9 +160,9 @@ class Server:
         if self.memory is not None:
             self.memory.discard()  # of a round that failed
         with self.progress.stage("teachers", len(teaching.updates), "client") as stage:
-            return self.soft_labels(self._seen(teaching), "distill", lambda _: stage.update(1))
+            return self.soft_labels(teaching, "distill", lambda _: stage.update(1))
 
-    def _seen(self, teaching: Teaching) -> Teaching:
+    def gathered(self, teaching: Teaching) -> Teaching:
         """The same with the updates of all processes, for methods that see them all."""
         if not teaching.algorithm.sees_all:
             return teaching
@@ -174,7 +174,7 @@ class Server:
         """How good the teaching of a round's clients is, by what they say about the test data."""
         votes: list[Tensor] = []
         said = self.soft_labels(
-            self._seen(teaching), "test", lambda logits: votes.append(logits.argmax(dim=1))
+            teaching, "test", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         agreeing = said.new_tensor([int(sum((vote == said).sum() for vote in votes)), len(votes)])
         [(agreed, members)] = self.processes.sum([agreeing])

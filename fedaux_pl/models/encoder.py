@@ -174,7 +174,8 @@ class Encoder(Classifier):
         if is_fused(self.encoder, ids):
             return bert_states(self.encoder, ids, self.pad_id, causal=causal)
         mask = ids != self.pad_id
-        if self._own_mask:
+        config: Any = self.encoder.config
+        if self._own_mask and config._attn_implementation in (None, "sdpa"):
             # As the attention takes it: the library would look into a mask of its own making,
             # for which the device has to be waited for.
             mask = mask[:, None, None, :]
@@ -183,7 +184,9 @@ class Encoder(Classifier):
                 before = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
                 mask = mask & before
         elif causal:
-            raise ValueError(f"next-token prediction needs one of {', '.join(OWN_MASK)}.")
+            raise ValueError(
+                f"next-token prediction needs one of {', '.join(OWN_MASK)}, with sdpa attention."
+            )
         inputs = {"input_ids": ids, "attention_mask": mask}
         if self._token_types:
             # All texts are of the one type. Said once for all of them its gradient is a sum over

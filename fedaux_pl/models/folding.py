@@ -18,7 +18,9 @@ def convolve_folded(
     residual: Tensor | None,
     shortcut: Layers | None = None,
 ) -> Tensor:
-    """relu(norm(conv(x)) + residual) in one kernel, cuDNN's or for images our own.
+    """relu(norm(conv(x)) + residual) in one kernel, two with a shortcut.
+
+    It is cuDNN's, or for images our own.
 
     Args:
         conv: The convolution.
@@ -46,10 +48,13 @@ def convolve_folded(
 
 
 def _convolve(x: Tensor, weight: Tensor, conv: nn.Conv2d) -> Tensor:
-    """A convolution without bias, whose kernels cuDNN tries: its guess may be ten times slower."""
+    """A convolution without bias, whose kernels cuDNN tries: its guess may be ten times slower.
+
+    It does not where results are to repeat, since the fastest of one run is not that of the next.
+    """
     if not x.is_cuda:
         return torch.conv2d(x, weight, None, *_geometry(conv))
-    exact = torch.backends.cudnn.deterministic
+    exact = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
     stride, padding, dilation = _geometry(conv)
     return torch.cudnn_convolution(x, weight, padding, stride, dilation, 1, not exact, exact, True)
 

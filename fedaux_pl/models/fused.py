@@ -108,6 +108,7 @@ def conv_norm_act(
         if path == way(*layers) == "fold":
             return convolve_folded(conv, norm, x.to(dtype), residual, layers)  # type: ignore[arg-type]
         residual = conv_norm_act(*layers, residual, relu=False)
+        path = way(conv, norm)  # which its precision may have a say in
     if path == "fold":
         return convolve_folded(conv, norm, x.to(dtype), residual)  # type: ignore[arg-type]
     out: Tensor = conv(x) if path == "plain" else _convolve(conv, x, dtype)
@@ -221,7 +222,7 @@ def _has_weight_alone(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 def _is_castable(conv: nn.Module) -> bool:
     """Whether a convolution takes its weight as it is, but for the precision."""
-    return _has_weight_alone(conv) and conv.in_channels % ALIGNMENT == 0
+    return _has_weight_alone(conv) and conv.in_channels % ALIGNMENT == 0 and not is_stem(conv)
 
 
 def _is_foldable(conv: nn.Module) -> bool:

@@ -15,6 +15,8 @@ _BLOCKS = {"BLOCK_L": 16, "BLOCK_W": 128, "num_warps": 4}
 def mean_states(states: Tensor, ids: Tensor, pad_id: int) -> Tensor:
     """The mean of the states of each text, shape (N, d); zeros for one of padding alone.
 
+    On CUDA it is one kernel, which has first derivatives only.
+
     Args:
         states: Of shape (N, L, d).
         ids: Token ids (N, L).

@@ -67,7 +67,14 @@ class LanguageModelling(SelfSupervised):
                 f"{type(self.backbone).__name__} lacks {', '.join(lacking)}: language modelling "
                 "needs an encoder of text (see fedaux_pl.models.Encoder)"
             )
-        if objective == "masked" and self.backbone.mask_id is None:
+        encoder: Any = self.backbone
+        mask, words = encoder.mask_id, encoder.vocabulary
+        if objective == "masked" and mask is not None and mask >= words:
+            raise ValueError(
+                f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {words - 1}; give "
+                "model and tokenizer the same source"
+            )
+        if objective == "masked" and mask is None:
             raise ValueError(
                 "nobody says which token hides another: set mask_id of the model, give it a source "
                 "whose tokenizer has a mask token, or choose objective 'next'"

@@ -1,7 +1,7 @@
 """Tests of an encoder's kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
 import copy
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +12,7 @@ from tests.models import interpreted  # noqa: F401  isort: skip  before any kern
 
 from fedaux_pl.models import (
     fused,
+    overlap,
     pooling,
 )
 from fedaux_pl.models.bert import backward, selection, steps, words
@@ -124,6 +125,21 @@ def test_embedding(width, rate):
     assert_close(found, dsum)
     for got, wanted in zip(sums(partials, *[width] * 3), (dscale, dshift, dkind[0]), strict=True):
         assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("word", [-1, 60, 2**31 - 1])
+def test_what_is_no_word_gives_nan_and_writes_nowhere(word):
+    size, width = sizes(width=8), 8
+    x = ids(7, 3, 5, width=7)
+    x[1, 1] = word
+    table = torch.randn(60, width)
+    tables, norm = (table, torch.randn(9, width), torch.randn(2, width)), torch.randn(2, width)
+    states, _, _ = steps.embed(size, x, tables, tuple(norm), torch.float16, Dropout(0.0, None, 0))
+    rows = states.view(3, 7, width)
+    assert rows[1, 1].isnan().all()
+    assert rows.isnan().sum() == width
+    found = words.word_gradient(torch.ones(21, width), x, 60, -1)
+    assert found.sum() == 20 * width
 
 
 @RATES
@@ -442,18 +458,38 @@ def test_two_uses_and_a_penalty_add_up():
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_weight_gradients_aside(monkeypatch):
-    main = SimpleNamespace(wait_stream=lambda other: None)
+    """The side stream waits before each product, what it reads is kept, and join waits for it."""
+    events = []
+
+    class Stream(SimpleNamespace):
+        def wait_stream(self, other):
+            events.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def entered(stream):
+        events.append(f"on {stream.name}")
+        yield
+        events.append(f"off {stream.name}")
+
+    main, beside = Stream(name="main"), Stream(name="side")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", entered)
     model = stirred(CONFIG).eval()
     x = ids(9, 4, width=9)
     _, expected = outcome(model, x)
-    with overlapping(SimpleNamespace(wait_stream=lambda other: None)):
+    with overlapping(beside):
         with torch.autocast("cpu", torch.float16):
             model.zero_grad()
             model.features(x).square().sum().backward()
         late = [n for n, p in model.encoder.named_parameters() if p.grad is None]
+        products = 4 * CONFIG["num_hidden_layers"]
+        assert events == ["side waits for main", "on side", "off side"] * products
+        side = overlap.current_side()
+        assert len(side.kept) == products
+        assert all(len(tensors) == 2 for tensors in side.kept)
         join()
+        assert events[3 * products :] == ["main waits for side"]
+        assert not side.kept
     linear = (".query.weight", ".key.weight", ".value.weight", ".dense.weight")
     names = [name for name, _ in model.encoder.named_parameters()]
     assert late == [name for name in names if name.endswith(linear)] != []

@@ -493,6 +493,19 @@ def test_networks(name, half, monkeypatch):
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_a_network_folds_its_shortcuts(monkeypatch):
+    model, seen = create_model("resnet8", 4, width=0.1).eval(), []
+    folded = fused.convolve_folded
+    monkeypatch.setattr(
+        fused, "convolve_folded", lambda *given: seen.append(len(given) == 5) or folded(*given)
+    )
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8))
+    # the stem, then two convolutions a stage, of which the last three stages have a shortcut
+    assert seen == [False, False, False, False, True, False, True, False, True]
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_weights_are_cast_at_once(side, monkeypatch):
     """By one call, in training alone; only the stem's, which is padded, is on its own."""
     monkeypatch.setattr(batch_norm, "TILE", 8192)

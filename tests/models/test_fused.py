@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
-from fedaux_pl.models import create_model
+from fedaux_pl.models import create_model, folding
 from fedaux_pl.models.batch_norm import PROGRAMS, SINGLE_ROWS, Activation, tiling
 from fedaux_pl.models.fused import choose_path, conv_norm_act, fusable, plain_layers
 from fedaux_pl.models.stem import is_stem, pad_channels
@@ -114,6 +115,18 @@ def test_where_kernels_do_not_run():
     assert not fusable(torch.zeros(1, 3, 4, 4))
     # gradients of evaluation mode are nobody's bottleneck
     assert path(norm=nn.BatchNorm2d(8).eval(), grad=True) == "plain"
+
+
+@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("exact", ["", "cudnn", "torch"])
+def test_kernels_are_tried_unless_results_are_to_repeat(exact, benchmark, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "cudnn_convolution", lambda *given: asked.append(given[6:8]))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", exact == "cudnn")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: exact == "torch")
+    folding._convolve(SimpleNamespace(is_cuda=True), torch.zeros(1), layers()[0])
+    assert asked == [(not exact, bool(exact))]
 
 
 def test_evaluation_folds_where_cudnn_has_a_kernel():

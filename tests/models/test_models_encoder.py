@@ -50,6 +50,18 @@ def test_padding_changes_nothing(kind):
         torch.testing.assert_close(model.features(longer), features)
 
 
+def test_padding_changes_nothing_with_another_attention(folder):
+    """The library takes the mask of its own attention in another form."""
+    model = create_model("encoder", 3, source=folder).eval()
+    x = ids(4, 20, 9, 13)
+    expected = model._pooled(x)
+    model.encoder.set_attn_implementation("eager")
+    assert model.encoder.config._attn_implementation == "eager"
+    torch.testing.assert_close(model._pooled(x), expected)
+    with pytest.raises(ValueError, match="with sdpa attention"):
+        model.states(x, causal=True)
+
+
 def test_sorting_by_length_keeps_the_order():
     model = encoder().eval()
     lengths = torch.randint(3, 20, (600,), generator=torch.Generator().manual_seed(0)).tolist()

@@ -56,6 +56,22 @@ def test_the_state_of_another_model_is_refused(change, message):
         put_state(net, state)
 
 
+def test_hooks_have_their_say():
+    """One hands out copies, which nobody reads again; the other changes what is loaded."""
+    net, other = network(0), network(1)
+    net.register_state_dict_post_hook(
+        lambda module, state, prefix, meta: state.update({k: v.clone() for k, v in state.items()})
+    )
+    put_state(net, other.state_dict())
+    assert torch.equal(net[0].weight, other[0].weight)
+
+    net, called = network(0), []
+    net.register_load_state_dict_pre_hook(lambda *args: called.append(1))
+    put_state(net, other.state_dict())
+    assert called
+    assert torch.equal(net[0].weight, other[0].weight)
+
+
 def test_as_many_tensors_as_places():
     with pytest.raises(ValueError, match="argument 2"):
         copy_all([torch.zeros(1)], [])

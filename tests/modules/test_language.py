@@ -119,3 +119,10 @@ def test_a_model_says_which_pretraining_is_its_own():
 def test_wrong_settings(options, words):
     with pytest.raises((ValueError, TypeError), match=words):
         LanguageModelling(**({"model": encoder()} | options))
+
+
+def test_a_mask_that_is_no_token_is_refused():
+    options = {"config": CONFIG, "mask_id": CONFIG["vocab_size"]}
+    with pytest.raises(ValueError, match="is no token of the encoder's vocabulary"):
+        LanguageModelling("encoder", model_options=options)
+    LanguageModelling("encoder", "next", model_options=options)

@@ -146,6 +146,11 @@ def _is_plain(module: nn.Module, config: Any) -> bool:
     """Whether a layer has no option that our kernels know nothing of."""
     if isinstance(module, nn.Embedding):
         return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
+    if _name(module) == f"{_MODULE}.BertSelfAttention":
+        dim = config.hidden_size // config.num_attention_heads
+        square = (config.hidden_size, config.hidden_size)
+        weights = (module.query.weight, module.key.weight, module.value.weight)  # type: ignore[union-attr]
+        return module.scaling == dim**-0.5 and all(w.shape == square for w in weights)
     return not isinstance(module, nn.LayerNorm) or module.eps == config.layer_norm_eps
 
 

@@ -30,6 +30,7 @@ def word_gradient(dsum: Tensor, ids: Tensor, words: int, padding: int) -> Tensor
             ranked,
             order,
             sums,
+            words,
             tokens,
             padding,
             WIDTH=width,

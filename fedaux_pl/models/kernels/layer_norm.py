@@ -24,13 +24,18 @@ def _sum(y, residual, seeds, site, offsets, keep, rate, DROPOUT: tl.constexpr):
 
 
 @triton.jit
-def _embedded(ids, word, position, kind, rows, length, lines, cols, WIDTH: tl.constexpr):
-    """The sum of a token's vectors: of its word, of its position, and of the one type there is."""
+def _embedded(ids, word, position, kind, words, rows, length, lines, cols, WIDTH: tl.constexpr):
+    """The sum of a token's vectors: of its word, of its position, and of the one type there is.
+
+    What is no word has NaN for a vector: a loss that says so, where PyTorch would stop the device.
+    """
     inside = lines < rows
     keep = inside[:, None] & (cols < WIDTH)[None, :]
     token = tl.load(ids + lines, mask=inside, other=0).to(tl.int64)
     place = lines % length
-    values = tl.load(word + token[:, None] * WIDTH + cols[None, :], mask=keep, other=0.0)
+    known = ((token >= 0) & (token < words))[:, None]
+    values = tl.load(word + token[:, None] * WIDTH + cols[None, :], mask=keep & known, other=0.0)
+    values = tl.where(known, values, float("nan"))
     values += tl.load(kind + cols, mask=cols < WIDTH, other=0.0)[None, :]
     return values + tl.load(position + place[:, None] * WIDTH + cols[None, :], mask=keep, other=0.0)
 
@@ -71,7 +76,7 @@ def _keep_partials(partials, columns, first, second, third, cols, WIDTH: tl.cons
     tl.store(partials + 2 * WIDTH + cols, tl.sum(third, 0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["site", "rows", "length"])
+@triton.jit(do_not_specialize=["words", "site", "rows", "length"])
 def embed_kernel(
     ids,
     word,
@@ -82,6 +87,7 @@ def embed_kernel(
     states,
     half,
     stats,
+    words,
     seeds,
     site,
     rows,
@@ -98,7 +104,7 @@ def embed_kernel(
     cols = tl.arange(0, BLOCK_W)
     keep = (lines < rows)[:, None] & (cols < WIDTH)[None, :]
     offsets = lines.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    values = _embedded(ids, word, position, kind, rows, length, lines, cols, WIDTH)
+    values = _embedded(ids, word, position, kind, words, rows, length, lines, cols, WIDTH)
     z = _normalized(values, stats, scale, shift, rows, lines, cols, eps, WIDTH)
     if DROPOUT:
         z = tl.where(kept(tl.load(seeds + site), offsets, rate), z / (1.0 - rate), 0.0)
@@ -187,7 +193,7 @@ def add_norm_backward_kernel(
     _keep_partials(partials, columns, dscale, dshift, dbias, cols, WIDTH)
 
 
-@triton.jit(do_not_specialize=["site", "rows", "length", "chunk_rows", "columns"])
+@triton.jit(do_not_specialize=["words", "site", "rows", "length", "chunk_rows", "columns"])
 def embed_backward_kernel(
     dstates,
     dhalf,
@@ -199,6 +205,7 @@ def embed_backward_kernel(
     scale,
     dsum,
     partials,
+    words,
     seeds,
     site,
     rows,
@@ -229,7 +236,7 @@ def embed_backward_kernel(
         if DROPOUT:
             passes = kept(tl.load(seeds + site), offsets, rate)
             gradient = tl.where(passes, gradient / (1.0 - rate), 0.0)
-        values = _embedded(ids, word, position, kind, stop, length, lines, cols, WIDTH)
+        values = _embedded(ids, word, position, kind, words, stop, length, lines, cols, WIDTH)
         found, normal = _norm_gradient(gradient, values, stats, gamma, stop, lines, inside, WIDTH)
         tl.store(dsum + offsets, found, mask=keep)
         dscale += gradient * normal

@@ -25,23 +25,27 @@ def rank_kernel(ids, words, order, tokens, BLOCK_T: tl.constexpr, BLOCK_O: tl.co
     tl.store(order + place, token, mask=token < tokens)
 
 
-@triton.jit(do_not_specialize=["tokens", "padding"])
+@triton.jit(do_not_specialize=["count", "tokens", "padding"])
 def word_sums_kernel(
     gradient,
     words,
     order,
     sums,
+    count,
     tokens,
     padding,
     WIDTH: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """Sums of (tokens, WIDTH) by word; whoever is at a word's first token adds them all up."""
+    """Sums of (tokens, WIDTH) by word, of which there are ``count``.
+
+    Whoever is at a word's first token adds them all up.
+    """
     start = tl.program_id(0)
     word = tl.load(words + start)
     previous = tl.load(words + start - 1, mask=start > 0, other=-1)
-    if (word != previous) & (word != padding):
+    if (word != previous) & (word != padding) & (word >= 0) & (word < count):
         cols = tl.arange(0, BLOCK_W)
         inside = cols < WIDTH
         total = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)

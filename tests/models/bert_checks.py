@@ -442,6 +442,36 @@ def test_frozen_parameters_have_no_gradient():
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize(
+    ("trained", "gone"),
+    [
+        ("layer.2.output.dense.bias", [2]),
+        ("layer.1.attention.self.key", [2, 1]),
+        ("layer.0.output", [2, 1, 0]),
+        ("position_embeddings", [2, 1, 0, "embedding"]),
+    ],
+)
+def test_the_way_back_ends_where_nothing_more_is_trained(trained, gone, monkeypatch):
+    model = stirred(CONFIG | {"num_hidden_layers": 3}).eval()
+    x, way = ids(9, 4, width=9), []
+    _, expected = outcome(model, x)
+    layer, last = backward._Back.through_layer, backward._Back.through_embedding
+    monkeypatch.setattr(
+        backward._Back, "through_layer", lambda self, n, *a: way.append(n) or layer(self, n, *a)
+    )
+    monkeypatch.setattr(
+        backward._Back, "through_embedding", lambda *a: way.append("embedding") or last(*a)
+    )
+    for name, parameter in model.encoder.named_parameters():
+        parameter.requires_grad_(trained in name)
+    _, found = outcome(model, x)
+    assert way == gone
+    for parameter, one, other in zip(model.encoder.parameters(), found, expected, strict=True):
+        assert (one is None) == (not parameter.requires_grad)
+        assert one is None or torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_two_uses_and_a_penalty_add_up():
     model = stirred(SMALL).eval()
     one, other = ids(9, 4, width=9), ids(5, 8, width=9, seed=1)

@@ -139,9 +139,16 @@ def texts(count, length, vocabulary=500, seed=0):
 
 @needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [7, 16, 40, 64, 100])
+@pytest.mark.parametrize("length", [7, 16, 40, 64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("heads", [{}, {"hidden_size": 104, "num_attention_heads": 4}])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {},
+        {"hidden_size": 104, "num_attention_heads": 4},
+        {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
+    ],
+)
 def test_cuda_states_and_gradients_are_as_exact_as_plain_ones(heads, dtype, length, causal):
     torch.manual_seed(0)
     model = create_model("encoder", 3, config=WIDE | CALM | heads).cuda().train()
@@ -209,7 +216,7 @@ def test_cuda_recorded_steps_are_those_of_plain_layers(precision, config, replic
 
     losses, states = train()
     again, same = train()
-    # nothing is summed in another order, and the seeds give the same numbers
+    # the seeds give the same numbers, and only cuBLAS may sum in another order
     assert losses == pytest.approx(again, rel=1e-3)
     inline, _ = train(partial(CudaGraphs, overlap=False))
     assert losses == pytest.approx(inline, rel=1e-3)

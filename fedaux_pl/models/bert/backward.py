@@ -88,11 +88,13 @@ class _Pass(torch.autograd.Function):
         way = _Back(ctx.plan, ids, seeds, ctx.side, ctx.parameters, ctx.needs_input_grad[4:])
         dstates = dstates.float().contiguous()
         dhalf: Tensor | None = None
-        for number in reversed(range(len(layers))):
+        for number in reversed(range(way.lowest, len(layers))):
             given = (layers[number], weights[number], kept[number])
             dstates, dhalf = way.through_layer(number, *given, dstates, dhalf)
-        assert dhalf is not None  # noqa: S101 - there are layers
-        way.through_embedding(embedding, stats, dstates, dhalf)
+        if way.to_the_end:
+            assert dhalf is not None  # noqa: S101 - there are layers
+            way.through_embedding(embedding, stats, dstates, dhalf)
+        way.add_up(embedding)
         return None, None, None, None, *way.found
 
 
@@ -109,6 +111,8 @@ class _Back:
 
     Attributes:
         found: Their gradients.
+        to_the_end: Whether the embedding is trained.
+        lowest: The lowest layer that the way goes through: below it nothing is trained.
     """
 
     def __init__(
@@ -123,6 +127,9 @@ class _Back:
         self._plan, self._ids, self._seeds, self._side = plan, ids, seeds, side
         self._parameters, self._wanted = parameters, wanted
         self.found: list[Tensor | None] = [None] * len(parameters)
+        first = list(wanted).index(True)
+        self.to_the_end = first < _EMBEDDING
+        self.lowest = 0 if self.to_the_end else (first - _EMBEDDING) // len(Layer._fields)
         _, layers = grouped(range(len(parameters)))
         self._firsts: list[list[int]] = []
         self._places: list[int] = []  # of all parameters in the sums, one after another
@@ -136,7 +143,8 @@ class _Back:
             self._firsts.append(firsts)
         self._last = columns
         columns += len(_LAST) * plan.sizes.width
-        self._sums = torch.empty(plan.sizes.parts, columns, device=ids.device)
+        make = torch.empty if self.to_the_end else torch.zeros  # where not all of it is written
+        self._sums = make(plan.sizes.parts, columns, device=ids.device)
 
     def through_layer(
         self,
@@ -185,7 +193,7 @@ class _Back:
     def through_embedding(
         self, embedding: Embedding, stats: Tensor, dstates: Tensor, dhalf: Tensor
     ) -> None:
-        """The gradients of the embedding, and all sums over tokens."""
+        """The gradients of the embedding, but for sums over all tokens."""
         plan, sizes = self._plan, self._plan.sizes
         dsum = steps.embed_backward(
             sizes, dstates, dhalf, self._ids, embedding.tables, stats, embedding.scale,
@@ -199,9 +207,12 @@ class _Back:
             gradient = torch.zeros_like(embedding.position)
             torch.sum(dsum.view(*self._ids.shape, -1), 0, out=gradient[: sizes.length])
             self._give(position, gradient)
+
+    def add_up(self, embedding: Embedding) -> None:
+        """The gradients that are sums over all tokens, of what the way went through."""
         # the vectors of further types, which no text has, are after the first in memory
         columns, others = self._sums.shape[1], embedding.kind[1:].numel()
-        found = torch.zeros(columns + others, device=dsum.device)
+        found = torch.zeros(columns + others, device=self._sums.device)
         steps.sum_partials(self._sums, found)
         given = [embedding.scale, embedding.shift, embedding.kind]
         names = [Embedding._fields.index(name) for name in _LAST]

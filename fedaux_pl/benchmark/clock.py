@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedaux_pl.benchmark.arithmetic import synchronize
 from fedaux_pl.benchmark.plain import PlainRounds
+from fedaux_pl.models.states import copy_state
 
 
 class RoundClock(Callback):
@@ -83,7 +84,4 @@ def _now(federation: Any) -> float:
 
 
 def _copies(federation: Any) -> dict[str, dict[str, Tensor]]:
-    return {
-        name: {key: tensor.clone() for key, tensor in model.state_dict().items()}
-        for name, model in federation.students.items()
-    }
+    return {name: copy_state(model) for name, model in federation.students.items()}

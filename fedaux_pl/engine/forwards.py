@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.engine.replicas import Recorder
 from fedaux_pl.models.fused import compute_dtype
+from fedaux_pl.models.states import copy_all
 
 PART = 5120
 """The most inputs of a pass."""
@@ -47,7 +48,7 @@ class RecordedForward:
     def __call__(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """The logits of all inputs, shape (N, C), float32."""
         given = [state[name] for name in self._weights]
-        torch._foreach_copy_(list(self._weights.values()), given)
+        copy_all(self._weights.values(), given)
         parts = torch.tensor_split(inputs, max(1, -(-len(inputs) // PART)))
         return torch.cat([self._predict(part) for part in parts])
 

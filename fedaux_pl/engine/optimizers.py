@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from fedaux_pl.models.states import copy_all
+
 # Those whose state begins as zeros, so that zeros are as good as none.
 RESETTABLE = (Adam, AdamW, SGD)
 
@@ -36,20 +38,23 @@ def restore(optimizer: Optimizer, kept: dict[str, Any] | None) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     entries = {} if kept is None else kept["state"]
     fresh: list[Tensor] = []
+    going_on: list[tuple[Tensor, Tensor]] = []
     for index, parameter in enumerate(parameters):
         own = optimizer.state.get(parameter)
         if own:
             for name, value in own.items():
                 if isinstance(value, Tensor):
                     given = entries.get(index, {}).get(name)
-                    fresh.append(value) if given is None else value.copy_(given)
+                    fresh.append(value) if given is None else going_on.append((value, given))
         elif index in entries:
             optimizer.state[parameter] = {
                 name: _placed(name, value, parameter, optimizer)
                 for name, value in entries[index].items()
             }
-    if fresh:  # at once: on a GPU, a kernel for each of them takes longer than the zeros
+    # at once: on a GPU, a kernel for each of them takes longer than what it does
+    if fresh:
         torch._foreach_zero_(fresh)
+    copy_all((own for own, _ in going_on), (given for _, given in going_on))
 
 
 def _placed(name: str, value: Any, parameter: Tensor, optimizer: Optimizer) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from fedaux_pl.models.states import copy_state
+
 
 @contextmanager
 def all_or_nothing(models: nn.Module, *kept: dict[Any, Any]) -> Iterator[None]:
@@ -16,7 +18,7 @@ def all_or_nothing(models: nn.Module, *kept: dict[Any, Any]) -> Iterator[None]:
         *kept: What is put back in place, since others hold these dicts too; their values are to
             be replaced, not changed.
     """
-    weights = {name: tensor.clone() for name, tensor in models.state_dict().items()}
+    weights = copy_state(models)
     before = [dict(one) for one in kept]
     try:
         yield

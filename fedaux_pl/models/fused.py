@@ -105,7 +105,7 @@ def conv_norm_act(
     path = way(conv, norm)
     if residual is not None and shortcut is not None:
         layers = shortcut[0], shortcut[1]
-        if path == way(*layers) == "fold":
+        if path == "fold" and way(*layers) == "fold":
             return convolve_folded(conv, norm, x.to(dtype), residual, layers)  # type: ignore[arg-type]
         residual = conv_norm_act(*layers, residual, relu=False)
         path = way(conv, norm)  # which its precision may have a say in

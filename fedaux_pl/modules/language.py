@@ -67,18 +67,8 @@ class LanguageModelling(SelfSupervised):
                 f"{type(self.backbone).__name__} lacks {', '.join(lacking)}: language modelling "
                 "needs an encoder of text (see fedaux_pl.models.Encoder)"
             )
-        encoder: Any = self.backbone
-        mask, words = encoder.mask_id, encoder.vocabulary
-        if objective == "masked" and mask is not None and mask >= words:
-            raise ValueError(
-                f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {words - 1}; give "
-                "model and tokenizer the same source"
-            )
-        if objective == "masked" and mask is None:
-            raise ValueError(
-                "nobody says which token hides another: set mask_id of the model, give it a source "
-                "whose tokenizer has a mask token, or choose objective 'next'"
-            )
+        if objective == "masked":
+            _check_mask(self.backbone)
         self.save_hyperparameters(ignore=unsaved(model))
         self.objective = objective
         self.mask_rate = mask_rate
@@ -135,3 +125,18 @@ def _mean(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """The weighted mean of the cross-entropy; 0 where nothing has weight."""
     losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return (losses * weights.flatten()).sum() / weights.sum().clamp(min=1)
+
+
+def _check_mask(encoder: Any) -> None:
+    """Refuses an encoder of which nobody says, or says wrongly, which token hides another."""
+    mask, words = encoder.mask_id, encoder.vocabulary
+    if mask is None:
+        raise ValueError(
+            "nobody says which token hides another: set mask_id of the model, give it a source "
+            "whose tokenizer has a mask token, or choose objective 'next'"
+        )
+    if mask >= words:
+        raise ValueError(
+            f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {words - 1}; give "
+            "model and tokenizer the same source"
+        )

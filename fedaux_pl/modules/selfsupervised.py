@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedaux_pl.models.states import copy_state
 from fedaux_pl.modules.backbone import without_head
 from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.optimized import OptimizedModule
@@ -33,7 +34,7 @@ class SelfSupervised(OptimizedModule):
 
     def backbone_state(self) -> dict[str, Tensor]:
         """The weights of h_0, to be loaded by ``fedaux_pl.models.load_backbone``."""
-        return {key: tensor.detach().clone() for key, tensor in self.backbone.state_dict().items()}
+        return copy_state(self.backbone)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collects the features of labelled inputs for the kNN accuracy."""

@@ -86,12 +86,16 @@ class TensorBatches:
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """Where the samples of each batch of an epoch are, on the device of the tensors."""
+        order = self.order(epoch)
+        return torch.split(order, self.batch_size) if len(order) else ()
+
+    def order(self, epoch: int) -> Tensor:
+        """The same one batch after another."""
         order = self._order(epoch)
         if self.subset is not None:
             order = self.subset[order]
         # one transfer to the device for all batches
-        order = order[: len(self) * self.batch_size].to(self.tensors[0].device)
-        return torch.split(order, self.batch_size) if len(order) else ()
+        return order[: len(self) * self.batch_size].to(self.tensors[0].device)
 
     def _order(self, epoch: int) -> Tensor:
         count = self.num_samples

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from fedaux_pl.engine.optimizers import RESETTABLE
 from fedaux_pl.engine.replicas import Step, Trial
 from fedaux_pl.models.overlap import overlapping
+from fedaux_pl.models.tiling import crowded
 
 # Measured on an H200 with ResNet-8 at batch 32: a step of a client takes 1.05 ms alone, 0.49 ms
 # beside three others, 0.44 ms beside seven and no less beside fifteen.
@@ -105,15 +106,19 @@ class CudaGraphs:
             first = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(first)
-                with torch.cuda.stream(stream), self._beside(len(steps)):
+                with torch.cuda.stream(stream), self._recorded_beside(len(steps) - 1):
                     step()
             for stream in self._streams[: len(steps)]:
                 first.wait_stream(stream)
         return graph.replay
 
-    def _beside(self, replicas: int) -> AbstractContextManager[None]:
-        """Has the weight gradients of a replica on its own computed aside."""
-        return overlapping(self._side) if self._overlap and replicas == 1 else nullcontext()
+    def beside(self, others: int) -> AbstractContextManager[None]:
+        """Has kernels leave room for those of others."""
+        return crowded() if others else nullcontext()
+
+    def _recorded_beside(self, others: int) -> AbstractContextManager[None]:
+        """The same, and the weight gradients of a replica on its own computed aside."""
+        return overlapping(self._side) if self._overlap and not others else self.beside(others)
 
     def attempt(
         self,
@@ -138,7 +143,7 @@ class CudaGraphs:
             torch.cuda.synchronize(self.device)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                with self._beside(1):
+                with self._recorded_beside(0):
                     step(trial, optimizer, batch, 0)
             except RuntimeError as error:
                 return Trial(str(error).partition("\n")[0], 1)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine.samples import Samples
 
 Step = Callable[[pl.LightningModule, Optimizer, Any, int], Tensor]
 _Job = TypeVar("_Job")
@@ -69,6 +70,9 @@ class Recorder(Protocol):
     def numbers(self) -> Numbers:
         """Random numbers for one replica."""
 
+    def beside(self, others: int) -> AbstractContextManager[None]:
+        """Within it a step is taken as it is where so many others run at the same time."""
+
     def record(
         self, steps: Sequence[Callable[[], None]], pool: Any, numbers: Sequence[Any]
     ) -> Callable[[], None]:
@@ -82,7 +86,7 @@ class Recorder(Protocol):
 
 
 class _Replica:
-    """One copy, with its optimizer and the tensors that its steps read and write."""
+    """One copy, with its optimizer and the samples that its steps read."""
 
     def __init__(
         self, module: pl.LightningModule, optimizer: Optimizer, numbers: Numbers | None
@@ -91,20 +95,13 @@ class _Replica:
         self.optimizer = optimizer
         self.numbers = numbers
         self.loss = torch.zeros((), device=next(module.parameters()).device)
-        self.inputs: dict[int, tuple[Tensor, ...]] = {}
-
-    def load(self, tensors: Sequence[Tensor], index: Tensor) -> None:
-        """Copies samples to where the steps for that many samples read them."""
-        size = len(index)
-        if size not in self.inputs:
-            self.inputs[size] = tuple(t.new_empty(size, *t.shape[1:]) for t in tensors)
-        for tensor, place in zip(tensors, self.inputs[size], strict=True):
-            torch.index_select(tensor, 0, index, out=place)
+        self.samples = Samples()
 
     def advance(self, step: Step, size: int) -> None:
-        """Takes a step with the samples that are there."""
+        """Takes a step with the next samples."""
+        batch = self.samples.take(size)
         with nullcontext() if self.numbers is None else self.numbers.drawn():
-            self.loss += step(self.module, self.optimizer, self.inputs[size], 0)
+            self.loss += step(self.module, self.optimizer, batch, 0)
 
 
 class Replicas:
@@ -171,17 +168,23 @@ class Replicas:
                 the first ones, which keeps the kinds of steps few.
             epoch: Which one.
         """
-        plans = [one.positions(epoch) for one in batches]
         for replica in self._replicas:
             replica.loss.zero_()
-        for step in range(len(plans[0])):
-            left = {number: plan[step] for number, plan in enumerate(plans) if step < len(plan)}
-            for number, index in left.items():
-                self._replicas[number].load(batches[number].tensors, index)
-            for which, size in _together(left, batches[0].batch_size):
+        own = self._replicas[: len(batches)]
+        for replica, one in zip(own, batches, strict=True):
+            if replica.samples.begin(one, epoch):
+                self._recorded.clear()  # they read from where the samples were
+        full = batches[0].batch_size
+        counts = [len(one) for one in batches]
+        for step in range(counts[0]):
+            left = {
+                number: min(full, replica.samples.count - step * full)
+                for number, replica in enumerate(own)
+                if step < counts[number]
+            }
+            for which, size in _together(left, full):
                 self._advance(which, size)
-        counts = [len(plan) for plan in plans]
-        sums = torch.stack([replica.loss for replica in self._replicas[: len(plans)]]).tolist()
+        sums = torch.stack([replica.loss for replica in own]).tolist()
         return [total / count for total, count in zip(sums, counts, strict=True)], counts
 
     def _advance(self, which: tuple[int, ...], size: int) -> None:
@@ -198,15 +201,16 @@ class Replicas:
         else:
             self._seen.add(kind)
             for step in steps:
-                step()
+                with self._recorder.beside(len(steps) - 1):
+                    step()
 
 
-def _together(left: dict[int, Tensor], full: int) -> list[tuple[tuple[int, ...], int]]:
+def _together(left: dict[int, int], full: int) -> list[tuple[tuple[int, ...], int]]:
     """Who takes a step with whom: those with full batches, or all with equal last ones."""
-    sizes = {len(index) for index in left.values()}
+    sizes = set(left.values())
     if len(sizes) == 1:
         return [(tuple(left), sizes.pop())]
-    together = tuple(number for number, index in left.items() if len(index) == full)
+    together = tuple(number for number, size in left.items() if size == full)
     groups = [(together, full)] if together else []
-    groups += [((n,), len(index)) for n, index in left.items() if n not in together]
+    groups += [((number,), size) for number, size in left.items() if number not in together]
     return groups

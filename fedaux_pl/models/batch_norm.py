@@ -13,55 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Fixed numbers and no tuning at run time, which would take its time at every start and let the
-# order of summation, and with it the last bits of a result, depend on the machine.
-TILE = 8192  # values that a program has in hand at once
-WARPS = 8
-PROGRAMS = 264  # two for each multiprocessor of a large GPU
-BLOCK_CHANNELS = 32
-# From so many rows on there is enough to do for twice the programs with half as much in hand, which
-# on an H200 makes the backward pass of (1048576, 64) take 300 us and not 386.
-MANY_ROWS = 2**19
-# One kernel instead of two below so many rows, where starting a kernel costs more than it saves
-# to share the rows among many programs. It has narrower blocks, as only they make up its grid.
-SINGLE_ROWS = 1024
-SINGLE_BLOCK_CHANNELS = 16
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How (rows, channels) are shared among programs.
-
-    Args:
-        single: Whether a program sees all rows of its channels, so that one kernel is enough.
-        block_rows: Rows of a tile, a power of two.
-        block_channels: Channels of a tile, a power of two.
-        chunk_rows: Rows of a program.
-        chunks: Number of programs along the rows, none of them without rows.
-        blocks: Number of programs along the channels.
-    """
-
-    single: bool
-    block_rows: int
-    block_channels: int
-    chunk_rows: int
-    chunks: int
-    blocks: int
-
-
-def tiling(rows: int, channels: int, *, single: bool | None = None) -> Tiling:
-    """Share (rows, channels) among programs; ``single`` is for comparisons."""
-    single = rows <= SINGLE_ROWS if single is None else single
-    widest = SINGLE_BLOCK_CHANNELS if single else BLOCK_CHANNELS
-    block_channels = min(widest, max(4, 1 << (channels - 1).bit_length()))
-    blocks = -(-channels // block_channels)
-    many = 2 if rows >= MANY_ROWS else 1
-    block_rows = TILE // many // block_channels
-    if single:
-        return Tiling(True, block_rows, block_channels, rows, 1, blocks)
-    share = -(-rows * blocks // (PROGRAMS * many))
-    chunk_rows = -(-share // block_rows) * block_rows
-    return Tiling(False, block_rows, block_channels, chunk_rows, -(-rows // chunk_rows), blocks)
+from fedaux_pl.models.tiling import tiling
 
 
 @dataclass(frozen=True)
@@ -130,7 +82,7 @@ def batch_norm_act_eval(
     running_mean, running_var, _ = _buffers(norm)
     unit = math.gcd(channels, 16)
     with on_device_of(x):
-        kernels.apply_kernel[tiles.blocks, tiles.chunks](
+        kernels.apply_kernel[tiles.grid](
             x,
             x if residual is None else channels_last(residual),
             y,
@@ -146,9 +98,7 @@ def batch_norm_act_eval(
             UNIT=unit,
             ACT=activation.kind,
             HAS_RESIDUAL=residual is not None,
-            BLOCK_M=tiles.block_rows,
-            BLOCK_C=tiles.block_channels,
-            num_warps=WARPS,
+            **tiles.options("normalize", x.itemsize),
         )
     return y
 
@@ -188,17 +138,12 @@ class _BatchNormAct(torch.autograd.Function):
         partials = saved if tiles.single else saved.new_empty(2, tiles.chunks, channels)
         unit = math.gcd(channels, 16)
         sizes = (rows, channels // unit, tiles.chunks, tiles.chunk_rows)
-        grid = (tiles.blocks, tiles.chunks)
-        blocks = {
-            "UNIT": unit,
-            "BLOCK_M": tiles.block_rows,
-            "BLOCK_C": tiles.block_channels,
-            "num_warps": WARPS,
-        }
         with on_device_of(x):
             if not tiles.single:
-                kernels.moments_kernel[grid](x, partials, *sizes, **blocks)
-            kernels.normalize_kernel[grid](
+                kernels.moments_kernel[tiles.grid](
+                    x, partials, *sizes, UNIT=unit, **tiles.options("moments", x.itemsize)
+                )
+            kernels.normalize_kernel[tiles.grid](
                 x,
                 x if residual is None else channels_last(residual),
                 y,
@@ -210,16 +155,17 @@ class _BatchNormAct(torch.autograd.Function):
                 *sizes,
                 *constants,
                 activation.bound,
+                UNIT=unit,
                 ACT=activation.kind,
                 HAS_RESIDUAL=residual is not None,
                 SINGLE=tiles.single,
-                BLOCK_P=_block_partials(tiles),
-                **blocks,
+                BLOCK_P=tiles.block_partials,
+                **tiles.options("normalize", x.itemsize),
             )
         # without a residual the sign of the output follows from x, which is kept in any case
         mask_from_output = activation.relu and residual is not None
         ctx.save_for_backward(x, weight, bias, saved, *([y] if mask_from_output else []))
-        ctx.activation, ctx.tiles, ctx.blocks, ctx.sizes = activation, tiles, blocks, sizes
+        ctx.activation, ctx.tiles, ctx.unit, ctx.sizes = activation, tiles, unit, sizes
         return y
 
     @staticmethod
@@ -238,11 +184,10 @@ class _BatchNormAct(torch.autograd.Function):
         # of a residual without activation it is dy itself
         write_dz = bool(output) and ctx.needs_input_grad[3]
         dz = torch.empty_like(x) if write_dz else dy
-        grid = (tiles.blocks, tiles.chunks)
-        constants = {"ACT": activation.kind, **ctx.blocks}
+        constants = {"ACT": activation.kind, "UNIT": ctx.unit}
         with on_device_of(x):
             if not tiles.single:
-                kernels.gradient_sums_kernel[grid](
+                kernels.gradient_sums_kernel[tiles.grid](
                     dy,
                     x,
                     y,
@@ -255,13 +200,12 @@ class _BatchNormAct(torch.autograd.Function):
                     activation.bound,
                     MASK=mask,
                     WRITE_DZ=write_dz,
-                    # It holds two sums of a tile in registers, of which there are not enough for
-                    # whole ones: on an H200 those of a student take 198 us, with halves 165.
-                    **{**constants, "BLOCK_M": tiles.block_rows // 2},
+                    **constants,
+                    **tiles.options("sums", x.itemsize),
                 )
                 if write_dz:  # the second kernel reads it instead of dy and y
                     dy, y, mask, write_dz = dz, x, 0, False
-            kernels.input_gradient_kernel[grid](
+            kernels.input_gradient_kernel[tiles.grid](
                 dy,
                 x,
                 y,
@@ -278,16 +222,12 @@ class _BatchNormAct(torch.autograd.Function):
                 MASK=mask,
                 WRITE_DZ=write_dz,
                 SINGLE=tiles.single,
-                BLOCK_P=_block_partials(tiles),
+                BLOCK_P=tiles.block_partials,
                 **constants,
+                **tiles.options("gradient", x.itemsize),
             )
         dresidual = dz if ctx.needs_input_grad[3] else None
         return dx, dweight, dbias, dresidual, None, None, None, None
-
-
-def _block_partials(tiles: Tiling) -> int:
-    """How many chunks are merged at once."""
-    return TILE // 2 // tiles.block_channels
 
 
 def _matrix(x: Tensor) -> tuple[int, int]:

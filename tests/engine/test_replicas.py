@@ -45,6 +45,7 @@ class Again:
         self.numbered = []
         self.recorded = []
         self.replayed = 0
+        self.others = set()
 
     def attempt(self, module, optimizer_of, batch, step):
         return self.trial
@@ -57,6 +58,11 @@ class Again:
 
     def numbers(self):
         return Own()
+
+    @contextmanager
+    def beside(self, others):
+        self.others.add(others)
+        yield
 
     def record(self, steps, pool, numbers):
         self.recorded.append(len(steps))
@@ -144,6 +150,7 @@ def test_clients_of_unequal_sizes(options, limit):
     assert_same_results(*results)
     assert recorder.replayed > 0
     assert max(recorder.recorded) == min(limit, len(SIZES)) or limit == 8
+    assert max(recorder.others) == max(recorder.recorded) - 1
 
 
 class Dropping(Net):
@@ -278,3 +285,25 @@ def test_waves_are_few_and_equal():
         waves = list(replicas.waves(range(count)))
         assert [len(wave) for wave in waves] == expected
         assert [n for wave in waves for n in wave] == list(range(count))
+
+
+def test_what_is_recorded_reads_from_where_it_read_before():
+    """New soft labels in every round are copied to one place; data that stays is read in place."""
+    recorder = Again()
+    x = torch.randn(40, 8)
+    recorded, losses = [], []
+
+    def rounds(runner):
+        module = client()
+        for round_ in range(4):
+            y = torch.randint(3, (40,), generator=torch.Generator().manual_seed(round_))
+            batches = TensorBatches(x, y, batch_size=16, shuffle=True, seed=round_)
+            start = module.trained_state()
+            [result] = runner.run_all(module, [Job(batches, 2, 0, start)])
+            recorded.append(len(recorder.recorded))
+            losses.append(result.loss)
+        return [result]
+
+    assert_same_results(*both(rounds, recorder))
+    assert recorded[4:] == [2, 4, 4, 4]  # full and last batches, again when labels were copied
+    assert losses[:4] == pytest.approx(losses[4:], rel=1e-6)

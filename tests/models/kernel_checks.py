@@ -1,5 +1,6 @@
 """Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
+import dataclasses
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, fused, overlap, stem
+from fedaux_pl.models import base, batch_norm, create_model, fused, overlap, stem, tiling
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
 from fedaux_pl.models.folding import convolve_folded, fold
 from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping
@@ -29,7 +30,12 @@ RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """So that small tensors have several tiles and chunks too."""
-    monkeypatch.setattr(batch_norm, "TILE", 1024)
+    use_tiles_of(1024, monkeypatch)
+
+
+def use_tiles_of(values, monkeypatch, **changes):
+    shares = dataclasses.replace(tiling.ALONE, tile=values, **changes)
+    monkeypatch.setattr(tiling, "ALONE", shares)
 
 
 def norm_layer(channels):
@@ -112,11 +118,23 @@ def test_shapes_and_layouts(shape, layout):
 
 
 def test_many_chunks(monkeypatch):
-    monkeypatch.setattr(batch_norm, "PROGRAMS", 1000)
+    use_tiles_of(1024, monkeypatch, programs=1000)
     torch.manual_seed(0)
     x, dy = torch.randn(2, 11, 24, 13, 17)
-    assert batch_norm.tiling(11 * 13 * 17, 24).chunks > batch_norm.TILE // 4 // 32 > 1
+    tiles = tiling.tiling(11 * 13 * 17, 24)
+    assert tiles.chunks > tiles.block_partials > 1
     assert_close(*both(x, None, dy, RELU), tolerance=1e-5)
+
+
+def test_beside_others(monkeypatch):
+    """Smaller shares, as for networks side by side, change nothing but the order of sums."""
+    monkeypatch.setattr(tiling, "CROWDED", dataclasses.replace(tiling.CROWDED, tile=512))
+    torch.manual_seed(0)
+    x, residual, dy = torch.randn(3, 9, 40, 12, 12)
+    with tiling.crowded():
+        assert tiling.tiling(9 * 144, 40).chunks > 1
+        assert_close(*both(x, residual, dy, RELU), tolerance=1e-5)
+        assert_close(*both(x, None, dy, RELU1), tolerance=1e-5)
 
 
 def test_broadcast_gradients():
@@ -460,7 +478,7 @@ def _fused_on_the_cpu(monkeypatch):
 )
 def test_networks(name, half, monkeypatch):
     """The whole network, fused, does what its modules do in training and both evaluations."""
-    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    use_tiles_of(8192, monkeypatch)
     torch.manual_seed(0)
     model = create_model(name, 4, width=0.1)
     x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
@@ -508,7 +526,7 @@ def test_a_network_folds_its_shortcuts(monkeypatch):
 @pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_weights_are_cast_at_once(side, monkeypatch):
     """By one call, in training alone; only the stem's, which is padded, is on its own."""
-    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    use_tiles_of(8192, monkeypatch)
     torch.manual_seed(0)
     model = create_model("resnet8", 4, width=0.25).to(memory_format=torch.channels_last).train()
     x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
@@ -544,7 +562,7 @@ def test_weights_are_cast_at_once(side, monkeypatch):
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_weights_are_not_cast_where_nothing_is_trained(monkeypatch):
-    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    use_tiles_of(8192, monkeypatch)
     monkeypatch.setattr(fused, "cast_all", None)  # which is not called
     x = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     model = create_model("resnet8", 4, width=0.1)
@@ -560,7 +578,7 @@ def test_weights_are_not_cast_where_nothing_is_trained(monkeypatch):
 @pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_networks_with_weight_gradients_aside(side, monkeypatch):
     """All convolutions of the network, with shortcuts, give the gradients that they give inline."""
-    monkeypatch.setattr(batch_norm, "TILE", 8192)
+    use_tiles_of(8192, monkeypatch)
     torch.manual_seed(0)
     model = create_model("resnet8", 4, width=0.25).to(memory_format=torch.channels_last).train()
     x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)

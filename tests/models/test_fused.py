@@ -12,7 +12,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
 from fedaux_pl.models import create_model, folding
-from fedaux_pl.models.batch_norm import PROGRAMS, SINGLE_ROWS, Activation, tiling
+from fedaux_pl.models.batch_norm import Activation
 from fedaux_pl.models.fused import choose_path, conv_norm_act, fusable, plain_layers
 from fedaux_pl.models.stem import is_stem, pad_channels
 
@@ -149,21 +149,6 @@ def test_evaluation_folds_where_cudnn_has_a_kernel():
         nn.Sequential(nn.Conv2d(3, 8, 3, bias=False)),
     ):
         assert evaluation(conv) == "apply"
-
-
-@pytest.mark.parametrize("channels", [1, 3, 8, 24, 32, 64, 200, 512, 1280])
-@pytest.mark.parametrize("rows", [2, 511, 1025, 2048, 32768, 1_048_576])
-def test_tiles_cover_everything_once(rows, channels):
-    tiles = tiling(rows, channels)
-    assert tiles.single == (rows <= SINGLE_ROWS)
-    assert (tiles.chunks - 1) * tiles.chunk_rows < rows <= tiles.chunks * tiles.chunk_rows
-    assert (tiles.blocks - 1) * tiles.block_channels < channels
-    assert channels <= tiles.blocks * tiles.block_channels
-    for size in (tiles.block_rows, tiles.block_channels):
-        assert size & (size - 1) == 0
-    # as many programs as there are to be, where there are enough rows for them
-    if rows == 1_048_576:
-        assert 1.6 * PROGRAMS <= tiles.chunks * tiles.blocks <= 2.4 * PROGRAMS
 
 
 @pytest.mark.parametrize("channels", [1, 3, 8, 11])

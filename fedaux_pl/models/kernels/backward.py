@@ -56,6 +56,7 @@ def _gradient_sums(
     WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Sums of dz and of dz * (x - mean) / std over ``count`` rows."""
     in_cols = cols < channels
@@ -63,7 +64,7 @@ def _gradient_sums(
     shift = tl.load(bias + cols, mask=in_cols, other=0.0)
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for first in range(0, count, BLOCK_M):
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
         lines = first + tl.arange(0, BLOCK_M)
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]
@@ -98,6 +99,7 @@ def gradient_sums_kernel(
     WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """First of two kernels backward: the sums of each chunk, as (2, chunks, channels)."""
     channels = units * UNIT
@@ -124,6 +126,7 @@ def gradient_sums_kernel(
         WRITE_DZ,
         BLOCK_M,
         BLOCK_C,
+        STAGES,
     )
     tl.store(partials + chunk * channels + cols, total, mask=in_cols)
     tl.store(partials + (chunks + chunk) * channels + cols, product, mask=in_cols)
@@ -155,6 +158,7 @@ def input_gradient_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Second of two kernels backward; or the only one, which sees all rows."""
     channels = units * UNIT
@@ -184,6 +188,7 @@ def input_gradient_kernel(
             False,
             BLOCK_M,
             BLOCK_C,
+            STAGES,
         )
     else:
         total = tl.zeros_like(mean)
@@ -203,7 +208,7 @@ def input_gradient_kernel(
     constant = total / rows
     slope = product * invstd / rows
     skip = start.to(tl.int64) * channels
-    for first in range(0, count, BLOCK_M):
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
         lines = first + tl.arange(0, BLOCK_M)
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]

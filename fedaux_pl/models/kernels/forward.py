@@ -22,7 +22,15 @@ def _activate(z, upper, ACT: tl.constexpr):
 
 
 @triton.jit
-def _moments(x, count, channels, cols, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+def _moments(
+    x,
+    count,
+    channels,
+    cols,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Mean and sum of squared deviations of each channel over ``count`` rows.
 
     Sums are of differences to the first row, as squares of large values would cancel.
@@ -31,7 +39,7 @@ def _moments(x, count, channels, cols, BLOCK_M: tl.constexpr, BLOCK_C: tl.conste
     shift = tl.load(x + cols, mask=in_cols, other=0.0).to(tl.float32)
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for first in range(0, count, BLOCK_M):
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
         lines = first + tl.arange(0, BLOCK_M)
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]
@@ -104,12 +112,13 @@ def _normalize(
     ACT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Y = act((x - mean) / std * weight + bias + residual) for ``count`` rows."""
     in_cols = cols < channels
     scale = invstd * tl.load(weight + cols, mask=in_cols, other=0.0)
     shift = tl.load(bias + cols, mask=in_cols, other=0.0)
-    for first in range(0, count, BLOCK_M):
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
         lines = first + tl.arange(0, BLOCK_M)
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]
@@ -131,6 +140,7 @@ def moments_kernel(
     UNIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """First of two kernels forward: the moments of each chunk, as (2, chunks, channels)."""
     channels = units * UNIT
@@ -139,7 +149,7 @@ def moments_kernel(
     start = chunk * chunk_rows
     count = tl.minimum(chunk_rows, rows - start)
     x += start.to(tl.int64) * channels
-    mean, m2 = _moments(x, count, channels, cols, BLOCK_M, BLOCK_C)
+    mean, m2 = _moments(x, count, channels, cols, BLOCK_M, BLOCK_C, STAGES)
     tl.store(partials + chunk * channels + cols, mean, mask=cols < channels)
     tl.store(partials + (chunks + chunk) * channels + cols, m2, mask=cols < channels)
 
@@ -170,6 +180,7 @@ def normalize_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Second of two kernels forward; or the only one, which sees all rows and needs no partials."""
     channels = units * UNIT
@@ -177,7 +188,7 @@ def normalize_kernel(
     start = tl.program_id(1) * chunk_rows
     count = tl.minimum(chunk_rows, rows - start)
     if SINGLE:
-        mean, m2 = _moments(x, count, channels, cols, BLOCK_M, BLOCK_C)
+        mean, m2 = _moments(x, count, channels, cols, BLOCK_M, BLOCK_C, STAGES)
     else:
         mean, m2 = _merge_moments(partials, rows, chunks, chunk_rows, channels, cols, BLOCK_P)
     invstd = _keep_statistics(
@@ -210,6 +221,7 @@ def normalize_kernel(
         ACT,
         HAS_RESIDUAL,
         BLOCK_M,
+        STAGES,
     )
 
 
@@ -232,6 +244,7 @@ def apply_kernel(
     HAS_RESIDUAL: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The same by the running statistics, for evaluation."""
     channels = units * UNIT
@@ -255,4 +268,5 @@ def apply_kernel(
         ACT,
         HAS_RESIDUAL,
         BLOCK_M,
+        STAGES,
     )

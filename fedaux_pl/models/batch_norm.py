@@ -53,7 +53,7 @@ def batch_norm_act(
         activation: The activation.
     """
     running_mean, running_var, batches = _buffers(norm)
-    y: Tensor = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
+    y, again = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x,
         norm.weight,
         norm.bias,
@@ -66,7 +66,17 @@ def batch_norm_act(
     if not torch.is_inference_mode_enabled():
         # autograd cannot see what a kernel of ours writes
         torch.autograd.graph.increment_version((running_mean, running_var, batches))
-    return y
+    y.again = again
+    return y  # type: ignore[no-any-return]
+
+
+def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Activations for two uses, such as a residual block's layers and its shortcut.
+
+    What :func:`batch_norm_act` gave adds the two gradients in the kernel that needs their sum,
+    which saves a pass over them; of other tensors autograd does.
+    """
+    return x, getattr(x, "again", x)
 
 
 def batch_norm_act_eval(
@@ -127,7 +137,7 @@ class _BatchNormAct(torch.autograd.Function):
         constants: tuple[float, float],
         activation: Activation,
         single: bool | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         from fedaux_pl.models import kernels
 
         x = channels_last(x)
@@ -166,29 +176,36 @@ class _BatchNormAct(torch.autograd.Function):
         mask_from_output = activation.relu and residual is not None
         ctx.save_for_backward(x, weight, bias, saved, *([y] if mask_from_output else []))
         ctx.activation, ctx.tiles, ctx.unit, ctx.sizes = activation, tiles, unit, sizes
-        return y
+        ctx.set_materialize_grads(False)
+        return y, y.detach()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         from fedaux_pl.models import kernels
 
+        given = [channels_last(dy) for dy in gradients if dy is not None]
+        if not given:
+            return (None,) * 8
+        dy, other, two = given[0], given[-1], len(given) == 2
         x, weight, bias, saved, *output = ctx.saved_tensors
         tiles, activation = ctx.tiles, ctx.activation
-        dy = channels_last(dy)
         y = output[0] if output else x
         mask = 0 if not activation.relu else 2 if output else 1
         dx = torch.empty_like(x)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         partials = saved if tiles.single else saved.new_empty(2, tiles.chunks, x.shape[1])
-        # of a residual without activation it is dy itself
-        write_dz = bool(output) and ctx.needs_input_grad[3]
+        # Of a residual without activation it is dy itself. Where there are two of them, the second
+        # kernel reads their sum.
+        write_dz = (bool(output) or two) and ctx.needs_input_grad[3]
+        write_dz = write_dz or (two and not tiles.single)
         dz = torch.empty_like(x) if write_dz else dy
         constants = {"ACT": activation.kind, "UNIT": ctx.unit}
         with on_device_of(x):
             if not tiles.single:
                 kernels.gradient_sums_kernel[tiles.grid](
                     dy,
+                    other,
                     x,
                     y,
                     dz,
@@ -199,14 +216,16 @@ class _BatchNormAct(torch.autograd.Function):
                     *ctx.sizes,
                     activation.bound,
                     MASK=mask,
+                    TWO=two,
                     WRITE_DZ=write_dz,
                     **constants,
                     **tiles.options("sums", x.itemsize),
                 )
                 if write_dz:  # the second kernel reads it instead of dy and y
-                    dy, y, mask, write_dz = dz, x, 0, False
+                    dy, other, two, y, mask, write_dz = dz, dz, False, x, 0, False
             kernels.input_gradient_kernel[tiles.grid](
                 dy,
+                other,
                 x,
                 y,
                 dx,
@@ -220,6 +239,7 @@ class _BatchNormAct(torch.autograd.Function):
                 *ctx.sizes,
                 activation.bound,
                 MASK=mask,
+                TWO=two,
                 WRITE_DZ=write_dz,
                 SINGLE=tiles.single,
                 BLOCK_P=tiles.block_partials,

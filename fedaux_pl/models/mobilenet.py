@@ -12,6 +12,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.batch_norm import twice
 from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
@@ -44,10 +45,10 @@ class _Block(InvertedResidual):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps."""
         *hidden, conv, norm = self.conv
-        out = x
+        out, again = twice(x)
         for layer in hidden:
             out = conv_norm_act(layer[0], layer[1], out, upper=6.0)
-        return conv_norm_act(conv, norm, out, x if self.use_res_connect else None, relu=False)
+        return conv_norm_act(conv, norm, out, again if self.use_res_connect else None, relu=False)
 
 
 @register("mobilenetv2")

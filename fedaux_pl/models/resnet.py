@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.batch_norm import twice
 from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
@@ -66,8 +67,9 @@ class _Block(BasicBlock):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps."""
+        x, again = twice(x)
         out = conv_norm_act(self.conv1, self.bn1, x)
-        return conv_norm_act(self.conv2, self.bn2, out, x, shortcut=self.downsample)
+        return conv_norm_act(self.conv2, self.bn2, out, again, shortcut=self.downsample)
 
 
 def _stage(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.batch_norm import twice
 from fedaux_pl.models.fused import conv_norm_act
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
@@ -79,13 +80,14 @@ class ShuffleUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps, of half the size with stride 2."""
+        x, again = twice(x)
         out = channel_shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
         # the paper has no activation after the depthwise convolution
         out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
         if self.downsample:
-            pooled = F.relu(F.avg_pool2d(x, 3, stride=2, padding=1))
+            pooled = F.relu(F.avg_pool2d(again, 3, stride=2, padding=1))
             return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
-        return conv_norm_act(self.expand, self.norm3, out, x)
+        return conv_norm_act(self.expand, self.norm3, out, again)
 
 
 @register("shufflenet")

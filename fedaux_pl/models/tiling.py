@@ -24,7 +24,7 @@ SINGLE_ROWS = 1024
 SINGLE_BLOCK_CHANNELS = 16
 # What is under way lies in shared memory, of which smaller GPUs have 100 KB.
 SHARED_BYTES = 2**16
-MOST_TENSORS = 3  # that a kernel reads
+MOST_TENSORS = 4  # that a kernel reads
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Tests of the Triton kernels on the CPU; ``test_kernels.py`` runs them in its own process."""
 
 import dataclasses
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -62,7 +63,7 @@ def step(norm, x, residual, dy, activation, single):
         y = activated(z if residual is None else z + residual, activation)
     else:
         buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        y = _BatchNormAct.apply(
+        y, _ = _BatchNormAct.apply(
             x, norm.weight, norm.bias, residual, buffers, (0.1, 1e-5), activation, single
         )
     y.backward(dy)
@@ -135,6 +136,56 @@ def test_beside_others(monkeypatch):
         assert tiling.tiling(9 * 144, 40).chunks > 1
         assert_close(*both(x, residual, dy, RELU), tolerance=1e-5)
         assert_close(*both(x, None, dy, RELU1), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("activation", [RELU, RELU1, LINEAR])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_two_gradients_are_added(with_residual, activation, single):
+    torch.manual_seed(0)
+    x, dy, other = torch.randn(3, 5, 24, 7, 7)
+    residual = torch.randn_like(x) if with_residual else None
+    norm = norm_layer(24)
+    expected = step(norm, x, residual, dy + other, activation, single)
+    x.requires_grad_()
+    inputs = [x, norm.weight, norm.bias]
+    if with_residual:
+        inputs.append(residual.requires_grad_())
+    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+    y, again = _BatchNormAct.apply(
+        x, norm.weight, norm.bias, residual, buffers, (0.1, 1e-5), activation, single
+    )
+    assert again.data_ptr() == y.data_ptr()
+    found = torch.autograd.grad([y, again], inputs, [dy, other], retain_graph=True)
+    names = ("dx", "dweight", "dbias", "dresidual")
+    for name, value in zip(names, found, strict=False):
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5)
+    # either alone
+    for output in (y, again):
+        found = torch.autograd.grad(output, inputs, dy + other, retain_graph=True)
+        for name, value in zip(names, found, strict=False):
+            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_activations_for_two_uses():
+    torch.manual_seed(0)
+    norm = norm_layer(8)
+    x = torch.randn(3, 8, 5, 5, requires_grad=True)
+    y = batch_norm.batch_norm_act(norm, x, None, RELU)
+    one, other = batch_norm.twice(y)
+    assert one is y
+    assert other is not y
+    assert torch.equal(one, other)
+    weights = torch.randn(2, *y.shape)
+    ((one * weights[0]).sum() + (other * weights[1]).sum()).backward()
+    found, x.grad = x.grad, None
+    z = F.relu(F.batch_norm(x, None, None, norm.weight, norm.bias, True))
+    (z * weights.sum(0)).sum().backward()
+    torch.testing.assert_close(found, x.grad, rtol=1e-4, atol=1e-5)
+    gone = weakref.ref(y)
+    del y, one, other
+    assert gone() is None  # it keeps itself alive in no way
+    assert batch_norm.twice(x) == (x, x)
 
 
 def test_broadcast_gradients():

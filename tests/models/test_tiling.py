@@ -44,7 +44,7 @@ def test_options_of_kernels(rows, channels, itemsize, kernel, among):
         assert size & (size - 1) == 0
     assert tiles.single or tiles.chunk_rows % options["BLOCK_M"] == 0
     held = options["BLOCK_M"] * options["BLOCK_C"] * itemsize
-    assert 3 * (options["STAGES"] - 1) * held <= SHARED_BYTES
+    assert 4 * (options["STAGES"] - 1) * held <= SHARED_BYTES
     assert options["STAGES"] in (1, tiles.shares.loops[kernel].stages)
 
 

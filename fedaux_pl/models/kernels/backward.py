@@ -22,10 +22,24 @@ def _passes(z, upper, ACT: tl.constexpr):
 
 @triton.jit
 def _through_activation(
-    dy, x, y, mean, scale, shift, offsets, keep, upper, ACT: tl.constexpr, MASK: tl.constexpr
+    dy,
+    other,
+    x,
+    y,
+    mean,
+    scale,
+    shift,
+    offsets,
+    keep,
+    upper,
+    ACT: tl.constexpr,
+    MASK: tl.constexpr,
+    TWO: tl.constexpr,
 ):
     """The gradient before the activation, and x - mean, of one tile."""
     dz = tl.load(dy + offsets, mask=keep, other=0.0).to(tl.float32)
+    if TWO:
+        dz += tl.load(other + offsets, mask=keep, other=0.0).to(tl.float32)
     centred = tl.load(x + offsets, mask=keep, other=0.0).to(tl.float32) - mean[None, :]
     if MASK == MASK_FROM_INPUT:
         # rounded as the output was, so that the bounds are met where they were met forward
@@ -40,6 +54,7 @@ def _through_activation(
 @triton.jit
 def _gradient_sums(
     dy,
+    other,
     x,
     y,
     dz_out,
@@ -53,6 +68,7 @@ def _gradient_sums(
     upper,
     ACT: tl.constexpr,
     MASK: tl.constexpr,
+    TWO: tl.constexpr,
     WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -69,7 +85,7 @@ def _gradient_sums(
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]
         dz, centred = _through_activation(
-            dy, x, y, mean, scale, shift, offsets, keep, upper, ACT, MASK
+            dy, other, x, y, mean, scale, shift, offsets, keep, upper, ACT, MASK, TWO
         )
         sums += dz
         products += dz * centred
@@ -81,6 +97,7 @@ def _gradient_sums(
 @triton.jit(do_not_specialize=SIZES)
 def gradient_sums_kernel(
     dy,
+    other,
     x,
     y,
     dz_out,
@@ -96,12 +113,16 @@ def gradient_sums_kernel(
     UNIT: tl.constexpr,
     ACT: tl.constexpr,
     MASK: tl.constexpr,
+    TWO: tl.constexpr,
     WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """First of two kernels backward: the sums of each chunk, as (2, chunks, channels)."""
+    """First of two kernels backward: the sums of each chunk, as (2, chunks, channels).
+
+    With ``TWO`` the gradient of the output is the sum of two.
+    """
     channels = units * UNIT
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     in_cols = cols < channels
@@ -110,6 +131,7 @@ def gradient_sums_kernel(
     skip = start.to(tl.int64) * channels
     total, product = _gradient_sums(
         dy + skip,
+        other + skip,
         x + skip,
         y + skip,
         dz_out + skip,
@@ -123,6 +145,7 @@ def gradient_sums_kernel(
         upper,
         ACT,
         MASK,
+        TWO,
         WRITE_DZ,
         BLOCK_M,
         BLOCK_C,
@@ -135,6 +158,7 @@ def gradient_sums_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def input_gradient_kernel(
     dy,
+    other,
     x,
     y,
     dx,
@@ -153,6 +177,7 @@ def input_gradient_kernel(
     UNIT: tl.constexpr,
     ACT: tl.constexpr,
     MASK: tl.constexpr,
+    TWO: tl.constexpr,
     WRITE_DZ: tl.constexpr,
     SINGLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -172,6 +197,7 @@ def input_gradient_kernel(
     if SINGLE:
         total, product = _gradient_sums(
             dy,
+            other,
             x,
             y,
             dz_out,
@@ -185,6 +211,7 @@ def input_gradient_kernel(
             upper,
             ACT,
             MASK,
+            TWO,
             False,
             BLOCK_M,
             BLOCK_C,
@@ -213,7 +240,19 @@ def input_gradient_kernel(
         keep = (lines < count)[:, None] & in_cols[None, :]
         offsets = lines[:, None] * channels + cols[None, :]
         dz, centred = _through_activation(
-            dy + skip, x + skip, y + skip, mean, scale, shift, offsets, keep, upper, ACT, MASK
+            dy + skip,
+            other + skip,
+            x + skip,
+            y + skip,
+            mean,
+            scale,
+            shift,
+            offsets,
+            keep,
+            upper,
+            ACT,
+            MASK,
+            TWO,
         )
         if WRITE_DZ:
             tl.store(dz_out + skip + offsets, dz.to(dz_out.dtype.element_ty), mask=keep)

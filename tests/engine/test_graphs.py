@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.engine.graphs import CudaGraphs
 from fedaux_pl.engine.replicas import Trial
 from fedaux_pl.models import create_model
+from fedaux_pl.models.tiling import ALONE, CROWDED, tiling
 from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
 from tests.engine.test_stage import within as within_trainer
 
@@ -24,7 +26,12 @@ class Again(CudaGraphs):
     """Takes steps again in place of replaying them."""
 
     def record(self, steps, pool, numbers=()):
-        return lambda: [step() for step in steps]
+        def again():
+            for step in steps:
+                with self.beside(len(steps) - 1):
+                    step()
+
+        return again
 
 
 class Plain(CudaGraphs):
@@ -206,10 +213,14 @@ def test_only_replicas_that_are_alone_have_a_side_stream(monkeypatch):
     used = []
     monkeypatch.setattr("fedaux_pl.engine.graphs.overlapping", lambda side: used.append(side))
     graphs = CudaGraphs(torch.device("cuda", 0))
-    graphs._beside(2)
+    with graphs._recorded_beside(1):
+        assert tiling(2048, 64).shares is CROWDED
     assert not used
-    graphs._beside(1)
+    graphs._recorded_beside(0)
     assert used == [graphs._side]
+    with graphs.beside(0):
+        assert tiling(2048, 64).shares is ALONE
+    assert len(used) == 1
 
 
 class Asking(ClientModule):
@@ -232,8 +243,9 @@ class Dropping(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_replicas_draw_random_numbers_of_their_own(deterministic, precision):
+def test_replicas_draw_random_numbers_of_their_own(deterministic, precision, monkeypatch):
     """Side by side, and replayed, a client drops what it drops alone and step by step."""
+    monkeypatch.setattr("fedaux_pl.engine.graphs.crowded", nullcontext)  # for the same rounding
     torch.manual_seed(0)
     module = ClientModule(Dropping(), 10)
     start = module.trained_state()

@@ -1,5 +1,8 @@
 """Evaluation with BatchNorm in the weight of the convolution before it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -9,6 +12,74 @@ from fedaux_pl.models.batch_norm import channels_last, on_device_of
 from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
+
+
+class Folded:
+    """Weight and bias of a convolution that does what it and BatchNorm in evaluation do.
+
+    Args:
+        layers: The convolution, without a bias of its own, and its norm layer.
+        shortcut: Layers whose result is added to that of the others.
+        dtype: Of what they compute in.
+
+    Attributes:
+        weight: The weight, channels last and with input channels of zeros up to a multiple of
+            eight.
+        side: That of the shortcut, if there is one.
+        bias: The bias, with that of the shortcut added to it.
+    """
+
+    def __init__(self, layers: Layers, shortcut: Layers | None, dtype: torch.dtype) -> None:
+        self._layers, self._shortcut = layers, shortcut
+        self.weight = _empty_weight(layers[0], dtype)
+        self.side = None if shortcut is None else _empty_weight(shortcut[0], dtype)
+        self.bias = self.weight.new_empty(len(self.weight))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Computes them from the layers as they are now, in the same places."""
+        if self._shortcut is None or self.side is None:
+            fold(*self._layers, self.weight, self.bias)
+            return
+        own, other = self.bias.new_empty(2, len(self.bias), dtype=torch.float32)
+        fold(*self._layers, self.weight, own)
+        fold(*self._shortcut, self.side, other)
+        torch.add(own, other, out=self.bias)
+
+
+class Folds:
+    """What was folded, for all batches until the weights are others.
+
+    Only who changes weights can tell: a captured training step, for one, leaves no trace on them.
+    So without it everything is folded anew for every batch.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Folded] = {}
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within it convolutions are folded when they are met for the first time."""
+        token = _folds.set(self)
+        try:
+            yield
+        finally:
+            _folds.reset(token)
+
+    def refresh(self) -> None:
+        """Folds all of them again, in the same places, to which recorded passes refer."""
+        for folded in self._known.values():
+            folded.refresh()
+
+    def find(self, layers: Layers, shortcut: Layers | None, dtype: torch.dtype) -> Folded:
+        """What a convolution was folded to, see :class:`Folded`."""
+        key = layers, shortcut, dtype
+        if key not in self._known:
+            self._known[key] = Folded(*key)
+        return self._known[key]
+
+
+_folds: ContextVar[Folds | None] = ContextVar("folds", default=None)
 
 
 def convolve_folded(
@@ -30,14 +101,12 @@ def convolve_folded(
         shortcut: Layers that the residual goes through first. Their weight takes a second kernel,
             their bias is added with the other one.
     """
-    if shortcut is not None and residual is not None:
-        weight, bias = fold(conv, norm, x.dtype, torch.float32)
-        side, own = fold(*shortcut, x.dtype, torch.float32)
+    folds = _folds.get() or Folds()
+    folded = folds.find((conv, norm), None if residual is None else shortcut, x.dtype)
+    weight, bias = folded.weight, folded.bias
+    if residual is not None and shortcut is not None and folded.side is not None:
         residual = channels_last(pad_channels(residual))
-        residual = _convolve(residual, side, shortcut[0])
-        bias = (bias + own).to(x.dtype)
-    else:
-        weight, bias = fold(conv, norm, x.dtype)
+        residual = _convolve(residual, folded.side, shortcut[0])
     x = channels_last(pad_channels(x))
     if residual is None and is_stem(conv) and x.numel():
         return convolve_images(x, weight, bias, relu=True)
@@ -63,26 +132,23 @@ def _geometry(conv: nn.Conv2d) -> tuple[Any, Any, Any]:
     return conv.stride, conv.padding, conv.dilation
 
 
-def fold(
-    conv: nn.Conv2d,
-    norm: nn.BatchNorm2d,
-    dtype: torch.dtype,
-    bias_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution that does what it and BatchNorm in evaluation do.
+def _empty_weight(conv: nn.Conv2d, dtype: torch.dtype) -> Tensor:
+    """Room for the weight of a convolution, with input channels up to a multiple of eight."""
+    channels, in_channels, height, width = conv.weight.shape
+    padded = in_channels + -in_channels % ALIGNMENT
+    empty = conv.weight.new_empty(channels, height, width, padded, dtype=dtype)
+    return empty.permute(0, 3, 1, 2)
 
-    It is computed anew for every batch, because nothing says whether the weights have changed:
-    a captured training step leaves no trace on them.
+
+def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d, folded: Tensor, bias: Tensor) -> None:
+    """Writes the weight and bias of a convolution with BatchNorm's in them.
 
     Args:
         conv: The convolution, without a bias of its own.
-        norm: The norm layer.
-        dtype: Of the weight.
-        bias_dtype: Of the bias, by default the same.
-
-    Returns:
-        The weight, channels last and with input channels of zeros up to a multiple of eight, and
-        the bias.
+        norm: The norm layer, in evaluation.
+        folded: Where the weight goes: channels last, with zeros beyond the input channels of the
+            convolution.
+        bias: Where the bias goes.
     """
     from fedaux_pl.models import kernels
 
@@ -90,9 +156,7 @@ def fold(
     channels, in_channels, height, width = weight.shape
     if weight.stride(2) != width * weight.stride(3):
         weight = weight.contiguous()
-    padded = in_channels + -in_channels % ALIGNMENT
-    folded = weight.new_empty(channels, height, width, padded, dtype=dtype)
-    bias = weight.new_empty(channels, dtype=bias_dtype or dtype)
+    padded = folded.shape[1]
     with on_device_of(weight):
         kernels.fold_kernel[(channels,)](
             weight,
@@ -111,4 +175,3 @@ def fold(
             norm.eps,
             BLOCK=1024,
         )
-    return folded.permute(0, 3, 1, 2), bias

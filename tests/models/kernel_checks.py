@@ -10,10 +10,12 @@ from torch.nn import functional as F
 
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
+from fedaux_pl.engine import forwards, predict_logits
+from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, fused, overlap, stem
+from fedaux_pl.models import base, batch_norm, create_model, folding, fused, overlap, stem
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
-from fedaux_pl.models.folding import convolve_folded, fold
+from fedaux_pl.models.folding import Folded, Folds, convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping
 from fedaux_pl.models.stem import (
     convolve_images,
@@ -22,6 +24,7 @@ from fedaux_pl.models.stem import (
     pad_channels,
     standardize,
 )
+from tests.recorders import Counted
 
 RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
 
@@ -246,12 +249,13 @@ def test_evaluation(channels, activation):
 def test_folded_convolution(in_channels, kernel, layout):
     conv = nn.Conv2d(in_channels, 24, kernel, 2, 1, bias=False).to(memory_format=layout)
     norm = norm_layer(24).eval()
-    weight, bias = fold(conv, norm, torch.float32)
+    folded = Folded((conv, norm), None, torch.float32)
+    weight, bias = folded.weight, folded.bias
     assert weight.shape[1] % 8 == 0
     assert weight.is_contiguous(memory_format=torch.channels_last)
     x = torch.randn(2, in_channels, 7, 7)
-    folded = F.conv2d(pad_channels(x), weight, bias, 2, 1)
-    torch.testing.assert_close(folded, norm(conv(x)), rtol=1e-4, atol=1e-4)
+    out = F.conv2d(pad_channels(x), weight, bias, 2, 1)
+    torch.testing.assert_close(out, norm(conv(x)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("in_channels", [12, 16])
@@ -269,6 +273,69 @@ def test_a_shortcut_is_folded_too(in_channels, dtype):
     assert out.dtype == dtype
     error = (out.float() - expected).norm() / expected.norm()
     assert error < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_weights_are_folded_anew_unless_somebody_keeps_them():
+    """And then when they are told to be others, in the same places."""
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm_layer(8).eval()
+    shortcut = nn.Conv2d(8, 8, 1, bias=False), norm_layer(8).eval()
+    x, residual = torch.randn(2, 2, 8, 4, 4)
+    folds = Folds()
+
+    def outputs():
+        return [
+            convolve_folded(conv, norm, x, None),
+            convolve_folded(conv, norm, x, residual, shortcut),
+            convolve_folded(conv, norm, x.bfloat16(), None),
+        ]
+
+    def kept():
+        with folds.used():
+            return outputs()
+
+    def same(one, other):
+        return all(map(torch.equal, one, other))
+
+    first = outputs()
+    assert same(kept(), first)
+    found = list(folds._known.values())
+    places = [(f.weight.data_ptr(), f.bias.data_ptr()) for f in found]
+    for tensor in (conv.weight, norm.bias, norm.running_var, shortcut[0].weight, shortcut[1].bias):
+        tensor.data.mul_(1.5)
+        before, now = kept(), outputs()
+        assert not same(now, before)
+        folds.refresh()
+        assert same(kept(), now)
+    assert list(folds._known.values()) == found
+    assert [(f.weight.data_ptr(), f.bias.data_ptr()) for f in found] == places
+    assert [f.weight.dtype for f in found] == [torch.float32, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_recorded_passes_fold_once_for_all_parts(monkeypatch):
+    """Each state's logits are its own, whichever came before and in whichever precision."""
+    monkeypatch.setattr(forwards, "PART", 2)
+    models = [create_model("resnet8", 4, in_channels=1, width=0.01).eval() for _ in range(2)]
+    x = torch.randint(0, 256, (6, 1, 4, 4), dtype=torch.uint8)
+    recorder, folded, fold = Counted(), [], folding.fold
+    forward = RecordedForward(models[0], recorder)
+    monkeypatch.setattr(folding, "fold", lambda *given: folded.append(given) or fold(*given))
+    convolutions = sum(isinstance(m, nn.Conv2d) for m in models[0].modules())
+    half = torch.bfloat16
+    # the precisions one after another, and how many are known by then
+    for dtype, known in ((half, 1), (torch.float16, 2), (half, 2)):
+        for model in models:
+            folded.clear()
+            with torch.autocast("cpu", dtype):
+                found = forward(model.state_dict(), x)
+                assert len(folded) == convolutions * known
+                expected = predict_logits(model, x, batch_size=2)
+            assert len(folded) == convolutions * (known + 3)
+            assert torch.equal(found, expected)
+    # of six times three parts, the first in each precision was an ordinary one
+    assert (recorder.recorded, recorder.replayed) == (2, 16)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

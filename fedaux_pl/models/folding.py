@@ -9,6 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.batch_norm import channels_last, on_device_of
+from fedaux_pl.models.pairs import (
+    PAIRED_GEOMETRY,
+    as_pairs,
+    empty_pairs,
+    from_pairs,
+    takes_pairs,
+    write_pairs,
+)
 from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
@@ -34,17 +42,33 @@ class Folded:
         self.weight = _empty_weight(layers[0], dtype)
         self.side = None if shortcut is None else _empty_weight(shortcut[0], dtype)
         self.bias = self.weight.new_empty(len(self.weight))
+        self._pairs: tuple[Tensor, Tensor] | None = None
         self.refresh()
 
+    @property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias for pairs of pixels, which are there from the first time on."""
+        if self._pairs is None:
+            self._pairs = empty_pairs(self.weight), self.bias.new_empty(2 * len(self.bias))
+            self._pair()
+        return self._pairs
+
     def refresh(self) -> None:
-        """Computes them from the layers as they are now, in the same places."""
+        """Computes all of it from the layers as they are now, in the same places."""
         if self._shortcut is None or self.side is None:
             fold(*self._layers, self.weight, self.bias)
-            return
-        own, other = self.bias.new_empty(2, len(self.bias), dtype=torch.float32)
-        fold(*self._layers, self.weight, own)
-        fold(*self._shortcut, self.side, other)
-        torch.add(own, other, out=self.bias)
+        else:
+            own, other = self.bias.new_empty(2, len(self.bias), dtype=torch.float32)
+            fold(*self._layers, self.weight, own)
+            fold(*self._shortcut, self.side, other)
+            torch.add(own, other, out=self.bias)
+        self._pair()
+
+    def _pair(self) -> None:
+        if self._pairs is not None:
+            weight, bias = self._pairs
+            write_pairs(self.weight, weight)
+            bias.view(2, -1).copy_(self.bias)
 
 
 class Folds:
@@ -91,7 +115,7 @@ def convolve_folded(
 ) -> Tensor:
     """relu(norm(conv(x)) + residual) in one kernel, two with a shortcut.
 
-    It is cuDNN's, or for images our own.
+    It is cuDNN's, of pairs of pixels where these are faster, or for images our own.
 
     Args:
         conv: The convolution.
@@ -103,17 +127,30 @@ def convolve_folded(
     """
     folds = _folds.get() or Folds()
     folded = folds.find((conv, norm), None if residual is None else shortcut, x.dtype)
-    weight, bias = folded.weight, folded.bias
     if residual is not None and shortcut is not None and folded.side is not None:
         residual = channels_last(pad_channels(residual))
         residual = _convolve(residual, folded.side, shortcut[0])
     x = channels_last(pad_channels(x))
     if residual is None and is_stem(conv) and x.numel():
-        return convolve_images(x, weight, bias, relu=True)
-    options = (*_geometry(conv), 1)
+        return convolve_images(x, folded.weight, folded.bias, relu=True)
+    residual = None if residual is None else channels_last(residual)
+    if takes_pairs(conv, x):
+        residual = None if residual is None else as_pairs(residual)
+        return from_pairs(_convolve_act(x, *folded.pairs, residual, PAIRED_GEOMETRY))
+    return _convolve_act(x, folded.weight, folded.bias, residual, _geometry(conv))
+
+
+def _convolve_act(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    geometry: tuple[Any, Any, Any],
+) -> Tensor:
+    """relu(conv(x) + bias + residual), all of it channels last."""
     if residual is None:
-        return torch.cudnn_convolution_relu(x, weight, bias, *options)
-    return torch.cudnn_convolution_add_relu(x, weight, channels_last(residual), 1.0, bias, *options)
+        return torch.cudnn_convolution_relu(x, weight, bias, *geometry, 1)
+    return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *geometry, 1)
 
 
 def _convolve(x: Tensor, weight: Tensor, conv: nn.Conv2d) -> Tensor:

@@ -13,7 +13,7 @@ from tests.models import interpreted  # noqa: F401  isort: skip  before any kern
 from fedaux_pl.engine import forwards, predict_logits
 from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, folding, fused, overlap, stem
+from fedaux_pl.models import base, batch_norm, create_model, folding, fused, overlap, pairs, stem
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
 from fedaux_pl.models.folding import Folded, Folds, convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping
@@ -311,6 +311,41 @@ def test_weights_are_folded_anew_unless_somebody_keeps_them():
     assert list(folds._known.values()) == found
     assert [(f.weight.data_ptr(), f.bias.data_ptr()) for f in found] == places
     assert [f.weight.dtype for f in found] == [torch.float32, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("with_shortcut", [False, True])
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_pairs_of_pixels(with_residual, with_shortcut, monkeypatch):
+    """Beside single ones, for inputs that are too small or too odd."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(pairs, "PAIRED_ROWS", 48)
+    seen = []
+    monkeypatch.setattr(folding, "from_pairs", lambda x: seen.append(x) or pairs.from_pairs(x))
+    conv, norm = nn.Conv2d(16, 64, 3, padding=1, bias=False), norm_layer(64).eval()
+    shortcut = nn.Conv2d(16, 64, 1, bias=False), norm_layer(64).eval()
+    folds = Folds()
+    for shape, paired in (((2, 6, 4), True), ((3, 6, 5), False), ((2, 5, 4), False)):
+        n, height, width = shape
+        x = torch.randn(n, 16, height, width)
+        residual = torch.randn(n, 16 if with_shortcut else 64, height, width)
+        residual = residual if with_residual else None
+        layers = shortcut if with_shortcut else None
+        for _ in range(2):
+            expected = norm(conv(x))
+            if residual is not None:
+                expected += shortcut[1](shortcut[0](residual)) if with_shortcut else residual
+            for where in (nullcontext(), folds.used()):
+                seen.clear()
+                with where:
+                    out = convolve_folded(conv, norm, x, residual, layers)
+                assert bool(seen) == paired
+                assert out.is_contiguous(memory_format=torch.channels_last)
+                torch.testing.assert_close(out, F.relu(expected), rtol=1e-4, atol=1e-4)
+            conv.weight.data.mul_(1.5)
+            norm.bias.data.add_(1.0)
+            folds.refresh()
+    assert len(folds._known) == 1
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

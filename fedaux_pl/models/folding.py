@@ -17,7 +17,7 @@ from fedaux_pl.models.pairs import (
     takes_pairs,
     write_pairs,
 )
-from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels
+from fedaux_pl.models.stem import ALIGNMENT, convolve_images, is_stem, pad_channels, stem_images
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
 
@@ -130,9 +130,9 @@ def convolve_folded(
     if residual is not None and shortcut is not None and folded.side is not None:
         residual = channels_last(pad_channels(residual))
         residual = _convolve(residual, folded.side, shortcut[0])
-    x = channels_last(pad_channels(x))
     if residual is None and is_stem(conv) and x.numel():
-        return convolve_images(x, folded.weight, folded.bias, relu=True)
+        return convolve_images(stem_images(x), folded.weight, folded.bias, relu=True)
+    x = channels_last(pad_channels(x))
     residual = None if residual is None else channels_last(residual)
     if takes_pairs(conv, x):
         residual = None if residual is None else as_pairs(residual)

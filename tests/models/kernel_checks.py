@@ -23,6 +23,7 @@ from fedaux_pl.models.stem import (
     is_stem,
     pad_channels,
     standardize,
+    stem_images,
 )
 from tests.recorders import Counted
 
@@ -385,6 +386,18 @@ def test_standardized_images(byte, layout):
         wide = pad_channels(out)
         assert wide.data_ptr() == out.data_ptr()
         assert torch.equal(wide[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
+        planes = standardize(part, layer.mean, layer.std, torch.float32, planar=True)
+        assert planes.is_contiguous()
+        assert torch.equal(planes, out)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_standardized_planes(channels):
+    x = torch.randint(0, 256, (5, channels, 7, 9), dtype=torch.uint8)
+    mean, std = torch.rand(2, channels) + 0.5
+    planes = standardize(x, mean, std, torch.float32, planar=True)
+    assert planes.is_contiguous()
+    assert torch.equal(planes, standardize(x, mean, std, torch.float32))
 
 
 @pytest.mark.parametrize("programs", [3, 1584])
@@ -407,8 +420,46 @@ def test_stem(channels, shape, programs, monkeypatch):
             torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_stem_lets_nan_pass():
+@pytest.mark.parametrize("programs", [3, 1584])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 1, 4), (3, 7, 2), (2, 8, 16), (3, 9, 13)])
+@pytest.mark.parametrize("planes", [1, 2, 3])
+@pytest.mark.parametrize("channels", [16, 48])
+def test_stem_of_planes(channels, planes, shape, programs, monkeypatch):
+    """The same, and what the other kernel says of the same images by the eight."""
+    monkeypatch.setattr(stem, "STEM_TILE", 1024)
+    monkeypatch.setattr(stem, "STEM_PROGRAMS", programs)
+    torch.manual_seed(0)
+    n, height, width = shape
+    x = torch.randn(n, planes, height, width)
+    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
+    for bias in (torch.randn(channels), None):
+        expected = F.conv2d(x, weight[:, :planes], bias, padding=1)
+        for relu in (True, False):
+            out = convolve_images(x, weight, bias, relu=relu)
+            assert out.is_contiguous(memory_format=torch.channels_last)
+            wanted = F.relu(expected) if relu else expected
+            torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    wide = convolve_images(stem_images(x), weight, None)
+    torch.testing.assert_close(out, wide, rtol=1e-5, atol=1e-5)
+
+
+def test_images_stay_planes_where_nothing_goes_back():
+    x = torch.randn(2, 3, 4, 4)
+    assert stem_images(x).shape == (2, 8, 4, 4)
+    with torch.no_grad():
+        assert stem_images(x) is x
+        assert stem_images(x[:, :1].contiguous()).shape[1] == 1
+        for other in (x[:, :1], x.to(memory_format=torch.channels_last), torch.randn(2, 4, 4, 4)):
+            images = stem_images(other)
+            assert images.shape == (2, 8, 4, 4)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(images[:, : other.shape[1]], other)
+
+
+@pytest.mark.parametrize("planar", [False, True])
+def test_stem_lets_nan_pass(planar):
     x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
+    x = x[:, :3].contiguous() if planar else x
     weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
     for relu in (True, False):
         assert convolve_images(x, weight, relu=relu).isnan().all()
@@ -592,6 +643,58 @@ def test_networks(name, half, monkeypatch):
             # means of zero but for rounding, after layers without bias, have no relative error
             error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
             assert error < tolerance, f"{key} is off by {error}"
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize(
+    ("name", "options", "statistics", "seen"),
+    [
+        ("resnet8", {}, "running", [3]),
+        ("resnet8", {}, "batch", [3]),
+        ("resnet8", {"in_channels": 1}, "running", [1]),
+        ("resnet8", {"in_channels": 4}, "running", [8]),
+        ("resnet8", {"norm": "group"}, "running", []),
+        ("mobilenetv2", {}, "running", [3]),
+        ("shufflenet", {}, "running", []),  # whose 24 channels the kernel is not for
+    ],
+)
+def test_images_are_planes_for_some_stems(name, options, statistics, seen, monkeypatch):
+    """Those of a kernel of ours, when nothing is trained, and it reads them as they are."""
+    torch.manual_seed(0)
+    model = create_model(name, 4, **options)
+    conv = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d | nn.GroupNorm))
+    upper = 6.0 if name == "mobilenetv2" else None
+    x = torch.randint(0, 256, (2, conv.in_channels, 4, 4), dtype=torch.uint8)
+    made, read = [], []
+
+    def standardized(*given, **named):
+        made.append(standardize(*given, **named))
+        return made[-1]
+
+    def convolved(images, *given, **named):
+        read.append(images)
+        return convolve_images(images, *given, **named)
+
+    def stem_alone(self, images):
+        return fused.conv_norm_act(conv, norm, images, upper=upper)
+
+    monkeypatch.setattr(type(model), "feature_map", stem_alone)
+    monkeypatch.setattr(base, "standardize", standardized)
+    for module in (stem, folding):
+        monkeypatch.setattr(module, "convolve_images", convolved)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad(), evaluating(model, statistics):
+            found = model.features(x)
+            assert made[0].is_contiguous() == (seen in ([1], [3]))
+            assert all(images.data_ptr() == made[0].data_ptr() for images in read)
+            assert [images.shape[1] for images in read] == seen
+            with monkeypatch.context() as patched:
+                patched.setattr(base, "reads_planes", lambda *given: False)
+                expected = model.features(x)
+        model.features(x)
+    assert not any(images.is_contiguous() for images in made[1:])
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.engine.replicas import Recorder
+from fedaux_pl.models.folding import Folds
 from fedaux_pl.models.fused import compute_dtype
 from fedaux_pl.models.states import copy_all
 
@@ -40,6 +41,7 @@ class RecordedForward:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # counters have no part in it
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
+        self._folds = Folds()
         self._recorder, self._pool = recorder, recorder.pool()
         self._passes: dict[tuple[Any, ...], _Pass] = {}
         self._seen: set[tuple[Any, ...]] = set()
@@ -49,8 +51,10 @@ class RecordedForward:
         """The logits of all inputs, shape (N, C), float32."""
         given = [state[name] for name in self._weights]
         copy_all(self._weights.values(), given)
+        self._folds.refresh()
         parts = torch.tensor_split(inputs, max(1, -(-len(inputs) // PART)))
-        return torch.cat([self._predict(part) for part in parts])
+        with self._folds.used():
+            return torch.cat([self._predict(part) for part in parts])
 
     def _predict(self, x: Tensor) -> Tensor:
         kind = (tuple(x.shape), x.dtype, compute_dtype(x))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.models.checks import check_positive_int, check_real
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.fused import compute_dtype, fusable, weights_cast
+from fedaux_pl.models.fused import compute_dtype, fusable, reads_planes, weights_cast
 from fedaux_pl.models.stem import ALIGNMENT, standardize
 
 DEFAULT_MEAN = 0.5
@@ -51,8 +51,14 @@ class InputNormalization(nn.Module):
             constants = _channel_constants(name, value, in_channels, positive=positive)
             self.register_buffer(name, constants, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Standardise a batch of images of shape (N, in_channels, H, W)."""
+    def forward(self, x: Tensor, *, planar: bool = False) -> Tensor:
+        """Standardise a batch of images of shape (N, in_channels, H, W).
+
+        Args:
+            x: The images.
+            planar: Whether what follows is fastest with each channel on its own in memory. It
+                changes the layout of the result, at most.
+        """
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(
                 f"expected images of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}; "
@@ -64,7 +70,7 @@ class InputNormalization(nn.Module):
                 f"images have dtype {x.dtype}; pass torch.uint8 in 0..255 or floats in [0, 1]."
             )
         if self._in_one_pass(x):
-            return standardize(x, self.mean, self.std, compute_dtype(x))
+            return standardize(x, self.mean, self.std, compute_dtype(x), planar=planar)
         scale = 255 if x.dtype == torch.uint8 else 1
         return (x.to(self.mean.dtype) / scale - self.mean) / self.std
 
@@ -125,7 +131,9 @@ class FeatureClassifier(Classifier):
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
         with weights_cast(self, x):
-            maps = self.feature_map(self.normalize(x))
+            planar = isinstance(self.normalize, InputNormalization) and reads_planes(self, x)
+            images = self.normalize(x, planar=True) if planar else self.normalize(x)
+            maps = self.feature_map(images)
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
 
 

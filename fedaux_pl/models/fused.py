@@ -27,7 +27,14 @@ from fedaux_pl.models.batch_norm import (
 from fedaux_pl.models.casting import cast_all
 from fedaux_pl.models.folding import convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, overlaps
-from fedaux_pl.models.stem import ALIGNMENT, convolve_stem, is_stem, pad_channels
+from fedaux_pl.models.stem import (
+    ALIGNMENT,
+    MOST_PLANES,
+    convolve_stem,
+    is_stem,
+    pad_channels,
+    stem_images,
+)
 
 Path = Literal["plain", "train", "apply", "fold"]
 
@@ -67,6 +74,29 @@ def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
         yield
     finally:
         _cast.reset(token)
+
+
+def reads_planes(model: nn.Module, x: Tensor) -> bool:
+    """Whether a network is fastest, here and now, with images that are planes.
+
+    That is where nothing is to go back and its stem has a kernel of ours. The first convolution
+    that the network was given is taken for the stem; where it is another one, images that are
+    planes are padded and copied before it, so that the result is the same.
+
+    Args:
+        model: The network, whose convolutions are called by :func:`conv_norm_act`.
+        x: Its inputs.
+    """
+    if torch.is_grad_enabled() or not fusable(x):
+        return False
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return (
+        first is not None
+        and _has_weight_alone(first)
+        and first.in_channels <= MOST_PLANES
+        and is_stem(first)
+        and any(map(_is_ordinary, model.modules()))
+    )
 
 
 def conv_norm_act(
@@ -270,7 +300,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
         if cast is not None:
             return torch.conv2d(x.to(dtype), cast, None, conv.stride, conv.padding, conv.dilation)
         if stem:
-            return convolve_stem(conv, pad_channels(x.to(dtype)))
+            return convolve_stem(conv, stem_images(x.to(dtype)))
         if conv.in_channels % ALIGNMENT:
             weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
             x = pad_channels(x.to(dtype))

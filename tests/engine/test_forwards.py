@@ -9,28 +9,9 @@ from fedaux_pl.engine import StageRunner, forwards, predict_logits
 from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.graphs import CudaGraphs
 from tests.federations import create, fit, network, split
+from tests.recorders import Counted
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-class Counted:
-    """Takes a pass again when it is replayed, as a graph would."""
-
-    def __init__(self):
-        self.recorded = self.replayed = 0
-
-    def pool(self):
-        return None
-
-    def record(self, steps, pool, numbers):
-        self.recorded += 1
-
-        def replay():
-            self.replayed += 1
-            for step in steps:
-                step()
-
-        return replay
 
 
 def images(count, device="cpu"):

@@ -12,10 +12,22 @@ from torch.nn import functional as F
 
 from tests.models import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
+from fedaux_pl.engine import forwards, predict_logits
+from fedaux_pl.engine.forwards import RecordedForward
 from fedaux_pl.engine.inference import evaluating
-from fedaux_pl.models import base, batch_norm, create_model, fused, overlap, stem, tiling
+from fedaux_pl.models import (
+    base,
+    batch_norm,
+    create_model,
+    folding,
+    fused,
+    overlap,
+    pairs,
+    stem,
+    tiling,
+)
 from fedaux_pl.models.batch_norm import Activation, _BatchNormAct, batch_norm_act_eval
-from fedaux_pl.models.folding import convolve_folded, fold
+from fedaux_pl.models.folding import Folded, Folds, convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, join, overlapping
 from fedaux_pl.models.stem import (
     convolve_images,
@@ -23,7 +35,9 @@ from fedaux_pl.models.stem import (
     is_stem,
     pad_channels,
     standardize,
+    stem_images,
 )
+from tests.recorders import Counted
 
 RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
 
@@ -315,12 +329,13 @@ def test_evaluation(channels, activation):
 def test_folded_convolution(in_channels, kernel, layout):
     conv = nn.Conv2d(in_channels, 24, kernel, 2, 1, bias=False).to(memory_format=layout)
     norm = norm_layer(24).eval()
-    weight, bias = fold(conv, norm, torch.float32)
+    folded = Folded((conv, norm), None, torch.float32)
+    weight, bias = folded.weight, folded.bias
     assert weight.shape[1] % 8 == 0
     assert weight.is_contiguous(memory_format=torch.channels_last)
     x = torch.randn(2, in_channels, 7, 7)
-    folded = F.conv2d(pad_channels(x), weight, bias, 2, 1)
-    torch.testing.assert_close(folded, norm(conv(x)), rtol=1e-4, atol=1e-4)
+    out = F.conv2d(pad_channels(x), weight, bias, 2, 1)
+    torch.testing.assert_close(out, norm(conv(x)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("in_channels", [12, 16])
@@ -340,6 +355,104 @@ def test_a_shortcut_is_folded_too(in_channels, dtype):
     assert error < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_weights_are_folded_anew_unless_somebody_keeps_them():
+    """And then when they are told to be others, in the same places."""
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm_layer(8).eval()
+    shortcut = nn.Conv2d(8, 8, 1, bias=False), norm_layer(8).eval()
+    x, residual = torch.randn(2, 2, 8, 4, 4)
+    folds = Folds()
+
+    def outputs():
+        return [
+            convolve_folded(conv, norm, x, None),
+            convolve_folded(conv, norm, x, residual, shortcut),
+            convolve_folded(conv, norm, x.bfloat16(), None),
+        ]
+
+    def kept():
+        with folds.used():
+            return outputs()
+
+    def same(one, other):
+        return all(map(torch.equal, one, other))
+
+    first = outputs()
+    assert same(kept(), first)
+    found = list(folds._known.values())
+    places = [(f.weight.data_ptr(), f.bias.data_ptr()) for f in found]
+    for tensor in (conv.weight, norm.bias, norm.running_var, shortcut[0].weight, shortcut[1].bias):
+        tensor.data.mul_(1.5)
+        before, now = kept(), outputs()
+        assert not same(now, before)
+        folds.refresh()
+        assert same(kept(), now)
+    assert list(folds._known.values()) == found
+    assert [(f.weight.data_ptr(), f.bias.data_ptr()) for f in found] == places
+    assert [f.weight.dtype for f in found] == [torch.float32, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("with_shortcut", [False, True])
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_pairs_of_pixels(with_residual, with_shortcut, monkeypatch):
+    """Beside single ones, for inputs that are too small or too odd."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(pairs, "PAIRED_ROWS", 48)
+    seen = []
+    monkeypatch.setattr(folding, "from_pairs", lambda x: seen.append(x) or pairs.from_pairs(x))
+    conv, norm = nn.Conv2d(16, 64, 3, padding=1, bias=False), norm_layer(64).eval()
+    shortcut = nn.Conv2d(16, 64, 1, bias=False), norm_layer(64).eval()
+    folds = Folds()
+    for shape, paired in (((2, 6, 4), True), ((3, 6, 5), False), ((2, 5, 4), False)):
+        n, height, width = shape
+        x = torch.randn(n, 16, height, width)
+        residual = torch.randn(n, 16 if with_shortcut else 64, height, width)
+        residual = residual if with_residual else None
+        layers = shortcut if with_shortcut else None
+        for _ in range(2):
+            expected = norm(conv(x))
+            if residual is not None:
+                expected += shortcut[1](shortcut[0](residual)) if with_shortcut else residual
+            for where in (nullcontext(), folds.used()):
+                seen.clear()
+                with where:
+                    out = convolve_folded(conv, norm, x, residual, layers)
+                assert bool(seen) == paired
+                assert out.is_contiguous(memory_format=torch.channels_last)
+                torch.testing.assert_close(out, F.relu(expected), rtol=1e-4, atol=1e-4)
+            conv.weight.data.mul_(1.5)
+            norm.bias.data.add_(1.0)
+            folds.refresh()
+    assert len(folds._known) == 1
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_recorded_passes_fold_once_for_all_parts(monkeypatch):
+    """Each state's logits are its own, whichever came before and in whichever precision."""
+    monkeypatch.setattr(forwards, "PART", 2)
+    models = [create_model("resnet8", 4, in_channels=1, width=0.01).eval() for _ in range(2)]
+    x = torch.randint(0, 256, (6, 1, 4, 4), dtype=torch.uint8)
+    recorder, folded, fold = Counted(), [], folding.fold
+    forward = RecordedForward(models[0], recorder)
+    monkeypatch.setattr(folding, "fold", lambda *given: folded.append(given) or fold(*given))
+    convolutions = sum(isinstance(m, nn.Conv2d) for m in models[0].modules())
+    half = torch.bfloat16
+    # the precisions one after another, and how many are known by then
+    for dtype, known in ((half, 1), (torch.float16, 2), (half, 2)):
+        for model in models:
+            folded.clear()
+            with torch.autocast("cpu", dtype):
+                found = forward(model.state_dict(), x)
+                assert len(folded) == convolutions * known
+                expected = predict_logits(model, x, batch_size=2)
+            assert len(folded) == convolutions * (known + 3)
+            assert torch.equal(found, expected)
+    # of six times three parts, the first in each precision was an ordinary one
+    assert (recorder.recorded, recorder.replayed) == (2, 16)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("byte", [False, True])
 def test_standardized_images(byte, layout):
@@ -352,6 +465,18 @@ def test_standardized_images(byte, layout):
         wide = pad_channels(out)
         assert wide.data_ptr() == out.data_ptr()
         assert torch.equal(wide[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
+        planes = standardize(part, layer.mean, layer.std, torch.float32, planar=True)
+        assert planes.is_contiguous()
+        assert torch.equal(planes, out)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_standardized_planes(channels):
+    x = torch.randint(0, 256, (5, channels, 7, 9), dtype=torch.uint8)
+    mean, std = torch.rand(2, channels) + 0.5
+    planes = standardize(x, mean, std, torch.float32, planar=True)
+    assert planes.is_contiguous()
+    assert torch.equal(planes, standardize(x, mean, std, torch.float32))
 
 
 @pytest.mark.parametrize("programs", [3, 1584])
@@ -374,8 +499,46 @@ def test_stem(channels, shape, programs, monkeypatch):
             torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_stem_lets_nan_pass():
+@pytest.mark.parametrize("programs", [3, 1584])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 1, 4), (3, 7, 2), (2, 8, 16), (3, 9, 13)])
+@pytest.mark.parametrize("planes", [1, 2, 3])
+@pytest.mark.parametrize("channels", [16, 48])
+def test_stem_of_planes(channels, planes, shape, programs, monkeypatch):
+    """The same, and what the other kernel says of the same images by the eight."""
+    monkeypatch.setattr(stem, "STEM_TILE", 1024)
+    monkeypatch.setattr(stem, "STEM_PROGRAMS", programs)
+    torch.manual_seed(0)
+    n, height, width = shape
+    x = torch.randn(n, planes, height, width)
+    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
+    for bias in (torch.randn(channels), None):
+        expected = F.conv2d(x, weight[:, :planes], bias, padding=1)
+        for relu in (True, False):
+            out = convolve_images(x, weight, bias, relu=relu)
+            assert out.is_contiguous(memory_format=torch.channels_last)
+            wanted = F.relu(expected) if relu else expected
+            torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    wide = convolve_images(stem_images(x), weight, None)
+    torch.testing.assert_close(out, wide, rtol=1e-5, atol=1e-5)
+
+
+def test_images_stay_planes_where_nothing_goes_back():
+    x = torch.randn(2, 3, 4, 4)
+    assert stem_images(x).shape == (2, 8, 4, 4)
+    with torch.no_grad():
+        assert stem_images(x) is x
+        assert stem_images(x[:, :1].contiguous()).shape[1] == 1
+        for other in (x[:, :1], x.to(memory_format=torch.channels_last), torch.randn(2, 4, 4, 4)):
+            images = stem_images(other)
+            assert images.shape == (2, 8, 4, 4)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(images[:, : other.shape[1]], other)
+
+
+@pytest.mark.parametrize("planar", [False, True])
+def test_stem_lets_nan_pass(planar):
     x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
+    x = x[:, :3].contiguous() if planar else x
     weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
     for relu in (True, False):
         assert convolve_images(x, weight, relu=relu).isnan().all()
@@ -559,6 +722,58 @@ def test_networks(name, half, monkeypatch):
             # means of zero but for rounding, after layers without bias, have no relative error
             error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
             assert error < tolerance, f"{key} is off by {error}"
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize(
+    ("name", "options", "statistics", "seen"),
+    [
+        ("resnet8", {}, "running", [3]),
+        ("resnet8", {}, "batch", [3]),
+        ("resnet8", {"in_channels": 1}, "running", [1]),
+        ("resnet8", {"in_channels": 4}, "running", [8]),
+        ("resnet8", {"norm": "group"}, "running", []),
+        ("mobilenetv2", {}, "running", [3]),
+        ("shufflenet", {}, "running", []),  # whose 24 channels the kernel is not for
+    ],
+)
+def test_images_are_planes_for_some_stems(name, options, statistics, seen, monkeypatch):
+    """Those of a kernel of ours, when nothing is trained, and it reads them as they are."""
+    torch.manual_seed(0)
+    model = create_model(name, 4, **options)
+    conv = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d | nn.GroupNorm))
+    upper = 6.0 if name == "mobilenetv2" else None
+    x = torch.randint(0, 256, (2, conv.in_channels, 4, 4), dtype=torch.uint8)
+    made, read = [], []
+
+    def standardized(*given, **named):
+        made.append(standardize(*given, **named))
+        return made[-1]
+
+    def convolved(images, *given, **named):
+        read.append(images)
+        return convolve_images(images, *given, **named)
+
+    def stem_alone(self, images):
+        return fused.conv_norm_act(conv, norm, images, upper=upper)
+
+    monkeypatch.setattr(type(model), "feature_map", stem_alone)
+    monkeypatch.setattr(base, "standardize", standardized)
+    for module in (stem, folding):
+        monkeypatch.setattr(module, "convolve_images", convolved)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad(), evaluating(model, statistics):
+            found = model.features(x)
+            assert made[0].is_contiguous() == (seen in ([1], [3]))
+            assert all(images.data_ptr() == made[0].data_ptr() for images in read)
+            assert [images.shape[1] for images in read] == seen
+            with monkeypatch.context() as patched:
+                patched.setattr(base, "reads_planes", lambda *given: False)
+                expected = model.features(x)
+        model.features(x)
+    assert not any(images.is_contiguous() for images in made[1:])
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

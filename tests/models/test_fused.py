@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
+from fedaux_pl.engine.inference import evaluating
 from fedaux_pl.models import create_model, folding
 from fedaux_pl.models.batch_norm import Activation
 from fedaux_pl.models.fused import choose_path, conv_norm_act, fusable, plain_layers
@@ -229,14 +230,37 @@ def test_cuda_networks_are_as_exact_as_plain_ones(name, dtype):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("statistics", ["running", "batch"])
+@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
+def test_cuda_evaluation_is_as_exact_as_plain(name, statistics):
+    """In large batches too, where some convolutions are of pairs of pixels."""
+    torch.manual_seed(0)
+    model = create_model(name, 5).cuda().to(memory_format=torch.channels_last)
+    x = torch.randint(0, 256, (1024, 3, 32, 32), dtype=torch.uint8, device="cuda")
+
+    def outputs(network, half):
+        precision = torch.autocast("cuda", torch.bfloat16, enabled=half)
+        with torch.no_grad(), evaluating(network, statistics), precision:
+            return network(x).double()
+
+    fused = outputs(model, True)
+    with plain_layers():
+        plain, exact = outputs(model, True), outputs(model, False)
+    assert (fused - exact).norm() <= 1.5 * (plain - exact).norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("shape", [(64, 32, 32), (3, 33, 17), (1, 28, 28)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cuda_stem_is_the_convolution(dtype, shape):
+@pytest.mark.parametrize("in_channels", [1, 2, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_cuda_stem_is_the_convolution(layout, in_channels, dtype, shape):
+    """Of planes, and of images by the eight."""
     torch.manual_seed(0)
-    conv = nn.Conv2d(3, 64, 3, padding=1, bias=False).cuda()
+    conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False).cuda()
     norm = nn.BatchNorm2d(64).cuda().eval()
     n, height, width = shape
-    x = torch.randn(n, 3, height, width, device="cuda")
+    x = torch.randn(n, in_channels, height, width, device="cuda").to(memory_format=layout)
     with torch.no_grad(), torch.autocast("cuda", dtype):
         out = conv_norm_act(conv, norm, x)
     exact = F.relu(norm.double()(conv.double()(x.double())))

@@ -29,7 +29,7 @@ from fedaux_pl.models.kernels.layer_norm import (
     embed_kernel,
 )
 from fedaux_pl.models.kernels.pooling import mean_backward_kernel, mean_kernel
-from fedaux_pl.models.kernels.stem import stem_kernel
+from fedaux_pl.models.kernels.stem import planar_stem_kernel, stem_kernel
 from fedaux_pl.models.kernels.words import rank_kernel, word_sums_kernel
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "mean_kernel",
     "moments_kernel",
     "normalize_kernel",
+    "planar_stem_kernel",
     "rank_kernel",
     "standardize_kernel",
     "stem_kernel",

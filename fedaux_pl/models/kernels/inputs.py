@@ -58,9 +58,10 @@ def standardize_kernel(
     std_stride,
     divisor,
     PADDED: tl.constexpr,
+    PLANAR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """(x / divisor - mean) / std of images, channels last and padded with zeros."""
+    """(x / divisor - mean) / std of images, channels last and padded with zeros, or as planes."""
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, PADDED)[None, :]
     image = (pixel // area).to(tl.int64)
@@ -72,5 +73,9 @@ def standardize_kernel(
     centre = tl.load(mean + channel * mean_stride, mask=channel < channels, other=0.0)
     spread = tl.load(std + channel * std_stride, mask=channel < channels, other=1.0)
     values = tl.where(keep, (values / divisor - centre) / spread, 0.0)
-    target = out + pixel.to(tl.int64)[:, None] * PADDED + channel
-    tl.store(target, values.to(out.dtype.element_ty), mask=(pixel < pixels)[:, None])
+    if PLANAR:
+        target = out + (image * channels * area + pixel % area)[:, None] + channel * area
+    else:
+        target = out + pixel.to(tl.int64)[:, None] * PADDED + channel
+        keep = (pixel < pixels)[:, None]
+    tl.store(target, values.to(out.dtype.element_ty), mask=keep)

@@ -6,7 +6,7 @@ import triton.language as tl
 from fedaux_pl.models.kernels.forward import _activate
 
 # A row of taps reads three neighbouring pixels, which are 24 values in a row; a tile of 32 is what
-# tensor cores take, and its last eight are zeros.
+# tensor cores take, and its last eight are zeros. Of planes, all nine taps of three take 27.
 DEPTH = tl.constexpr(32)
 WANTED = tl.constexpr(24)
 
@@ -72,3 +72,61 @@ def stem_kernel(
         target = out + lines[:, None] * CHANNELS + cols[None, :]
         keep = inside[:, None] & in_cols[None, :]
         tl.store(target, z.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit(do_not_specialize=["pixels", "height", "width", "chunk_pixels"])
+def planar_stem_kernel(
+    images,
+    weight,
+    bias,
+    out,
+    pixels,
+    height,
+    width,
+    chunk_pixels,
+    PLANES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ACT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """The same of images (N, PLANES, H, W), at most three planes, by one product a tile.
+
+    The weight is (CHANNELS, 3, 3, 8) here too.
+    """
+    cols = tl.arange(0, BLOCK_C)
+    in_cols = cols < CHANNELS
+    k = tl.arange(0, DEPTH)
+    plane, tap = k // 9, k % 9
+    down, right = tap // 3 - 1, tap % 3 - 1
+    wanted = k < 9 * PLANES
+    taps = weight + cols[None, :] * (3 * WANTED) + (tap * 8 + plane)[:, None]
+    seen = tl.load(taps, mask=wanted[:, None] & in_cols[None, :], other=0.0)
+    if HAS_BIAS:
+        shift = tl.load(bias + cols, mask=in_cols, other=0.0).to(tl.float32)
+    start = tl.program_id(0) * chunk_pixels
+    count = tl.minimum(chunk_pixels, pixels - start)
+    area = height * width
+    first_image = start // area
+    images += first_image.to(tl.int64) * (PLANES * area)
+    out += start.to(tl.int64) * CHANNELS
+    moves = plane * area + down * width + right
+    for first in range(0, count, BLOCK_M):
+        lines = first + tl.arange(0, BLOCK_M)
+        inside = lines < count
+        pixel = start + lines
+        image = pixel // area
+        x = pixel % width
+        y = tl.where(inside, pixel // width % height, -2)
+        column = x[:, None] + right[None, :]
+        row = y[:, None] + down[None, :]
+        keep = (row >= 0) & (row < height) & (column >= 0) & (column < width) & wanted[None, :]
+        origin = (image - first_image) * (PLANES * area) + pixel - image * area
+        values = tl.load(images + origin[:, None] + moves[None, :], mask=keep, other=0.0)
+        z = tl.dot(values, seen)
+        if HAS_BIAS:
+            z = z + shift[None, :]
+        z = _activate(z, 0.0, ACT)
+        target = out + lines[:, None] * CHANNELS + cols[None, :]
+        tl.store(target, z.to(out.dtype.element_ty), mask=inside[:, None] & in_cols[None, :])

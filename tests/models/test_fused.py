@@ -118,12 +118,12 @@ def test_where_kernels_do_not_run():
     assert path(norm=nn.BatchNorm2d(8).eval(), grad=True) == "plain"
 
 
-@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("trying", [False, True])
 @pytest.mark.parametrize("exact", ["", "cudnn", "torch"])
-def test_kernels_are_tried_unless_results_are_to_repeat(exact, benchmark, monkeypatch):
+def test_kernels_are_tried_unless_results_are_to_repeat(exact, trying, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "cudnn_convolution", lambda *given: asked.append(given[6:8]))
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", trying)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", exact == "cudnn")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: exact == "torch")
     folding._convolve(SimpleNamespace(is_cuda=True), torch.zeros(1), layers()[0])

@@ -53,7 +53,7 @@ class Samples:
         """The next batch, without the host knowing which it is."""
         index = self._order.index_select(0, self._at).view(-1)[:size]
         self._at += 1
-        return tuple(_rows(place, index) for place in self._places)
+        return tuple(place.index_select(0, index) for place in self._places)
 
     def _place(self, tensors: tuple[Tensor, ...]) -> bool:
         if len(tensors) != len(self._places) or not all(map(_alike, tensors, self._places)):
@@ -68,15 +68,6 @@ class Samples:
                 self._own.add(number)
                 moved = True
         return moved
-
-
-def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """Rows of a tensor, eight bytes at a time where it can be: a GPU copies them value by value."""
-    row = tensor[0].numel() * tensor.itemsize if len(tensor) else 0
-    if tensor.is_contiguous() and row and not (row % 8 or tensor.data_ptr() % 8):
-        found = tensor.view(len(tensor), -1).view(torch.int64).index_select(0, index)
-        return found.view(tensor.dtype).view(len(index), *tensor.shape[1:])
-    return tensor.index_select(0, index)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine.samples import Samples, _rows
+from fedaux_pl.engine.samples import Samples
 
 
 def batches(x, y, **options):
@@ -93,14 +93,3 @@ def test_a_subset_may_be_longer_than_the_data():
     samples.begin(batches(x, y), 0)
     assert samples.begin(given, 0)
     assert torch.equal(torch.cat([b[1] for b in taken(samples, 35)]), y[given.order(0)])
-
-
-@pytest.mark.parametrize("shape", [(30, 3, 4, 4), (30, 5), (30, 8), (30,), (30, 3, 3)])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.int64])
-@pytest.mark.parametrize("form", [lambda x: x, lambda x: x[1:], lambda x: x.transpose(0, -1)])
-def test_rows_of_any_form(shape, dtype, form):
-    x = form(torch.randint(100, shape).to(dtype))
-    index = torch.randint(len(x), (7,))
-    found = _rows(x, index)
-    assert found.dtype == dtype
-    assert torch.equal(found, x[index])

@@ -13,6 +13,11 @@ from fedaux_pl.models.classifier import Classifier
 BatchNormStatistics = Literal["running", "batch"]
 
 
+# In float32 cuDNN's fastest kernels take memory of their own: with 2,048 images of 32x32 at a time
+# ResNet-8 takes 7.2 GiB of an H200.
+FULL_PRECISION_PARTS = 4
+
+
 @contextmanager
 def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
     """Puts a model into evaluation mode, with the BatchNorm statistics that are asked for."""
@@ -88,7 +93,13 @@ def _predict(
 ) -> Tensor:
     """A function of the model on all inputs, part by part."""
     size = batch_size or int(getattr(model, "rows_at_once", Classifier.rows_at_once))
+    if not batch_size and statistics == "running" and _in_full_precision_on_cuda(inputs):
+        size = -(-size // FULL_PRECISION_PARTS)
     starts = range(0, len(inputs), size)
     with evaluating(model, statistics):
         parts = [function(inputs[start : start + size]).float() for start in starts]
     return torch.cat(parts)
+
+
+def _in_full_precision_on_cuda(inputs: Tensor) -> bool:
+    return inputs.is_cuda and not torch.is_autocast_enabled(inputs.device.type)

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 
+from fedaux_pl.engine import inference
 from fedaux_pl.engine import batch_statistics, evaluating, predict_features, predict_logits
 from fedaux_pl.models import create_model
 from tests.federations import network
@@ -73,6 +74,20 @@ def test_a_model_says_how_many_inputs_it_takes_at_a_time(model, monkeypatch):
     assert seen == [20, 8, 8, 4, 16, 4]
     # of texts many, since they are sorted by length
     assert create_model("tinybert", 2, pretrained=False).rows_at_once > 10_000
+
+
+def test_full_precision_takes_fewer_at_a_time_on_a_gpu(model, monkeypatch):
+    x, seen = images(20), []
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
+    monkeypatch.setattr(type(model), "rows_at_once", 30)
+    expected = predict_features(model, x)
+    monkeypatch.setattr(inference, "_in_full_precision_on_cuda", lambda _: True)
+    torch.testing.assert_close(predict_features(model, x), expected)
+    assert seen == [20, 8, 8, 4]
+    predict_features(model, x, "batch")  # statistics depend on the parts
+    predict_features(model, x, batch_size=16)
+    assert seen[4:] == [20, 16, 4]
 
 
 def test_modes_are_restored_after_an_error(model):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaux_pl.models.states import copy_all, copy_state, put_state
+from fedaux_pl.models.states import _entries, copy_all, copy_state, put_state
 
 
 def network(seed):
@@ -75,3 +75,48 @@ def test_hooks_have_their_say():
 def test_as_many_tensors_as_places():
     with pytest.raises(ValueError, match="argument 2"):
         copy_all([torch.zeros(1)], [])
+
+
+def test_the_entries_are_those_of_the_state_dict_in_their_order():
+    net = nn.Sequential(network(0), nn.ModuleDict({"b": network(1), "a": nn.LayerNorm(3)}))
+    net.register_buffer("kept", torch.ones(2))
+    net.register_buffer("passing", torch.ones(2), persistent=False)
+    net.register_parameter("missing", None)
+    net[1]["again"] = net[0]
+    expected = net.state_dict()
+    assert list(copy_state(net)) == list(expected)
+    assert list(_entries(net)) == list(expected)
+    for key, value in _entries(net).items():
+        assert value.data_ptr() == expected[key].data_ptr()
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self):
+        return torch.tensor(3)
+
+    def set_extra_state(self, state):
+        self.told = state
+
+
+class Renaming(nn.Linear):
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        destination[prefix + "other"] = self.weight.detach() * 2
+
+
+@pytest.mark.parametrize("layer", [Extra(2, 2), Renaming(2, 2)])
+def test_modules_have_their_say(layer):
+    net = nn.Sequential(layer)
+    assert not _entries(net)
+    assert copy_state(net).keys() == net.state_dict().keys()
+
+
+def test_extra_state_is_loaded():
+    net = nn.Sequential(Extra(2, 2))
+    put_state(net, copy_state(net))
+    assert net[0].told == 3
+
+
+def test_a_module_that_was_given_a_method_has_its_say():
+    net = nn.Sequential(network(0))
+    net[0].state_dict = lambda *args, **kwargs: {}
+    assert not _entries(net)

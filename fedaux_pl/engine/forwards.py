@@ -7,7 +7,6 @@ then replayed with other weights and other inputs in the same places.
 
 import copy
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +19,6 @@ from fedaux_pl.models.states import copy_all
 
 PART = 5120
 """The most inputs of a pass."""
-LEAST_HALF = 1024
-"""The fewest inputs of half a pass."""
 
 
 class _Pass(NamedTuple):
@@ -63,7 +60,8 @@ class RecordedForward:
         kind = (tuple(x.shape), x.dtype, compute_dtype(x))
         if kind not in self._seen:  # an ordinary pass, in which kernels are compiled and chosen
             self._seen.add(kind)
-            return torch.cat([self._model(half).float() for half in _halves(x)])
+            logits: Tensor = self._model(x)
+            return logits.float()
         if kind not in self._passes:
             self._passes[kind] = self._record(x)
         found = self._passes[kind]
@@ -75,17 +73,7 @@ class RecordedForward:
         place = torch.empty_like(x, memory_format=torch.contiguous_format)
         out = torch.empty(len(x), self._model.head.out_features, device=x.device)  # type: ignore[union-attr, arg-type]
 
-        def write(logits: Tensor, images: Tensor) -> None:
-            logits.copy_(self._model(images))
+        def predict() -> None:
+            out.copy_(self._model(place))
 
-        halves = zip(_halves(out), _halves(place), strict=True)
-        steps = [partial(write, logits, images) for logits, images in halves]
-        return _Pass(place, out, self._recorder.record(steps, self._pool, ()))
-
-
-def _halves(x: Tensor) -> tuple[Tensor, ...]:
-    """What is predicted side by side, so that one half is at work while a kernel of the other ends.
-
-    Fewer inputs are not worth it.
-    """
-    return torch.tensor_split(x, 2) if len(x) >= 2 * LEAST_HALF else (x,)
+        return _Pass(place, out, self._recorder.record([predict], self._pool, ()))

@@ -51,18 +51,6 @@ def test_parts_are_as_equal_as_can_be(count, sizes, monkeypatch):
     assert seen == sizes
 
 
-def test_halves_side_by_side(monkeypatch):
-    monkeypatch.setattr(forwards, "LEAST_HALF", 3)
-    model, recorder = network(0), Counted()
-    forward = RecordedForward(model, recorder)
-    for count, steps in ((8, 2), (7, 2), (6, 2), (5, 1)):
-        x = images(count)
-        for _ in range(2):
-            found = forward(model.state_dict(), x)
-            torch.testing.assert_close(found, predict_logits(model, x))
-        assert recorder.steps == steps
-
-
 def test_a_pass_of_another_size_or_precision_is_another_one():
     model, recorder = network(0), Counted()
     forward = RecordedForward(model, recorder)

@@ -3,8 +3,13 @@ import copy
 import pytest
 import torch
 
-from fedaux_pl.engine import inference
-from fedaux_pl.engine import batch_statistics, evaluating, predict_features, predict_logits
+from fedaux_pl.engine import (
+    batch_statistics,
+    evaluating,
+    inference,
+    predict_features,
+    predict_logits,
+)
 from fedaux_pl.models import create_model
 from tests.federations import network
 

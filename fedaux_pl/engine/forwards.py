@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.engine.inference import fewer_rows
 from fedaux_pl.engine.replicas import Recorder
 from fedaux_pl.models.folding import Folds
 from fedaux_pl.models.fused import compute_dtype
@@ -52,7 +53,8 @@ class RecordedForward:
         given = [state[name] for name in self._weights]
         copy_all(self._weights.values(), given)
         self._folds.refresh()
-        parts = torch.tensor_split(inputs, max(1, -(-len(inputs) // PART)))
+        most = fewer_rows(self._model, inputs, PART)
+        parts = torch.tensor_split(inputs, max(1, -(-len(inputs) // most)))
         with self._folds.used():
             return torch.cat([self._predict(part) for part in parts])
 

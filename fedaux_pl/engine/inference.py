@@ -83,6 +83,19 @@ def predict_features(
     return _predict(model, features, inputs, statistics, batch_size)
 
 
+def fewer_rows(model: nn.Module, inputs: Tensor, rows: int) -> int:
+    """How many inputs to predict at a time in place of ``rows``, where these take much memory."""
+    convolves = getattr(model, "inputs", "images") == "images"
+    if not (inputs.is_cuda and convolves and _in_full_precision(model, inputs)):
+        return rows
+    return -(-rows // FULL_PRECISION_PARTS)
+
+
+def _in_full_precision(model: nn.Module, inputs: Tensor) -> bool:
+    weights = (p.dtype for p in model.parameters())
+    return not torch.is_autocast_enabled(inputs.device.type) and torch.float32 in weights
+
+
 @torch.no_grad()
 def _predict(
     model: nn.Module,
@@ -93,13 +106,9 @@ def _predict(
 ) -> Tensor:
     """A function of the model on all inputs, part by part."""
     size = batch_size or int(getattr(model, "rows_at_once", Classifier.rows_at_once))
-    if not batch_size and statistics == "running" and _in_full_precision_on_cuda(inputs):
-        size = -(-size // FULL_PRECISION_PARTS)
+    if not batch_size and statistics == "running":
+        size = fewer_rows(model, inputs, size)
     starts = range(0, len(inputs), size)
     with evaluating(model, statistics):
         parts = [function(inputs[start : start + size]).float() for start in starts]
     return torch.cat(parts)
-
-
-def _in_full_precision_on_cuda(inputs: Tensor) -> bool:
-    return inputs.is_cuda and not torch.is_autocast_enabled(inputs.device.type)

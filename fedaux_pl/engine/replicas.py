@@ -174,6 +174,7 @@ class Replicas:
         for replica, one in zip(own, batches, strict=True):
             if replica.samples.begin(one, epoch):
                 self._recorded.clear()  # they read from where the samples were
+                self._pool = self._recorder.pool()  # that of the others is gone with them
         full = batches[0].batch_size
         counts = [len(one) for one in batches]
         for step in range(counts[0]):

@@ -15,7 +15,8 @@ class Samples:
     """Batches of one training after another, from places that seldom change.
 
     Tensors are read where they are. Those that come from elsewhere the next time, such as the soft
-    labels of another round, are copied to a place of our own from then on.
+    labels of another round, or the data of another client where clients do not share theirs, are
+    copied to a place of our own from then on.
     """
 
     def __init__(self) -> None:
@@ -60,20 +61,27 @@ class Samples:
             self._places, self._own = list(tensors), set()
             return True
         moved = False
-        for number, tensor in enumerate(tensors):
-            if number in self._own:
-                self._places[number].copy_(tensor)
-            elif tensor.data_ptr() != self._places[number].data_ptr():
-                self._places[number] = tensor.clone()
+        for number, (tensor, place) in enumerate(zip(tensors, self._places, strict=True)):
+            if number not in self._own and _is_same(tensor, place):
+                continue
+            if number not in self._own or len(tensor) > len(place):
+                rows = max(len(tensor), len(place))
+                self._places[number] = tensor.new_empty(rows, *tensor.shape[1:])
                 self._own.add(number)
                 moved = True
+            self._places[number][: len(tensor)].copy_(tensor)
         return moved
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    return (
-        one.shape == other.shape
-        and one.stride() == other.stride()
-        and one.dtype == other.dtype
-        and one.device == other.device
+    """Whether samples are of the same kind, however many there are."""
+    return (one.shape[1:], one.dtype, one.device) == (other.shape[1:], other.dtype, other.device)
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same part of memory."""
+    return (one.data_ptr(), one.shape, one.stride()) == (
+        other.data_ptr(),
+        other.shape,
+        other.stride(),
     )

@@ -131,7 +131,7 @@ class FeatureClassifier(Classifier):
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
         with weights_cast(self, x):
-            planar = isinstance(self.normalize, InputNormalization) and reads_planes(self, x)
+            planar = type(self.normalize) is InputNormalization and reads_planes(self, x)
             images = self.normalize(x, planar=True) if planar else self.normalize(x)
             maps = self.feature_map(images)
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)

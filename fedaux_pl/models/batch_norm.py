@@ -74,9 +74,14 @@ def twice(x: Tensor) -> tuple[Tensor, Tensor]:
     """Activations for two uses, such as a residual block's layers and its shortcut.
 
     What :func:`batch_norm_act` gave adds the two gradients in the kernel that needs their sum,
-    which saves a pass over them; of other tensors autograd does.
+    which saves a pass over them; of other tensors, and of those whose gradient somebody asked for
+    by now, autograd does. Who asks later, by ``torch.autograd.grad``, finds that of one use.
     """
-    return x, getattr(x, "again", x)
+    again: Tensor | None = getattr(x, "again", None)
+    untouched = again is not None and again.grad_fn is not None and again.grad_fn is x.grad_fn
+    if again is None or not untouched or x._backward_hooks or x.retains_grad:
+        return x, x
+    return x, again
 
 
 def batch_norm_act_eval(

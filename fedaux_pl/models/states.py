@@ -54,6 +54,9 @@ def _entries(model: nn.Module) -> dict[str, Tensor]:
 _OWN_SAY = (
     "state_dict",
     "load_state_dict",
+    "_save_to_state_dict",
+    "_load_from_state_dict",
+    "get_extra_state",
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks",

@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 Kernel = Literal["moments", "normalize", "sums", "gradient"]
 
 BLOCK_CHANNELS = 32
@@ -87,12 +89,21 @@ _shares: ContextVar[Shares | None] = ContextVar("shares", default=None)
 
 @contextmanager
 def crowded() -> Iterator[None]:
-    """Within it kernels leave room for those of other networks on the same device."""
-    token = _shares.set(CROWDED)
+    """Within it kernels leave room for those of other networks on the same device.
+
+    They do not where results are to repeat: how many networks there is room for depends on what
+    else is on the device.
+    """
+    token = _shares.set(None if to_be_repeated() else CROWDED)
     try:
         yield
     finally:
         _shares.reset(token)
+
+
+def to_be_repeated() -> bool:
+    """Whether PyTorch was told that results are to be the same every time, to the last bit."""
+    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,15 @@ def test_parts_are_as_equal_as_can_be(count, sizes, monkeypatch):
     assert seen == sizes
 
 
+def test_parts_are_smaller_where_they_would_take_much_memory(monkeypatch):
+    model, seen = network(0), []
+    forward = RecordedForward(model, Counted())
+    monkeypatch.setattr(forwards, "fewer_rows", lambda model, inputs, rows: rows // 4)
+    monkeypatch.setattr(forward, "_predict", lambda x: seen.append(len(x)) or x)
+    forward(model.state_dict(), images(7))
+    assert seen == [2, 2, 2, 1]
+
+
 def test_a_pass_of_another_size_or_precision_is_another_one():
     model, recorder = network(0), Counted()
     forward = RecordedForward(model, recorder)

@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,12 +83,23 @@ def test_a_model_says_how_many_inputs_it_takes_at_a_time(model, monkeypatch):
 
 
 def test_full_precision_takes_fewer_at_a_time_on_a_gpu(model, monkeypatch):
+    on_a_gpu = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
+    assert inference.fewer_rows(model, on_a_gpu, 2048) == 512
+    assert inference.fewer_rows(model, on_a_gpu, 30) == 8
+    assert inference.fewer_rows(model, images(2), 2048) == 2048
+    assert inference.fewer_rows(copy.deepcopy(model).bfloat16(), on_a_gpu, 2048) == 2048
+    encoder = create_model("tinybert", 2, pretrained=False)
+    assert inference.fewer_rows(encoder, on_a_gpu, 2048) == 2048
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+    assert inference.fewer_rows(model, on_a_gpu, 2048) == 2048
+
+
+def test_fewer_at_a_time_are_the_same(model, monkeypatch):
     x, seen = images(20), []
     features = model.features
     monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
-    monkeypatch.setattr(type(model), "rows_at_once", 30)
     expected = predict_features(model, x)
-    monkeypatch.setattr(inference, "_in_full_precision_on_cuda", lambda _: True)
+    monkeypatch.setattr(inference, "fewer_rows", lambda model, inputs, rows: rows // 256)
     torch.testing.assert_close(predict_features(model, x), expected)
     assert seen == [20, 8, 8, 4]
     predict_features(model, x, "batch")  # statistics depend on the parts

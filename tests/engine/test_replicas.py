@@ -46,6 +46,8 @@ class Again:
         self.recorded = []
         self.replayed = 0
         self.others = set()
+        self.pools = 0
+        self.recorded_in = []
 
     def attempt(self, module, optimizer_of, batch, step):
         return self.trial
@@ -54,7 +56,8 @@ class Again:
         pass
 
     def pool(self):
-        return None
+        self.pools += 1
+        return self.pools
 
     def numbers(self):
         return Own()
@@ -66,6 +69,7 @@ class Again:
 
     def record(self, steps, pool, numbers):
         self.recorded.append(len(steps))
+        self.recorded_in.append(pool)
         self.numbered.append(len(numbers))
 
         def replay():
@@ -306,4 +310,7 @@ def test_what_is_recorded_reads_from_where_it_read_before():
 
     assert_same_results(*both(rounds, recorder))
     assert recorded[4:] == [2, 4, 4, 4]  # full and last batches, again when labels were copied
+    # memory of recordings that are gone is not recorded into
+    assert recorder.recorded_in[0] == recorder.recorded_in[1]
+    assert recorder.recorded_in[2] == recorder.recorded_in[3] > recorder.recorded_in[1]
     assert losses[:4] == pytest.approx(losses[4:], rel=1e-6)

@@ -202,6 +202,62 @@ def test_activations_for_two_uses():
     assert batch_norm.twice(x) == (x, x)
 
 
+def hooked(hook):
+    def touch(y):
+        y.register_hook(hook)
+        return y
+
+    return touch
+
+
+TOUCHES = {
+    "not": lambda y: y,
+    "scaled": lambda y: y.mul_(3),
+    "activated": lambda y: torch.relu_(y),
+    "detached": lambda y: y.detach_(),
+    "hooked": hooked(lambda gradient: None),
+    "cut off": hooked(lambda gradient: 0 * gradient),
+    "kept": lambda y: y.retain_grad() or y,
+}
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_what_was_touched_meanwhile_has_autograds_gradients(touch):
+    torch.manual_seed(0)
+    norm, scale = norm_layer(8), torch.ones(8, 1, 1, requires_grad=True)
+    x = torch.randn(3, 8, 5, 5)
+    weights = torch.randn(2, *x.shape)
+
+    def gradients(layer):
+        norm.zero_grad()
+        scale.grad = None
+        y = TOUCHES[touch](layer(x))
+        assert (batch_norm.twice(y)[1] is not y) == (touch == "not" and layer is fused_layer)
+        one, other = batch_norm.twice(y)
+        ((one * weights[0] + other * weights[1]) * scale).sum().backward()
+        return norm.weight.grad, scale.grad, y.grad if y.retains_grad else None
+
+    def fused_layer(x):
+        return batch_norm.batch_norm_act(norm, x, None, LINEAR)
+
+    def plain_layer(x):
+        return F.batch_norm(x, None, None, norm.weight, norm.bias, True)
+
+    for one, other in zip(gradients(fused_layer), gradients(plain_layer), strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_leaf_made_without_gradients_has_all_of_its_own():
+    norm = norm_layer(8)
+    with torch.no_grad():
+        y = batch_norm.batch_norm_act(norm, torch.randn(3, 8, 5, 5), None, RELU)
+    one, other = batch_norm.twice(y.requires_grad_())
+    (one + 2 * other).sum().backward()
+    assert torch.equal(y.grad, torch.full_like(y, 3.0))
+
+
 def test_broadcast_gradients():
     """Those of a mean over the maps are one value seen many times."""
     torch.manual_seed(0)
@@ -824,6 +880,24 @@ def test_weights_are_cast_at_once(side, monkeypatch):
     for one, other in [(found, expected), (aside, expected_aside)]:
         for a, b in zip(one, other, strict=True):
             assert torch.equal(a, b)
+
+
+class OwnNormalization(base.InputNormalization):
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize("normalize", [nn.Identity(), OwnNormalization()])
+def test_images_may_be_standardised_otherwise(normalize, monkeypatch):
+    use_tiles_of(8192, monkeypatch)
+    model = create_model("resnet8", 4, width=0.25).eval()
+    model.normalize = normalize
+    x = torch.rand(2, 3, 8, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = model(x)
+        with fused.plain_layers():
+            torch.testing.assert_close(found, model(x), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

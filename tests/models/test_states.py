@@ -116,7 +116,8 @@ def test_extra_state_is_loaded():
     assert net[0].told == 3
 
 
-def test_a_module_that_was_given_a_method_has_its_say():
+@pytest.mark.parametrize("name", ["state_dict", "_save_to_state_dict", "get_extra_state"])
+def test_a_module_that_was_given_a_method_has_its_say(name):
     net = nn.Sequential(network(0))
-    net[0].state_dict = lambda *args, **kwargs: {}
+    setattr(net[0], name, lambda *args, **kwargs: {})
     assert not _entries(net)

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from fedaux_pl.models.tiling import (
     ALONE,
@@ -59,3 +60,13 @@ def test_a_crowd_ends():
     with crowded():
         assert tiling(2048, 64).shares is CROWDED
     assert tiling(2048, 64).shares is ALONE
+
+
+def test_results_that_are_to_repeat_do_not_depend_on_the_crowd(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    with crowded():
+        assert tiling(2048, 64).shares is ALONE
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with crowded():
+        assert tiling(2048, 64).shares is ALONE

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from fedaux_pl.engine.optimizers import RESETTABLE
 from fedaux_pl.engine.replicas import Step, Trial
+from fedaux_pl.models.batch_norm import gradients_added
 from fedaux_pl.models.overlap import overlapping
 from fedaux_pl.models.tiling import crowded
 
@@ -113,13 +114,18 @@ class CudaGraphs:
                 first.wait_stream(stream)
         return graph.replay
 
-    def beside(self, others: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def beside(self, others: int) -> Iterator[None]:
         """Has kernels leave room for those of others."""
-        return crowded() if others else nullcontext()
+        with gradients_added(), crowded() if others else nullcontext():
+            yield
 
-    def _recorded_beside(self, others: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def _recorded_beside(self, others: int) -> Iterator[None]:
         """The same, and the weight gradients of a replica on its own computed aside."""
-        return overlapping(self._side) if self._overlap and not others else self.beside(others)
+        aside = self._overlap and not others
+        with self.beside(others), overlapping(self._side) if aside else nullcontext():
+            yield
 
     def attempt(
         self,

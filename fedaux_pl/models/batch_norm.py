@@ -5,7 +5,9 @@ Covariate Shift", ICML 2015. The arithmetic is in float32 whatever the activatio
 """
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.models.tiling import tiling
+
+_adds: ContextVar[bool] = ContextVar("adds", default=False)
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,25 @@ def batch_norm_act(
     return y  # type: ignore[no-any-return]
 
 
+@contextmanager
+def gradients_added() -> Iterator[None]:
+    """Within it what :func:`twice` gives is fast, for steps that end with ``backward()``."""
+    token = _adds.set(True)
+    try:
+        yield
+    finally:
+        _adds.reset(token)
+
+
 def twice(x: Tensor) -> tuple[Tensor, Tensor]:
     """Activations for two uses, such as a residual block's layers and its shortcut.
 
-    What :func:`batch_norm_act` gave adds the two gradients in the kernel that needs their sum,
-    which saves a pass over them; of other tensors, and of those whose gradient somebody asked for
-    by now, autograd does. Who asks later, by ``torch.autograd.grad``, finds that of one use.
+    Within :func:`gradients_added`, what :func:`batch_norm_act` gave adds the two gradients in the
+    kernel that needs their sum, which saves a pass over them; unless somebody changed it or asked
+    for its gradient meanwhile. Who asks afterwards, by ``torch.autograd.grad``, would find that of
+    one use, and therefore elsewhere autograd adds them.
     """
-    again: Tensor | None = getattr(x, "again", None)
+    again: Tensor | None = getattr(x, "again", None) if _adds.get() else None
     untouched = again is not None and again.grad_fn is not None and again.grad_fn is x.grad_fn
     if again is None or not untouched or x._backward_hooks or x.retains_grad:
         return x, x

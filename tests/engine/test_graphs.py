@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -210,12 +211,19 @@ def test_views_with_weight_gradients_aside(deterministic):
 
 def test_only_replicas_that_are_alone_have_a_side_stream(monkeypatch):
     used = []
-    monkeypatch.setattr("fedaux_pl.engine.graphs.overlapping", lambda side: used.append(side))
+
+    @contextmanager
+    def overlapping(side):
+        used.append(side)
+        yield
+
+    monkeypatch.setattr("fedaux_pl.engine.graphs.overlapping", overlapping)
     graphs = CudaGraphs(torch.device("cuda", 0))
     with graphs._recorded_beside(1):
         assert tiling(2048, 64).shares is CROWDED
     assert not used
-    graphs._recorded_beside(0)
+    with graphs._recorded_beside(0):
+        assert tiling(2048, 64).shares is ALONE
     assert used == [graphs._side]
     with graphs.beside(0):
         assert tiling(2048, 64).shares is ALONE

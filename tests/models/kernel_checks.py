@@ -186,7 +186,9 @@ def test_activations_for_two_uses():
     norm = norm_layer(8)
     x = torch.randn(3, 8, 5, 5, requires_grad=True)
     y = batch_norm.batch_norm_act(norm, x, None, RELU)
-    one, other = batch_norm.twice(y)
+    assert batch_norm.twice(y)[1] is y  # nobody said that no other way to a gradient is taken
+    with batch_norm.gradients_added():
+        one, other = batch_norm.twice(y)
     assert one is y
     assert other is not y
     assert torch.equal(one, other)
@@ -199,7 +201,8 @@ def test_activations_for_two_uses():
     gone = weakref.ref(y)
     del y, one, other
     assert gone() is None  # it keeps itself alive in no way
-    assert batch_norm.twice(x) == (x, x)
+    with batch_norm.gradients_added():
+        assert batch_norm.twice(x)[1] is x
 
 
 def hooked(hook):
@@ -232,8 +235,9 @@ def test_what_was_touched_meanwhile_has_autograds_gradients(touch):
         norm.zero_grad()
         scale.grad = None
         y = TOUCHES[touch](layer(x))
-        assert (batch_norm.twice(y)[1] is not y) == (touch == "not" and layer is fused_layer)
-        one, other = batch_norm.twice(y)
+        with batch_norm.gradients_added():
+            one, other = batch_norm.twice(y)
+        assert (other is not y) == (touch == "not" and layer is fused_layer)
         ((one * weights[0] + other * weights[1]) * scale).sum().backward()
         return norm.weight.grad, scale.grad, y.grad if y.retains_grad else None
 
@@ -253,7 +257,8 @@ def test_a_leaf_made_without_gradients_has_all_of_its_own():
     norm = norm_layer(8)
     with torch.no_grad():
         y = batch_norm.batch_norm_act(norm, torch.randn(3, 8, 5, 5), None, RELU)
-    one, other = batch_norm.twice(y.requires_grad_())
+    with batch_norm.gradients_added():
+        one, other = batch_norm.twice(y.requires_grad_())
     (one + 2 * other).sum().backward()
     assert torch.equal(y.grad, torch.full_like(y, 3.0))
 
@@ -843,6 +848,28 @@ def test_a_network_folds_its_shortcuts(monkeypatch):
         model(torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8))
     # the stem, then two convolutions a stage, of which the last three stages have a shortcut
     assert seen == [False, False, False, False, True, False, True, False, True]
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
+def test_networks_that_add_their_gradients(name, monkeypatch):
+    use_tiles_of(8192, monkeypatch)
+    torch.manual_seed(0)
+    model = create_model(name, 4, width=0.1).train()
+    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+
+    def gradients():
+        model.load_state_dict(start)
+        model.zero_grad()
+        model(x).logsumexp(1).sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    expected = gradients()
+    with batch_norm.gradients_added():
+        found = gradients()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")

@@ -145,11 +145,11 @@ def test_beside_others(monkeypatch):
     """Smaller shares, as for networks side by side, change nothing but the order of sums."""
     monkeypatch.setattr(tiling, "CROWDED", dataclasses.replace(tiling.CROWDED, tile=512))
     torch.manual_seed(0)
-    x, residual, dy = torch.randn(3, 9, 40, 12, 12)
+    x, residual, dy = torch.randn(3, 5, 24, 9, 9)
     with tiling.crowded():
-        assert tiling.tiling(9 * 144, 40).chunks > 1
-        assert_close(*both(x, residual, dy, RELU), tolerance=1e-5)
-        assert_close(*both(x, None, dy, RELU1), tolerance=1e-5)
+        assert tiling.tiling(5 * 81, 24, single=False).chunks > 1
+        assert_close(*both(x, residual, dy, RELU, False), tolerance=1e-5)
+        assert_close(*both(x, None, dy, RELU1, True), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -562,8 +562,7 @@ def test_stem(channels, shape, programs, monkeypatch):
 
 @pytest.mark.parametrize("programs", [3, 1584])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 1, 4), (3, 7, 2), (2, 8, 16), (3, 9, 13)])
-@pytest.mark.parametrize("planes", [1, 2, 3])
-@pytest.mark.parametrize("channels", [16, 48])
+@pytest.mark.parametrize(("channels", "planes"), [(16, 1), (48, 2), (16, 3), (48, 3)])
 def test_stem_of_planes(channels, planes, shape, programs, monkeypatch):
     """The same, and what the other kernel says of the same images by the eight."""
     monkeypatch.setattr(stem, "STEM_TILE", 1024)
@@ -572,13 +571,12 @@ def test_stem_of_planes(channels, planes, shape, programs, monkeypatch):
     n, height, width = shape
     x = torch.randn(n, planes, height, width)
     weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
-    for bias in (torch.randn(channels), None):
+    for bias, relu in ((torch.randn(channels), True), (None, False)):
         expected = F.conv2d(x, weight[:, :planes], bias, padding=1)
-        for relu in (True, False):
-            out = convolve_images(x, weight, bias, relu=relu)
-            assert out.is_contiguous(memory_format=torch.channels_last)
-            wanted = F.relu(expected) if relu else expected
-            torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+        out = convolve_images(x, weight, bias, relu=relu)
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        wanted = F.relu(expected) if relu else expected
+        torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
     wide = convolve_images(stem_images(x), weight, None)
     torch.testing.assert_close(out, wide, rtol=1e-5, atol=1e-5)
 
@@ -773,7 +771,8 @@ def test_networks(name, half, monkeypatch):
                     found[statistics] = model(x)
         return found
 
-    got = everything()
+    with batch_norm.gradients_added():
+        got = everything()
     with fused.plain_layers():
         expected = everything()
     # bfloat16 has 8 bits, which the interpreter cuts off; its gradients are mostly noise here
@@ -851,12 +850,11 @@ def test_a_network_folds_its_shortcuts(monkeypatch):
 
 
 @pytest.mark.usefixtures("_fused_on_the_cpu")
-@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
-def test_networks_that_add_their_gradients(name, monkeypatch):
+def test_a_network_adds_its_gradients_as_autograd_does(monkeypatch):
     use_tiles_of(8192, monkeypatch)
     torch.manual_seed(0)
-    model = create_model(name, 4, width=0.1).train()
-    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    model = create_model("resnet8", 4, width=0.1).train()
+    x = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     start = {key: value.clone() for key, value in model.state_dict().items()}
 
     def gradients():

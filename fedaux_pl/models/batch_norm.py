@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fedaux_pl.models.contexts import holding
 from fedaux_pl.models.tiling import tiling
 
 _adds: ContextVar[bool] = ContextVar("adds", default=False)
@@ -77,11 +78,8 @@ def batch_norm_act(
 @contextmanager
 def gradients_added() -> Iterator[None]:
     """Within it what :func:`twice` gives is fast, for steps that end with ``backward()``."""
-    token = _adds.set(True)
-    try:
+    with holding(_adds, True):
         yield
-    finally:
-        _adds.reset(token)
 
 
 def twice(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.models.batch_norm import channels_last, on_device_of
+from fedaux_pl.models.contexts import holding
 from fedaux_pl.models.pairs import (
     PAIRED_GEOMETRY,
     as_pairs,
@@ -85,11 +86,8 @@ class Folds:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Within it convolutions are folded when they are met for the first time."""
-        token = _folds.set(self)
-        try:
+        with holding(_folds, self):
             yield
-        finally:
-            _folds.reset(token)
 
     def refresh(self) -> None:
         """Folds all of them again, in the same places, to which recorded passes refer."""

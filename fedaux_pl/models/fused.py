@@ -25,6 +25,7 @@ from fedaux_pl.models.batch_norm import (
     channels_last,
 )
 from fedaux_pl.models.casting import cast_all
+from fedaux_pl.models.contexts import holding
 from fedaux_pl.models.folding import convolve_folded
 from fedaux_pl.models.overlap import convolve_overlapped, overlaps
 from fedaux_pl.models.stem import (
@@ -47,11 +48,8 @@ _cast: ContextVar[Mapping[nn.Module, Tensor]] = ContextVar("cast", default=Mappi
 @contextmanager
 def plain_layers() -> Iterator[None]:
     """Within it every model runs as PyTorch's modules do, for comparisons."""
-    token = _plain.set(True)
-    try:
+    with holding(_plain, True):
         yield
-    finally:
-        _plain.reset(token)
 
 
 @contextmanager
@@ -69,11 +67,9 @@ def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
     if not convs or not any(map(_is_ordinary, modules)):
         yield
         return
-    token = _cast.set(dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True)))  # type: ignore[misc]
-    try:
+    cast = dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True))  # type: ignore[misc]
+    with holding(_cast, cast):
         yield
-    finally:
-        _cast.reset(token)
 
 
 def reads_planes(model: nn.Module, x: Tensor) -> bool:

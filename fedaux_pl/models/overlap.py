@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.models.batch_norm import channels_last
+from fedaux_pl.models.contexts import holding
 from fedaux_pl.models.stem import convolve_images, widen
 
 
@@ -62,11 +63,8 @@ def overlapping(stream: torch.cuda.Stream) -> Iterator[None]:
         RuntimeError: At its end, if gradients were not handed over.
     """
     side = Side(stream)
-    token = _side.set(side)
-    try:
+    with holding(_side, side):
         yield
-    finally:
-        _side.reset(token)
     if side.gradients:
         raise RuntimeError("weight gradients were left behind: call join() after backward().")
 

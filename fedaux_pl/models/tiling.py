@@ -14,6 +14,8 @@ from typing import Literal
 
 import torch
 
+from fedaux_pl.models.contexts import holding
+
 Kernel = Literal["moments", "normalize", "sums", "gradient"]
 
 BLOCK_CHANNELS = 32
@@ -94,11 +96,8 @@ def crowded() -> Iterator[None]:
     They do not where results are to repeat: how many networks there is room for depends on what
     else is on the device.
     """
-    token = _shares.set(None if to_be_repeated() else CROWDED)
-    try:
+    with holding(_shares, None if to_be_repeated() else CROWDED):
         yield
-    finally:
-        _shares.reset(token)
 
 
 def to_be_repeated() -> bool:

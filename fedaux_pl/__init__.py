@@ -1,7 +1,12 @@
 """Federated learning with unlabeled auxiliary data (FedAUX) on PyTorch Lightning.
 
-The names below are loaded when they are first used: importing the package costs nothing, and
-``fedaux-pl --version`` does not wait for torch.
+The names below are imported on first use: ``import fedaux_pl`` and ``fedaux-pl --version`` do not
+import torch.
+
+Example:
+    >>> from fedaux_pl import create_model
+    >>> create_model("resnet8", num_classes=10, width=0.125).feature_dim
+    64
 """
 
 from importlib import import_module
@@ -23,37 +28,39 @@ if TYPE_CHECKING:
     from fedaux_pl.models import load_backbone as load_backbone
     from fedaux_pl.modules import ClientModule as ClientModule
     from fedaux_pl.modules import DistillationModule as DistillationModule
+    from fedaux_pl.modules import KNNAccuracy as KNNAccuracy
     from fedaux_pl.modules import LanguageModelling as LanguageModelling
     from fedaux_pl.modules import ScoringHead as ScoringHead
     from fedaux_pl.modules import SimCLR as SimCLR
 
-_HOMES = {
+_MODULES = {
     "Algorithm": "fedaux_pl.algorithms",
-    "AuxiliaryDataModule": "fedaux_pl.data",
-    "ClientModule": "fedaux_pl.modules",
-    "DistillationModule": "fedaux_pl.modules",
     "FedAUX": "fedaux_pl.algorithms",
     "FedAvg": "fedaux_pl.algorithms",
     "FedBE": "fedaux_pl.algorithms",
     "FedDF": "fedaux_pl.algorithms",
     "FedProx": "fedaux_pl.algorithms",
+    "AuxiliaryDataModule": "fedaux_pl.data",
     "FederatedDataModule": "fedaux_pl.data",
     "Federation": "fedaux_pl.federation",
+    "create_model": "fedaux_pl.models",
+    "load_backbone": "fedaux_pl.models",
+    "ClientModule": "fedaux_pl.modules",
+    "DistillationModule": "fedaux_pl.modules",
+    "KNNAccuracy": "fedaux_pl.modules",
     "LanguageModelling": "fedaux_pl.modules",
     "ScoringHead": "fedaux_pl.modules",
     "SimCLR": "fedaux_pl.modules",
-    "create_model": "fedaux_pl.models",
-    "load_backbone": "fedaux_pl.models",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -1,21 +1,21 @@
-"""The exceptions a user can meet, beside plain ``ValueError`` for a wrong argument."""
+"""The exceptions of this package; a wrong argument raises a plain ``ValueError``."""
 
 
 class FedauxError(Exception):
-    """Base of every error that this package defines."""
+    """The base class of all exceptions of this package."""
 
 
 class DataError(FedauxError):
-    """Data that was found, but cannot be used as it is."""
+    """Data that cannot be used."""
 
 
 class DataNotFoundError(DataError, FileNotFoundError):
-    """Data that is not where it was looked for."""
+    """Data that does not exist at the given path."""
 
 
 class ConfigurationError(FedauxError):
-    """Settings that do not go together."""
+    """Settings that contradict each other."""
 
 
 class PrivacyError(FedauxError):
-    """A release that the claimed privacy guarantee would not cover."""
+    """A release that the claimed privacy guarantee does not cover."""

@@ -1,4 +1,4 @@
-"""The processes that share the work of a run, and the few ways in which they talk."""
+"""The processes of a run, and how they exchange tensors and objects."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ _K = TypeVar("_K")
 
 
 class Processes:
-    """All processes of a run, seen from one of them; by default there is no other.
+    """All processes of a run, seen from one of them; by default there is only this one.
 
-    Alone, every method gives back what it is given, so that code for many needs no case for one.
-    Every method but ``share`` and ``part`` must be called by all processes, in the same order.
+    With one process every method returns its argument, so callers need no special case.
+    All processes must call every method except ``local`` and ``part``, in the same order.
 
     Args:
-        rank: Which of them this one is, 0 ... world_size - 1.
-        world_size: How many there are.
-        device: Where this process works.
+        rank: The rank of this process, 0 ... world_size - 1.
+        world_size: The number of processes.
+        device: The device of this process.
     """
 
     def __init__(
@@ -36,28 +36,30 @@ class Processes:
         """Whether this is the process that writes files."""
         return self.rank == 0
 
-    def share(self, items: Sequence[_T]) -> Sequence[_T]:
-        """The items that are this process's to work on, of what is the same list in all of them."""
+    def local(self, items: Sequence[_T]) -> Sequence[_T]:
+        """Returns the items that this process works on, of a list that all processes have."""
         return items[self.rank :: self.world_size]
 
     def part(self, count: int) -> slice:
-        """Which of so many samples are this process's: as equal parts as can be, one after another.
+        """Returns which of ``count`` samples belong to this process.
 
-        Where there are fewer samples than processes, some have none.
+        The parts are contiguous and differ in size by at most one sample; some are empty if there
+        are fewer samples than processes.
         """
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums over all processes, by one reduction.
+        """Returns the sums over all processes, by one reduction.
 
         Args:
-            tensors: Of the same shapes in every process; added up in the widest type among them.
+            tensors: Tensors of the same shapes in every process; summed in the widest of their
+                dtypes.
         """
         if self.world_size == 1 or not tensors:
             return list(tensors)
-        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])  # promotes the types
+        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])  # promotes the dtypes
         dist.all_reduce(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [
@@ -65,43 +67,43 @@ class Processes:
             for part, tensor in zip(parts, tensors, strict=True)
         ]
 
-    def gather(self, thing: _T) -> list[_T]:
-        """What each process gives, in the order of their ranks; tensors come to this one's device.
+    def gather(self, value: _T) -> list[_T]:
+        """Returns the values of all processes by rank, with their tensors on this device.
 
-        It travels pickled: meant for numbers, heads and states, not for data sets.
+        The values are pickled: use it for numbers, heads and states, not for data sets.
         """
         if self.world_size == 1:
-            return [thing]
-        given: list[Any] = [None] * self.world_size
-        dist.all_gather_object(given, _packed(thing))
-        # what a process has given keeps its identity there
+            return [value]
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, _pickled(value))
+        # This process gets its own object back, not a copy.
         return [
-            thing if rank == self.rank else self._unpacked(content)
-            for rank, content in enumerate(given)
+            value if rank == self.rank else self._unpickled(content)
+            for rank, content in enumerate(gathered)
         ]
 
     def merge(self, own: Mapping[_K, _T]) -> dict[_K, _T]:
-        """The entries of all processes together, which have different keys."""
+        """Returns the union of all processes' entries, which must have different keys."""
         return {key: value for part in self.gather(own) for key, value in part.items()}
 
-    def broadcast(self, thing: _T) -> _T:
-        """What the first process gives; what the others give is not looked at."""
+    def broadcast(self, value: _T) -> _T:
+        """Returns the value of the first process; those of the others are ignored."""
         if self.world_size == 1:
-            return thing
-        content = [_packed(thing) if self.first else None]
+            return value
+        content = [_pickled(value) if self.first else None]
         dist.broadcast_object_list(content, src=0)
-        return thing if self.first else self._unpacked(content[0])
+        return value if self.first else self._unpickled(content[0])
 
-    def _unpacked(self, content: Any) -> Any:
-        # from a process of this same run, so that it may hold more than tensors
+    def _unpickled(self, content: Any) -> Any:
+        # weights_only=False: the sender is a process of this run and may send any object
         return torch.load(io.BytesIO(content), map_location=self._location, weights_only=False)
 
     def _location(self, storage: Any, location: str) -> Any:
-        """What lay on another process's device belongs on this one's; the rest stays on the CPU."""
+        """Moves tensors from another process's GPU to this one's; CPU tensors stay."""
         return storage if location == "cpu" else storage.to(device=self.device)
 
 
-def _packed(thing: Any) -> bytes:
+def _pickled(value: Any) -> bytes:
     buffer = io.BytesIO()
-    torch.save(thing, buffer)
+    torch.save(value, buffer)
     return buffer.getvalue()

@@ -1,12 +1,12 @@
-"""Federations that are small enough to run many of them."""
+"""Small federations, each of which runs in a second or so."""
 
 import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.data import Digits, Examples, FederatedDataModule, Source
-from fedaux_pl.engine import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.models import create_model
 
 SMALL = {"width": 0.125}
@@ -14,7 +14,7 @@ MIXED = {"resnet8": 2, "mobilenetv2": 2, "shufflenet": 2}
 
 
 class FewDigits(Source):
-    """The first of the digits that come with the package."""
+    """The first samples of the embedded digits."""
 
     def __init__(self, train=64, test=40, auxiliary=40):
         self.sizes = {"train": train, "test": test, "auxiliary": auxiliary}
@@ -33,7 +33,7 @@ class FewDigits(Source):
 
 
 def create(algorithm=None, clients=None, **options):
-    """A federation of small networks whose every stage is a few steps long."""
+    """A federation of small networks with stages of a few steps."""
     defaults = {
         "participation": 1.0,
         "local": LocalTraining(batch_size=16),
@@ -45,7 +45,7 @@ def create(algorithm=None, clients=None, **options):
 
 
 def network(seed=0):
-    """A small network whose BatchNorm has statistics of its own."""
+    """A small network with random BatchNorm statistics."""
     torch.manual_seed(seed)
     model = create_model("resnet8", 10, in_channels=1, width=0.125)
     for layer in model.modules():
@@ -56,13 +56,13 @@ def network(seed=0):
 
 
 def split(num_clients=3, **options):
-    """The data of as many clients."""
+    """The data module of ``num_clients`` clients."""
     defaults = {"private": FewDigits(), "auxiliary": FewDigits(), "alpha": 1.0}
     return FederatedDataModule(num_clients=num_clients, **(defaults | options))
 
 
 def fit(root, federation, rounds=2, data=None, ckpt_path=None, **options):
-    """Runs a federation below a folder, in which it finds what was prepared there before."""
+    """Runs a federation with ``root`` as its folder, whose cache later runs share."""
     defaults = {
         "accelerator": "cpu",
         "logger": False,
@@ -91,14 +91,14 @@ def weights(federation):
 
 
 def assert_same(one, other):
-    """Bit for bit."""
+    """Asserts that two state dicts are equal bit for bit."""
     assert one.keys() == other.keys()
     for key in one:
         assert torch.equal(one[key], other[key]), key
 
 
 def assert_close(one, other, **tolerance):
-    """To what rounding allows."""
+    """Asserts that two state dicts are equal up to rounding errors."""
     assert one.keys() == other.keys()
     for key in one:
         torch.testing.assert_close(
@@ -107,7 +107,7 @@ def assert_close(one, other, **tolerance):
 
 
 def measured(federation):
-    """The history without what depends on the machine's mood."""
+    """The history without timings."""
     return [
         {key: value for key, value in entry.items() if not key.startswith("seconds/")}
         for entry in federation.history

@@ -1,4 +1,4 @@
-"""Federations in several processes, each of which leaves behind what it ended with."""
+"""Federations in several processes, each of which saves its results."""
 
 import multiprocessing
 import os
@@ -7,27 +7,22 @@ import socket
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
+from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.engine import (
-    AtomicCheckpointIO,
-    ClientParallel,
-    Distillation,
-    LocalTraining,
-    Pretraining,
-)
+from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
+from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from tests.federations import FewDigits, create, fit, measured, split, weights
+from tests.paper import paper_fedaux
 
-# Adam divides a gradient by its own size, and BatchNorm a value by that of a few like it: where
-# those are nearly 0 they make rounding errors large.
+# Adam and BatchNorm divide by small numbers and so amplify rounding errors.
 STEADY = {
     "local": LocalTraining(batch_size=16, optimizer="sgd", lr=0.02, momentum=0.5),
     "distillation": Distillation(batch_size=16, optimizer="sgd", lr=0.02, momentum=0.5),
-    # 42 = 20 + 20 + 2 images: of the last batch one of three processes has nothing
+    # 42 = 20 + 20 + 2 images: in the last batch one of three processes has none
     "pretraining": Pretraining(epochs=1, batch_size=20, optimizer="sgd", lr=0.01),
 }
 GROUPS = {"model_options": {"width": 0.125, "norm": "group"}}
-FIVE = {"clients": {"resnet8": 5}, "participation": 0.4}  # 2 of them a round
+FIVE = {"clients": {"resnet8": 5}, "participation": 0.4}  # 2 clients a round
 SCENARIOS = {
     "FedAvg": (FedAvg, FIVE, 2),
     "FedProx": (lambda: FedProx(mu=0.1), {"clients": {"resnet8": 4}}, 1),
@@ -36,7 +31,7 @@ SCENARIOS = {
     "Dirichlet": (lambda: FedBE(samples=2, posterior="dirichlet"), GROUPS, 1),
     "linear": (lambda: FedAvg(pretrained=True), {"train": "head"}, 1),
     "FedAUX": (
-        lambda: FedAUX(epsilon=None),
+        lambda: paper_fedaux(epsilon=None),
         {
             "clients": {"resnet8": 3, "shufflenet": 2},
             "participation": 0.8,
@@ -49,7 +44,7 @@ SCENARIOS = {
 
 
 def run(scenario, folder, rank, size, ckpt_path=None):
-    """A scenario, in the process ``rank`` of ``size``, with a folder of its own."""
+    """Runs a scenario in the process ``rank`` of ``size``, which has its own folder."""
     algorithm, options, rounds = SCENARIOS[scenario]
     federation = create(algorithm(), **STEADY, **options)
     checkpoints = ModelCheckpoint(
@@ -74,15 +69,15 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         "heads": {str(head.client): head.weight for head in federation.heads},
         "optimizers": {
             f"{owner}.{index}": entries["momentum_buffer"]
-            for kept in (federation._client_optimizers, federation._server_optimizers)
-            for owner, state in kept.items()
+            for optimizers in (federation.client_optimizers, federation.server_optimizers)
+            for owner, state in optimizers.items()
             for index, entries in state["state"].items()
         },
     }
 
 
 def work(rank, size, port, folder, jobs):
-    """One of the processes, found by Lightning as it finds those that it has started itself."""
+    """Runs jobs in one process, with the environment that Lightning's launcher would set."""
     torch.set_num_threads(1)
     if size > 1:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": 0}
@@ -96,29 +91,29 @@ def work(rank, size, port, folder, jobs):
 
 
 def launch(size, folder, jobs):
-    """What each of ``size`` processes ends with.
+    """Starts ``size`` processes and returns the results of each.
 
     Args:
-        size: How many there are.
-        folder: For what they write.
-        jobs: The scenario and the checkpoint to go on from, by the name of the job.
+        size: The number of processes.
+        folder: Where they write.
+        jobs: The scenario and the checkpoint to resume from, by the name of the job.
     """
     # One server process imports the packages once, and every process is a fork of it.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedaux_pl.commands", "lightly.loss", "matplotlib.pyplot"])
+    context.set_forkserver_preload(["fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder.mkdir(exist_ok=True)
-    crew = [
+    processes = [
         context.Process(target=work, args=(rank, size, port, folder, jobs)) for rank in range(size)
     ]
-    for process in crew:
+    for process in processes:
         process.start()
-    for process in crew:
+    for process in processes:
         process.join(300)
-    ended = [process.exitcode for process in crew]
-    for process in crew:
+    ended = [process.exitcode for process in processes]
+    for process in processes:
         process.kill()
     assert ended == [0] * size
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]

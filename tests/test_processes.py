@@ -6,19 +6,19 @@ from fedaux_pl.processes import Processes
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
-def test_shares_and_parts_are_all_there_is_once_and_of_nearly_equal_size(size, count):
+def test_items_and_samples_are_split_evenly_over_the_processes(size, count):
     items = list(range(count))
-    crew = [Processes(rank, size) for rank in range(size)]
+    everyone = [Processes(rank, size) for rank in range(size)]
     for divided in (
-        [one.share(items) for one in crew],
-        [items[one.part(count)] for one in crew],
+        [one.local(items) for one in everyone],
+        [items[one.part(count)] for one in everyone],
     ):
         assert sorted(item for own in divided for item in own) == items
         assert max(map(len, divided)) - min(map(len, divided)) <= 1
-    assert [item for one in crew for item in items[one.part(count)]] == items  # in their order
+    assert [item for one in everyone for item in items[one.part(count)]] == items  # in their order
 
 
-def test_alone_everything_is_as_it_was_given():
+def test_with_one_process_every_method_returns_its_argument():
     alone, tensor = Processes(), torch.ones(2)
     assert alone.first
     assert alone.sum([tensor])[0] is tensor

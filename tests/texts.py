@@ -1,4 +1,4 @@
-"""Encoders and texts that are small enough to run many of them."""
+"""Small encoders and texts."""
 
 import shutil
 from pathlib import Path
@@ -21,13 +21,13 @@ CONFIG = {
 
 
 def encoder(classes=3, seed=0, **options):
-    """A small BERT with drawn weights."""
+    """A small BERT with random weights."""
     torch.manual_seed(seed)
     return create_model("encoder", classes, **({"config": CONFIG, "mask_id": 4} | options))
 
 
 def ids(*lengths, width=20, vocabulary=60, pad=0, seed=0):
-    """Texts of these lengths, framed as a tokenizer does it."""
+    """Token ids of texts of these lengths, with the tokens [CLS] and [SEP]."""
     generator = torch.Generator().manual_seed(seed)
     result = torch.full((len(lengths), width), pad, dtype=torch.int32)
     for row, length in zip(result, lengths, strict=True):
@@ -37,7 +37,7 @@ def ids(*lengths, width=20, vocabulary=60, pad=0, seed=0):
 
 
 def save(folder, model):
-    """An encoder and its tokenizer as a folder of the transformers library."""
+    """Saves an encoder and its tokenizer in the format of the transformers library."""
     model.encoder.save_pretrained(folder)
     for file in VOCABULARY.iterdir():
         shutil.copy(file, folder)

@@ -1,6 +1,6 @@
-"""The methods of the paper, one file each."""
+"""The methods, one file each."""
 
-from fedaux_pl.algorithms.base import Algorithm, Answer, Ensemble, Update
+from fedaux_pl.algorithms.base import Algorithm, Answer, Ensemble, Round, Update
 from fedaux_pl.algorithms.fedaux import FedAUX
 from fedaux_pl.algorithms.fedavg import FedAvg
 from fedaux_pl.algorithms.fedbe import FedBE
@@ -17,6 +17,7 @@ __all__ = [
     "FedBE",
     "FedDF",
     "FedProx",
+    "Round",
     "TeacherMemory",
     "Update",
 ]

@@ -1,12 +1,13 @@
-"""What all methods share, and the few things in which they differ."""
+"""The interface of a method, and the records that it works on."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.algorithms.memory import TeacherMemory
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Scoring
@@ -14,10 +15,10 @@ from fedaux_pl.scoring import Scoring
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said about a client's update: all but the weights.
+    """A client's answer in a round, without its weights.
 
     Attributes:
-        client: Its id.
+        client: The client's id.
         architecture: The name of its model.
         size: |D_i|.
         loss: Its mean training loss, for the log.
@@ -30,83 +31,94 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Update:
-    """What a client sends back in a round.
+class Update(Answer):
+    """A client's answer in a round, with its weights.
 
     Attributes:
-        client: Its id.
-        architecture: The name of its model.
         state: theta_i, parameters and buffers.
-        size: |D_i|.
-        loss: Its mean training loss, for the log.
     """
 
-    client: int
-    architecture: str
     state: dict[str, Tensor]
-    size: int
-    loss: float
 
     @property
-    def about(self) -> Answer:
+    def answer(self) -> Answer:
         """The update without its weights."""
         return Answer(self.client, self.architecture, self.size, self.loss)
 
 
 @dataclass(frozen=True)
-class Ensemble:
-    """The models of a round, and what they say about some data.
+class Round:
+    """The models of a communication round.
 
     Attributes:
-        updates: What the selected clients sent: those whom this process trained, or all of them
-            where the method ``sees_all``.
+        number: t, counted from 1.
+        updates: The clients' updates: those of this process, or of all processes where the method
+            sets ``needs_all_updates``.
+        clients: The ids of the clients that answered, of all processes.
         averages: theta^P, the weighted average of each architecture.
-        predict: f(x) on the data for an architecture and its weights, shape (N, C).
-        scores: s_i(x) on the data for every client of the federation, shape (n, N), or None.
-        buffers: For each architecture the names of the entries that are no parameters.
+        buffers: For each architecture, the entries of its state dict that are not parameters.
         seed: For methods that sample.
-        shape: (N, C), the shape of predictions on the data.
-        processes: Those that share the clients; what a method sums over clients, it sums over
-            them too.
-        hear: Takes down what a client says, for methods that remember.
-        absent: The clients that are away and remembered: id, rounds since they were there, logits.
     """
 
+    number: int
     updates: Sequence[Update]
-    averages: Mapping[str, State]
-    predict: Callable[[str, State], Tensor]
-    scores: Tensor | None
-    buffers: Mapping[str, Collection[str]]
-    seed: int
-    shape: tuple[int, int] = (0, 0)
-    processes: Processes = field(default_factory=Processes)
-    hear: Callable[[int, Tensor], None] = lambda *_: None
-    absent: Callable[[], Iterable[tuple[int, int, Tensor]]] = tuple
+    clients: Sequence[int] = ()
+    averages: Mapping[str, State] = field(default_factory=dict)
+    buffers: Mapping[str, Collection[str]] = field(default_factory=dict)
+    seed: int = 0
 
-    def nothing(self) -> Tensor:
-        """The sum of no predictions, which is what a process without clients adds."""
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The models of a round and their predictions on one part of the data.
+
+    Attributes:
+        round: The models.
+        predict: f(x) on the data, given an architecture and its weights; shape (N, C).
+        shape: (N, C), the shape of a prediction.
+        scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
+        part: The name of the data, ``distill`` or ``test``.
+        memory: The logits of absent clients; empty unless the method stores them there.
+        processes: The processes that share the clients. A sum over clients is a sum over
+            processes, too.
+    """
+
+    round: Round
+    predict: Callable[[str, State], Tensor]
+    shape: tuple[int, int] = (0, 0)
+    scores: Tensor | None = None
+    part: str = "distill"
+    memory: TeacherMemory = field(default_factory=TeacherMemory)
+    processes: Processes = field(default_factory=Processes)
+
+    def zeros(self) -> Tensor:
+        """The sum of no predictions: the contribution of a process without clients."""
         return torch.zeros(self.shape, device=self.processes.device)
 
 
 class Algorithm:
-    """A method of federated learning: FedAVG, unless a subclass says otherwise.
+    """A method of federated learning: FedAVG, unless a subclass overrides something.
 
-    In every method the selected clients train from the server's model and the server averages
-    their weights within each architecture. A method may change the clients' loss (``mu``), ask for
-    certainty scores (``scoring``), and turn the clients' models into soft labels from which the
-    averages are distilled further (``soft_labels``).
+    In every method the selected clients train from the server's model, and the server averages
+    their weights within each architecture. A method may change the clients' loss (``mu``), score
+    the clients' certainty (``scoring``), and aggregate the clients' predictions into soft labels,
+    from which the averages are distilled further (``distills``, ``soft_labels``).
 
-    Where several processes share the clients, ``soft_labels`` sees those of its own and sums over
-    the processes, as FedDF does; a method that needs the weights of all clients at once says so by
-    ``sees_all``, and may share the work as FedBE does.
+    If several processes share the clients, ``soft_labels`` gets the updates of its own process and
+    sums over the processes, as FedDF does. A method that needs all updates at once sets
+    ``needs_all_updates``; it can still split the work between the processes, as FedBE does.
+
+    Every imported subclass can be chosen by its name on the command line.
 
     Args:
-        pretrained: Whether models start from features h_0 that were learned on the auxiliary data
-            (the paper's +P), or from random weights.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
+            paper's +P) instead of random weights.
     """
 
     distills: ClassVar[bool] = False
-    sees_all: ClassVar[bool] = False
+    needs_all_updates: ClassVar[bool] = False
+    mu: float = 0.0
+    scoring: Scoring | None = None
     secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0
@@ -121,27 +133,22 @@ class Algorithm:
         return type(self).__name__ + ("+P" if self.pretrained else "") + memory
 
     @property
-    def mu(self) -> float:
-        """The strength of the proximal term in the clients' loss."""
-        return 0.0
-
-    @property
-    def scoring(self) -> Scoring | None:
-        """How the clients' certainty is scored, or None where it is not."""
-        return None
-
-    @property
     def needs_auxiliary(self) -> bool:
-        """Whether the method cannot do without auxiliary data."""
+        """Whether the method needs auxiliary data."""
         return self.pretrained or self.distills
 
-    def soft_labels(self, ensemble: Ensemble) -> Tensor | None:
-        """What the clients together say about the data, (N, C); None if they are not asked."""
-        return None
+    def soft_labels(self, ensemble: Ensemble) -> Tensor:
+        """The probabilities from which students are distilled, shape (N, C).
+
+        Called only for methods with ``distills = True``, which must override it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} sets distills to True: it must override soft_labels"
+        )
 
     def settings(self) -> dict[str, Any]:
-        """The method and its options as plain values: what must not change within a run."""
+        """The method and its options as plain values, which must not change within a run."""
         plain: dict[str, Any] = {"method": type(self).__name__}
         for name, value in vars(self).items():
-            plain |= asdict(value) if isinstance(value, Scoring) else {name.strip("_"): value}
+            plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain

@@ -1,4 +1,4 @@
-"""FedBE (Chen and Chao 2020): a Bayesian ensemble of clients, their average and samples teaches."""
+"""FedBE (Chen and Chao 2020): distillation from a Bayesian ensemble."""
 
 import torch
 from torch import Tensor
@@ -9,17 +9,17 @@ from fedaux_pl.functional.posterior import Posterior
 
 
 class FedBE(Algorithm):
-    """Distils the average from the mean prediction of clients, average and sampled models.
+    """Distills the average from the mean prediction of clients, average and sampled models.
 
     Args:
-        samples: M, models sampled for each architecture in a round.
-        posterior: ``gaussian`` or ``dirichlet``, what is fitted to the clients' models.
-        pretrained: Whether models start from features h_0 that were learned on the auxiliary data
-            (FedBE+P), or from random weights.
+        samples: M, the number of models sampled for each architecture in a round.
+        posterior: The distribution fitted to the clients' models, ``gaussian`` or ``dirichlet``.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data
+            (FedBE+P) instead of random weights.
     """
 
     distills = True
-    sees_all = True  # the posterior is fitted to all of them
+    needs_all_updates = True  # the posterior is fitted to all clients
 
     def __init__(
         self, samples: int = 10, posterior: Posterior = "gaussian", pretrained: bool = False
@@ -34,26 +34,26 @@ class FedBE(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The mean probability over all members of the ensemble."""
-        total, members = ensemble.nothing(), 0
-        for number, (architecture, average) in enumerate(sorted(ensemble.averages.items())):
-            own = [u for u in ensemble.updates if u.architecture == architecture]
-            if not own:
+        total, members = ensemble.zeros(), 0
+        for number, (architecture, average) in enumerate(sorted(ensemble.round.averages.items())):
+            updates = [u for u in ensemble.round.updates if u.architecture == architecture]
+            if not updates:
                 continue
-            states = [update.state for update in own]
+            states = [update.state for update in updates]
             samples = sample_posterior(
                 states,
-                [update.size for update in own],
+                [update.size for update in updates],
                 self.samples,
-                derive_seed(ensemble.seed, number),
+                derive_seed(ensemble.round.seed, number),
                 self.posterior,
-                averaged=ensemble.buffers[architecture],
+                averaged=ensemble.round.buffers[architecture],
             )
-            every = [*states, average, *samples]
-            members += len(every)
-            for state in ensemble.processes.share(every):
-                # one member at a time: the mean over all of them needs no more memory than one
+            models = [*states, average, *samples]
+            members += len(models)
+            for state in ensemble.processes.local(models):
+                # one member at a time: the mean over all needs the memory of one
                 total = total + bayesian_ensemble(ensemble.predict(architecture, state)[None])
         if not members:
-            raise ValueError("there are no clients to form an ensemble of")
+            raise ValueError("there are no clients: an ensemble needs at least one")
         [total] = ensemble.processes.sum([total])
         return torch.div(total, members)

@@ -1,4 +1,4 @@
-"""FedDF (Lin et al. 2020): the clients teach together, each with the same weight."""
+"""FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
 import torch
 from torch import Tensor
@@ -8,15 +8,15 @@ from fedaux_pl.functional import SoftLabelSum
 
 
 class FedDF(Algorithm):
-    """Distils the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
+    """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
 
     Args:
-        pretrained: Whether models start from features h_0 that were learned on the auxiliary data
-            (FedDF+P), or from random weights.
-        remember: Whether clients that are away in a round go on teaching by what they last said;
-            false is the paper's method.
-        discount: What the weight of a remembered client is multiplied by for every round that it
-            has been away, above 0 and at most 1.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data
+            (FedDF+P) instead of random weights.
+        remember: Whether absent clients keep teaching with the logits of the last round in which
+            they took part; false is the paper's method.
+        discount: The factor on the weight of an absent client for every round of its absence,
+            above 0 and at most 1.
     """
 
     distills = True
@@ -35,16 +35,22 @@ class FedDF(Algorithm):
         self.discount = discount
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
-        """A_mean, or A_s where there are scores."""
-        total = SoftLabelSum()
-        for update in ensemble.updates:
+        """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
+        total, round_, memory = SoftLabelSum(), ensemble.round, ensemble.memory
+        for update in round_.updates:
             logits = ensemble.predict(update.architecture, update.state)
-            ensemble.hear(update.client, logits)
-            total.add(logits, None if ensemble.scores is None else ensemble.scores[update.client])
-        for client, age, logits in ensemble.absent():
-            weight = torch.ones_like(logits[:, 0])
-            if ensemble.scores is not None:
-                weight = ensemble.scores[client].to(weight)
-            total.add(logits, weight * self.discount**age)
-        total.join(ensemble.processes.sum, ensemble.nothing())
+            if self.remember:
+                memory.remember(update.client, ensemble.part, logits)
+            total.add(logits, self.teacher_weights(update.client, ensemble))
+        device = ensemble.processes.device
+        absent = memory.absent_teachers(ensemble.part, round_.clients, round_.number, device)
+        for client, age, logits in absent:
+            weights = self.teacher_weights(client, ensemble)
+            weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
+            total.add(logits, weights * self.discount**age)
+        total.all_reduce(ensemble.processes.sum, ensemble.zeros())
         return total.result()
+
+    def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
+        """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""
+        return None

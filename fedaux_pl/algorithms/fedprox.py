@@ -1,4 +1,4 @@
-"""FedPROX (Li et al. 2020): keep the clients near the server's model while they train."""
+"""FedPROX (Li et al. 2020): FedAVG with a proximal term in the clients' loss."""
 
 from fedaux_pl.algorithms.base import Algorithm
 
@@ -8,17 +8,12 @@ class FedProx(Algorithm):
 
     Args:
         mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
-        pretrained: Whether models start from features h_0 that were learned on the auxiliary data
-            (FedPROX+P), or from random weights.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data
+            (FedPROX+P) instead of random weights.
     """
 
     def __init__(self, mu: float = 1e-3, pretrained: bool = False) -> None:
         super().__init__(pretrained)
         if not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
-        self._mu = mu
-
-    @property
-    def mu(self) -> float:
-        """The strength of the proximal term."""
-        return self._mu
+        self.mu = mu

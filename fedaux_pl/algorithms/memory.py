@@ -1,8 +1,8 @@
-"""Teachers that are remembered: what absent clients last said goes on teaching.
+"""The logits of absent clients, which keep teaching.
 
-In a round with few clients some classes are known to none of them. The server has seen what each
-client that ever took part says about D_distill; keeping it sends nothing more, computes nothing
-more and releases nothing more.
+In a round with few clients, none of them may know some of the classes. The server has computed the
+logits of every client that ever took part. Reusing them needs no further communication, training
+or privacy budget.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -12,107 +12,121 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ON_DEVICE = 2**30  # bytes that stay where the logits were computed; what is beyond goes to the host
-LIMIT = 8 * 2**30  # bytes in all; beyond, who was away for longest is forgotten
+DEVICE_LIMIT = 2**30
+"""Bytes of logits that stay on the device; the rest is moved to host memory."""
+
+LIMIT = 8 * 2**30
+"""Bytes of logits in all; beyond it, the clients with the longest absence are forgotten."""
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The last words of one client.
+class RememberedLogits:
+    """The logits of one client in the last round in which it took part.
 
     Attributes:
-        round: When it said them.
+        round: The number of that round.
         logits: f_i(x) by the name of the data, half precision.
     """
 
     round: int
     logits: Mapping[str, Tensor]
 
-    @property
-    def bytes(self) -> int:
-        """What it takes to remember them."""
-        return sum(t.numel() * t.element_size() for t in self.logits.values())
-
 
 class TeacherMemory:
     """The last logits of every client that ever taught.
 
-    What is said in a round is taken down by ``hear`` and becomes memory by ``commit``, when the
-    round is over: one that fails leaves no trace. Where several processes share the clients, each
-    remembers those whom it heard.
+    ``remember`` collects the logits of a round, and ``commit`` stores them when the round is over,
+    so that a failed round leaves the memory unchanged. If several processes share the clients, each
+    process stores the logits that it has computed.
 
     Args:
-        on_device: Bytes that may stay on the device.
+        device_limit: Bytes that may stay on the device.
         limit: Bytes in all.
 
     Attributes:
-        kept: What is remembered of each client.
-        forgotten: How many were forgotten by the last ``commit``, for want of room.
+        stored: The logits of each client.
+        forgotten: How many clients the last ``commit`` has dropped to stay within the limit.
     """
 
-    def __init__(self, on_device: int = ON_DEVICE, limit: int = LIMIT) -> None:
-        self.on_device = on_device
+    def __init__(self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT) -> None:
+        self.device_limit = device_limit
         self.limit = limit
-        self.kept: dict[int, Remembered] = {}
+        self.stored: dict[int, RememberedLogits] = {}
         self.forgotten = 0
-        self._heard: dict[int, dict[str, Tensor]] = {}
+        self._pending: dict[int, dict[str, Tensor]] = {}
 
-    def hear(self, client: int, part: str, logits: Tensor) -> None:
-        """Takes down what a client says about a part of the data in this round."""
-        self._heard.setdefault(client, {})[part] = logits.detach().half()
+    def remember(self, client: int, part: str, logits: Tensor) -> None:
+        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``."""
+        self._pending.setdefault(client, {})[part] = logits.detach().half()
 
-    def absent(
+    def absent_teachers(
         self, part: str, present: Collection[int], round_: int, device: torch.device
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Clients that are away: id, rounds since they were there, logits; in the order of ids."""
-        for client, memory in sorted(self.kept.items()):
+        """The id, the age in rounds and the logits of each absent client, ordered by id.
+
+        Args:
+            part: The name of the data.
+            present: The clients of the round.
+            round_: The number of the round.
+            device: Where the logits are needed.
+        """
+        for client, memory in sorted(self.stored.items()):
             if client not in present and part in memory.logits:
                 logits = memory.logits[part].to(device, torch.float32)
                 yield client, round_ - memory.round, logits
 
     def discard(self) -> None:
-        """Leaves out what was heard since the last ``commit``."""
-        self._heard.clear()
+        """Drops the logits that were collected since the last ``commit``."""
+        self._pending.clear()
 
     def commit(self, round_: int, present: Collection[int]) -> None:
-        """Remembers what was heard; clients that others have heard are remembered there."""
+        """Stores the collected logits.
+
+        Args:
+            round_: The number of the round.
+            present: Its clients, of all processes. The older logits of all of them are dropped
+                here, whichever process stores the new ones.
+        """
         for client in present:
-            self.kept.pop(client, None)
+            self.stored.pop(client, None)
         used = sum(
-            t.numel() * t.element_size()
-            for memory in self.kept.values()
-            for t in memory.logits.values()
-            if t.device.type != "cpu"
+            tensor.nbytes
+            for memory in self.stored.values()
+            for tensor in memory.logits.values()
+            if tensor.device.type != "cpu"
         )
-        for client, parts in sorted(self._heard.items()):
-            size = sum(t.numel() * t.element_size() for t in parts.values())
-            used += size
-            if used > self.on_device:
-                used -= size
-                parts = {name: tensor.cpu() for name, tensor in parts.items()}
-            self.kept[client] = Remembered(round_, parts)
-        self._heard.clear()
+        for client, logits in sorted(self._pending.items()):
+            if used + _bytes(logits) > self.device_limit:
+                logits = {part: tensor.cpu() for part, tensor in logits.items()}
+            else:
+                used += _bytes(logits)
+            self.stored[client] = RememberedLogits(round_, logits)
+        self._pending.clear()
         self.forgotten = 0
-        while self.bytes > self.limit and len(self.kept) > 1:
-            oldest = min(self.kept, key=lambda client: (self.kept[client].round, client))
-            del self.kept[oldest]
+        while self.bytes > self.limit and len(self.stored) > 1:
+            oldest = min(self.stored, key=lambda client: (self.stored[client].round, client))
+            del self.stored[oldest]
             self.forgotten += 1
 
     @property
     def bytes(self) -> int:
-        """What this process remembers."""
-        return sum(memory.bytes for memory in self.kept.values())
+        """The bytes that this process stores."""
+        return sum(_bytes(memory.logits) for memory in self.stored.values())
 
-    def plain(self) -> dict[int, dict[str, Any]]:
-        """All of it as plain values and tensors, for a checkpoint."""
+    def state_dict(self) -> dict[int, dict[str, Any]]:
+        """The memory as plain values and tensors, for a checkpoint."""
         return {
             client: {"round": memory.round, "logits": dict(memory.logits)}
-            for client, memory in self.kept.items()
+            for client, memory in self.stored.items()
         }
 
-    def restore(self, plain: Mapping[int, Mapping[str, Any]]) -> None:
-        """Takes up what ``plain`` gave."""
-        self.kept = {
-            client: Remembered(memory["round"], dict(memory["logits"]))
-            for client, memory in plain.items()
+    def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
+        """Restores what ``state_dict`` returned."""
+        self.stored = {
+            client: RememberedLogits(memory["round"], dict(memory["logits"]))
+            for client, memory in state.items()
         }
+
+
+def _bytes(logits: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in logits.values())

@@ -1,4 +1,4 @@
-"""What a person sees of a run: TensorBoard, a table of the curve, a summary."""
+"""The output of a run: TensorBoard, curve.csv and summary.json."""
 
 import csv
 import json
@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import TensorBoardLogger
-from torch import Tensor
 
 from fedaux_pl.callbacks import figures
+from fedaux_pl.callbacks.hooks import FederationCallback
 
 
-class FederationReport(Callback):
-    """Writes curve.csv, summary.json and the pages of TensorBoard, the x-axis being the round.
+class FederationReport(FederationCallback):
+    """Writes curve.csv, summary.json and TensorBoard events; the x-axis is the round.
 
     Works with any module that has ``history``, ``privacy()``, ``scores``, ``architectures`` and
-    ``data`` as a Federation has them.
+    ``data`` like a Federation.
 
     Args:
-        images: Whether to draw the split, the scores and the top-scored images once.
+        images: Whether to draw figures of the split and the scores after the preparation.
     """
 
     def __init__(self, images: bool = True) -> None:
@@ -31,65 +30,56 @@ class FederationReport(Callback):
         self.images = images
 
     def on_federation_prepared(self, trainer: pl.Trainer, federation: Any) -> None:
-        """After the preparation: says what was released, and shows who holds and knows what."""
+        """Prints the privacy of the releases and draws the figures."""
         if not trainer.is_global_zero:
             return
         lines = federation.privacy()
         for line in lines:
             print(f"privacy: {line}")
-        for logger in _tensorboards(trainer):
+        for logger in trainer.loggers:
+            if not isinstance(logger, TensorBoardLogger):
+                continue
             writer = logger.experiment
             writer.add_text("privacy", "\n".join(f"- {line}" for line in lines), 0)
             if self.images:
                 self._draw(writer, federation)
 
     def _draw(self, writer: Any, federation: Any) -> None:
-        data = federation.data
-        classes = list(data.classes)
-        counts = np.stack(
-            [
-                np.bincount(data.client_targets(i).cpu().numpy(), minlength=len(classes))
-                for i in range(len(federation.architectures))
-            ]
-        )
+        data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
+        targets = [data.client_targets(i).cpu() for i in range(len(federation.architectures))]
+        counts = np.stack([np.bincount(t.numpy(), minlength=len(classes)) for t in targets])
         writer.add_figure("data/split", figures.partition_figure(counts, classes), 0)
-        if not federation.scores:
+        if not scores:
             return
-        main = counts.argmax(axis=1)
-        distill = _array(federation.scores["distill"])
-        writer.add_figure("certainty/clients", figures.certainty_figure(distill, main, classes), 0)
-        writer.add_figure(
-            "certainty/weight_by_class",
-            figures.weight_by_class_figure(
-                _array(federation.scores["test"]), _array(data.test_examples.targets), main, classes
-            ),
-            0,
-        )
-        if data.distill_inputs.ndim == 4:
+        main = counts.argmax(axis=1)  # the most frequent class of each client
+        clients = figures.certainty_figure(scores["distill"], main, classes)
+        writer.add_figure("certainty/clients", clients, 0)
+        labels = data.test_examples.targets
+        by_class = figures.weight_by_class_figure(scores["test"], labels, main, classes)
+        writer.add_figure("certainty/weight_by_class", by_class, 0)
+        if data.distill_inputs.ndim == 4:  # images
             shown = np.linspace(0, len(main) - 1, min(6, len(main))).round().astype(int)
             names = [f"client {i} ({classes[main[i]]})" for i in shown]
-            writer.add_figure(
-                "certainty/top_images",
-                figures.top_images_figure(_array(data.distill_inputs), distill[shown], names),
-                0,
-            )
+            top = figures.top_images_figure(data.distill_inputs, scores["distill"][shown], names)
+            writer.add_figure("certainty/top_images", top, 0)
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
-        """After a round: one more point of every curve, and the files anew."""
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # which all processes agree on
+        """Logs the measurements of the round and rewrites both files."""
+        # log_dir is broadcast from the first process: all processes must read it
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
         if not trainer.is_global_zero:
             return
         entry = federation.history[-1]
+        metrics = {key: value for key, value in entry.items() if key != "round"}
         for logger in trainer.loggers:
-            curves = {key: value for key, value in entry.items() if key != "round"}
-            logger.log_metrics(curves, step=int(entry["round"]))
+            logger.log_metrics(metrics, step=int(entry["round"]))
         folder.mkdir(parents=True, exist_ok=True)
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation)
 
 
 def write_curve(path: Path, history: list[dict[str, float]]) -> None:
-    """One row a round, one column for everything that was measured in any of them."""
+    """Writes one row per round, with a column for every measurement of any round."""
     columns = list(dict.fromkeys(key for entry in history for key in entry))
     scratch = path.with_suffix(".part")
     with scratch.open("w", newline="") as file:
@@ -100,7 +90,7 @@ def write_curve(path: Path, history: list[dict[str, float]]) -> None:
 
 
 def write_summary(path: Path, federation: Any) -> None:
-    """The outcome so far, with all settings that led to it."""
+    """Writes the results so far, with all settings."""
     accuracies = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
     last = federation.history[-1]
     summary = {
@@ -119,7 +109,7 @@ def write_summary(path: Path, federation: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no infinity and no NaN."""
+    """Replaces infinity and NaN, which JSON does not have, by strings."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -127,11 +117,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return tensor.detach().cpu().numpy()
-
-
-def _tensorboards(trainer: pl.Trainer) -> list[TensorBoardLogger]:
-    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]

@@ -1,43 +1,19 @@
-"""Where data come from, who holds them, and how they are handed out."""
+"""Data sources, the split over the clients, data modules, batches and augmented views."""
 
+from fedaux_pl.data import sources
+from fedaux_pl.data.auxiliary_datamodule import AuxiliaryDataModule
 from fedaux_pl.data.batches import TensorBatches
-from fedaux_pl.data.datamodule import AuxiliaryDataModule, FederatedDataModule
+from fedaux_pl.data.datamodule import FederatedDataModule
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources import (
-    CIFAR10,
-    CIFAR100,
-    STL10,
-    SVHN,
-    AGNews,
-    AmazonReviews,
-    BookCorpus,
-    Digits,
-    Glosses,
-    ImageFolder,
-    ImageNetSubset,
-    NpzImages,
-    TextFiles,
-)
+from fedaux_pl.data.sources import *  # noqa: F403 - one list of all sources
 from fedaux_pl.data.views import SimCLRViews
 
 __all__ = [
-    "CIFAR10",
-    "CIFAR100",
-    "STL10",
-    "SVHN",
-    "AGNews",
-    "AmazonReviews",
     "AuxiliaryDataModule",
-    "BookCorpus",
-    "Digits",
     "Examples",
     "FederatedDataModule",
-    "Glosses",
-    "ImageFolder",
-    "ImageNetSubset",
-    "NpzImages",
     "SimCLRViews",
     "Source",
     "TensorBatches",
-    "TextFiles",
 ]
+__all__ += sources.__all__

@@ -1,4 +1,4 @@
-"""Batches straight from tensors that already lie where they are needed."""
+"""Batches of tensors that are already in memory."""
 
 from collections.abc import Iterator
 
@@ -9,25 +9,35 @@ from fedaux_pl.functional import derive_seed
 
 
 class TensorBatches:
-    """Iterates over batches of tensors by index: no worker process, no item-by-item collation.
+    """Iterates over batches of tensors by index, without worker processes or collation.
 
-    Stands wherever a DataLoader may stand under a Lightning Trainer. The order is a function of
-    ``seed`` and the epoch alone: every pass over it counts one epoch on, unless somebody, like
-    the Trainer, says by ``set_epoch`` which one it is.
+    Can replace a DataLoader under a Lightning Trainer. The order depends on ``seed`` and the epoch
+    only. Each iteration advances the epoch by one, unless ``set_epoch`` (which the Trainer calls)
+    sets it.
 
     Args:
         tensors: Tensors with the same first dimension N, on the same device; a batch is a tuple
-            with a part of each.
-        batch_size: Samples of a batch, at least 1.
+            with one slice of each.
+        batch_size: Samples per batch, at least 1.
         shuffle: Whether to draw a new order in every epoch.
-        seed: What the orders are derived from.
-        smallest: A last batch with fewer samples than this is left out. BatchNorm cannot
-            normalise a single sample, so training uses 2; shuffled, another one stays out each
-            time.
-        rank: The share of the data that this process takes, 0 ... world_size - 1.
-        world_size: The number of equal shares. What does not divide is left out of the epoch.
-        subset: The positions of the samples to take; None for all. A client's batches come
-            straight out of everybody's data, which need no copy for it.
+        seed: The seed of the orders.
+        smallest: The last batch is dropped if it has fewer samples. Training uses 2, because
+            BatchNorm cannot normalize a single sample.
+        rank: The index of this process, 0 ... world_size - 1.
+        world_size: The number of processes. All get the same number of samples; the remainder of
+            an epoch is dropped.
+        subset: The positions of the samples to use; None for all. So the batches of a client need
+            no copy of its data.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.data import TensorBatches
+        >>> inputs, labels = torch.arange(5), torch.arange(5) % 2
+        >>> [len(y) for x, y in TensorBatches(inputs, labels, batch_size=2)]
+        [2, 2, 1]
+        >>> batches = TensorBatches(inputs, batch_size=2, shuffle=True, seed=0, smallest=2)
+        >>> len(batches), [len(x) for (x,) in batches]
+        (2, [2, 2])
     """
 
     def __init__(
@@ -58,20 +68,20 @@ class TensorBatches:
         self.subset = subset
         self.epoch = 0
 
-    batch_sampler = None  # a DataLoader has one or the other, and the Trainer looks at both
+    batch_sampler = None  # the Trainer reads both samplers of a DataLoader
 
     @property
     def sampler(self) -> "TensorBatches":
-        """Where the Trainer looks for ``set_epoch``."""
+        """The object whose ``set_epoch`` the Trainer calls."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next pass is."""
+        """Sets the epoch of the next iteration."""
         self.epoch = epoch
 
     @property
     def num_samples(self) -> int:
-        """How many samples there are to take from, in all processes together."""
+        """The number of samples over all processes."""
         return len(self.tensors[0] if self.subset is None else self.subset)
 
     def __len__(self) -> int:
@@ -85,24 +95,21 @@ class TensorBatches:
             yield tuple(tensor[index] for tensor in self.tensors)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
-        """Where the samples of each batch of an epoch are, on the device of the tensors."""
+        """The positions of the samples of each batch, on the device of the tensors."""
         order = self.order(epoch)
         return torch.split(order, self.batch_size) if len(order) else ()
 
     def order(self, epoch: int) -> Tensor:
-        """The same one batch after another."""
-        order = self._order(epoch)
-        if self.subset is not None:
-            order = self.subset[order]
-        # one transfer to the device for all batches
-        return order[: len(self) * self.batch_size].to(self.tensors[0].device)
-
-    def _order(self, epoch: int) -> Tensor:
+        """The positions of all samples of an epoch, batch after batch."""
         count = self.num_samples
         if self.shuffle:
-            # Drawn on the CPU: another device must not give another order.
+            # on the CPU, so that the order does not depend on the device
             generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
             order = torch.randperm(count, generator=generator)
         else:
             order = torch.arange(count)
-        return order[self.rank :: self.world_size][: count // self.world_size]
+        order = order[self.rank :: self.world_size][: count // self.world_size]
+        if self.subset is not None:
+            order = self.subset[order]
+        # one copy to the device for all batches
+        return order[: len(self) * self.batch_size].to(self.tensors[0].device)

@@ -1,4 +1,4 @@
-"""Keeps on disk what takes long to decode or to resize."""
+"""Tensors cached on disk by content: decoded images, token ids, results of the preparation."""
 
 import hashlib
 import json
@@ -14,17 +14,13 @@ import torch
 from torch import Tensor
 
 FORMAT = 1
-FOLDER = ".fedaux_cache"
+CACHE_FOLDER = ".fedaux_cache"
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """A hash that changes whenever a file is added, removed, renamed, resized or rewritten.
+    """The SHA-256 of the paths, sizes and modification times of files, in the given order.
 
-    Args:
-        files: The files, in an order that is itself part of the fingerprint.
-
-    Returns:
-        The SHA-256 of names, sizes and times of modification; contents are not read.
+    It changes if a file is added, removed, renamed or rewritten; contents are not read.
     """
     digest = hashlib.sha256()
     for file in files:
@@ -34,71 +30,68 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def tensor_digest(*tensors: Tensor) -> str:
-    """The SHA-256 of the contents, shapes and types of tensors, wherever they are."""
+    """The SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
     return _checksum({str(index): tensor.cpu() for index, tensor in enumerate(tensors)})
 
 
 def cached(
     folder: Path, key: Mapping[str, str | int], build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Returns what ``build`` returns, from disk where it was kept for the same key.
+    """Loads the tensors of a key from disk, or builds and saves them.
 
-    A file that is damaged, or that was made for another key, is reported with a warning and
-    replaced. Where ``folder`` cannot be written to, the user's own cache folder is used.
+    A damaged file, or one of another key, is replaced with a warning. If ``folder`` is not
+    writable, the file is written to the user's cache folder.
 
     Args:
-        folder: Where to keep the file.
-        key: Everything that determines the result; "kind" begins the name of the file.
-        build: Makes the tensors.
-
-    Returns:
-        The tensors by name.
+        folder: The folder of the file.
+        key: Everything that determines the tensors; "kind" is the prefix of the file name.
+        build: Builds the tensors by name.
     """
-    found = find(folder, key)
-    return keep(folder, key, build()) if found is None else found
+    found = load_cached(folder, key)
+    return save_cached(folder, key, build()) if found is None else found
 
 
-def find(folder: Path, key: Mapping[str, str | int]) -> dict[str, Tensor] | None:
-    """The first half of ``cached``: what was kept for the key, or None."""
-    text, places = _places(folder, key)
-    for place in places:
-        if place.is_file():
+def load_cached(folder: Path, key: Mapping[str, str | int]) -> dict[str, Tensor] | None:
+    """Loads the tensors of a key; None if there is no usable file."""
+    text, paths = _candidates(folder, key)
+    for path in paths:
+        if path.is_file():
             try:
-                return _read(place, text)
-            # damage can surface as nearly any exception of the unpickler; none may stop a run
+                return _read(path, text)
+            # a damaged file can raise nearly any exception in the unpickler; none may stop a run
             except Exception as error:
                 reason = str(error).partition("\n")[0] or type(error).__name__
                 warnings.warn(
-                    f"the cache file {place} cannot be used ({reason}) and is built again",
+                    f"the cache file {path} cannot be used ({reason}) and is built again",
                     stacklevel=3,
                 )
     return None
 
 
-def keep(
+def save_cached(
     folder: Path, key: Mapping[str, str | int], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The second half of ``cached``: keeps tensors for the key, and returns them."""
-    text, places = _places(folder, key)
+    """Saves the tensors of a key, with a warning if no folder is writable, and returns them."""
+    text, paths = _candidates(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
     content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
     failures = []
-    for place in places:
+    for path in paths:
         try:
-            _write(place, content)
+            _write(path, content)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-            failures.append(f"{place.parent}: {error}")
+            failures.append(f"{path.parent}: {error}")
         else:
             return tensors
     warnings.warn(
-        "what was just loaded could not be kept for next time (" + "; ".join(failures) + ")",
+        "the data could not be cached and is built again next time: " + "; ".join(failures),
         stacklevel=3,
     )
     return tensors
 
 
-def _places(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[Path]]:
-    """The key as text, and the files in which its result may be."""
+def _candidates(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[Path]]:
+    """The key as text, and the paths where its file can be."""
     text = json.dumps(dict(key), sort_keys=True)
     name = f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
     return text, [folder / name, _user_folder() / name]
@@ -122,7 +115,7 @@ def _read(path: Path, key: str) -> dict[str, Tensor]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("not written by this version of fedaux_pl")
     if content["key"] != key:
-        raise ValueError("made from other data")
+        raise ValueError("it belongs to other data")
     tensors: dict[str, Tensor] = content["tensors"]
     if content["sha256"] != _checksum(tensors):
         raise ValueError("its checksum does not match")
@@ -131,8 +124,8 @@ def _read(path: Path, key: str) -> dict[str, Tensor]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # under a name of its own first, so that another process never reads half a file; not by
-    # tempfile, whose files nobody but their owner may read
+    # Written under another name first: other processes never read a partial file. Not with
+    # tempfile, whose files only their owner can read.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb") as file:

@@ -1,4 +1,4 @@
-"""Who holds which data: clients, server and test set of a federation, and D_aux on its own."""
+"""The data of a federation: clients, server and test data."""
 
 import math
 from typing import Any
@@ -13,26 +13,38 @@ from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed, dirichlet_partition
 
-# What a seed is used for; part of every derived seed, so never renumber.
-_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, _PRETRAIN_BATCHES = range(5)
+# The purposes of the seed. They are part of every derived seed: never renumber them.
+_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, PRETRAIN_BATCHES = range(5)
 
 
 class FederatedDataModule(pl.LightningDataModule):
     """The data of a federation: D_1 ... D_n, D^- and D_distill, and the test data.
 
-    The private training data are split over the clients (appendix B of the paper), the auxiliary
-    data at random into negatives D^- and distillation data D_distill, which are disjoint. All of
-    it stays in memory, on the device of the Trainer it is attached to.
+    The private training data is split over the clients (appendix B of the paper). The auxiliary
+    data is split at random into the negatives D^- and the distillation data D_distill, which are
+    disjoint. All data stays in memory, on the device of the Trainer.
 
     Args:
-        private: The labelled data that the clients hold, and the test data.
-        auxiliary: The public data whose labels nobody looks at; None for methods without any.
+        private: The labeled data of the clients, and the test data.
+        auxiliary: The public data, whose labels are not used; None for methods without any.
         num_clients: n, the number of clients.
-        alpha: The Dirichlet's concentration: 0.01 gives a client little more than one class, 100
-            nearly the mixture of the whole.
+        alpha: The concentration of the Dirichlet distribution. With 0.01 a client holds little
+            more than one class; with 100 its classes are nearly balanced.
         negatives: The share of the auxiliary data that becomes D^-; the rest is D_distill.
-        seed: Determines the split over clients, the split of the auxiliary data and the order of
+        seed: The seed of the split over clients, the split of the auxiliary data and the order of
             all batches.
+
+    Example:
+        >>> from fedaux_pl.data import Digits, FederatedDataModule
+        >>> data = FederatedDataModule(Digits(), auxiliary=Digits(), num_clients=4, alpha=100)
+        >>> data.setup()
+        >>> data.client_sizes
+        [225, 226, 225, 225]
+        >>> len(data.negative_inputs), len(data.distill_inputs), len(data.test_examples)
+        (120, 478, 298)
+        >>> inputs, labels = next(iter(data.client_batches(0, batch_size=32)))
+        >>> inputs.shape
+        torch.Size([32, 1, 8, 8])
     """
 
     def __init__(
@@ -60,12 +72,12 @@ class FederatedDataModule(pl.LightningDataModule):
         self._clients: list[Tensor] | None = None
 
     def prepare_data(self) -> None:
-        """Loads the data in one process of a node, before the others find them on its disk."""
+        """Loads the data in one process per node first, so that the others find it cached."""
         if self._clients is None:
             self._load()
 
     def setup(self, stage: str | None = None) -> None:
-        """Loads and splits the data, once, and moves them to the Trainer's device."""
+        """Loads and splits the data, once, and moves it to the Trainer's device."""
         if self._clients is None:
             self._load()
         if self.trainer is not None:
@@ -77,36 +89,35 @@ class FederatedDataModule(pl.LightningDataModule):
             if examples.labels is None:
                 raise DataError(
                     f"{type(self.private).__name__} has no labels for its {part} data: the private "
-                    "data must be labelled"
+                    "data must be labeled"
                 )
-        _check_shapes(train.inputs, test.inputs, "private training and test data")
+        check_same_shape(train.inputs, test.inputs, "private training and test data")
         self._train, self._test = train, test
+        self.fingerprints = {
+            "private": tensor_digest(train.inputs, train.targets),
+            "test": tensor_digest(test.inputs, test.targets),
+        }
         if self.auxiliary is not None:
             inputs = self.auxiliary.auxiliary()
-            _check_shapes(train.inputs, inputs, "private and auxiliary data")
+            check_same_shape(train.inputs, inputs, "private and auxiliary data")
             count = round(len(inputs) * self.negatives)
             if not 0 < count < len(inputs):
                 raise DataError(
                     f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at negatives = "
-                    f"{self.negatives}: use more auxiliary data or another share"
+                    f"{self.negatives}: use more auxiliary data, or change negatives"
                 )
             generator = torch.Generator().manual_seed(derive_seed(self.seed, _AUXILIARY_SPLIT))
             order = torch.randperm(len(inputs), generator=generator)
             self._auxiliary = inputs
             self._negatives = inputs[order[:count].sort().values]
             self._distill = inputs[order[count:].sort().values]
-        self.fingerprints = {
-            "private": tensor_digest(train.inputs, train.targets),
-            "test": tensor_digest(test.inputs, test.targets),
-        }
-        if self.auxiliary is not None:
-            self.fingerprints["auxiliary"] = tensor_digest(self._auxiliary)
+            self.fingerprints["auxiliary"] = tensor_digest(inputs)
         self._clients = dirichlet_partition(
             train.targets, self.num_clients, self.alpha, derive_seed(self.seed, _PARTITION)
         )
 
     def to(self, device: torch.device | str) -> "FederatedDataModule":
-        """Moves all data to a device; under a Trainer this has happened by itself."""
+        """Moves all data to a device, as ``setup`` does under a Trainer."""
         self._loaded()
         self._train, self._test = self._train.to(device), self._test.to(device)
         if self.auxiliary is not None:
@@ -117,11 +128,11 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _loaded(self) -> list[Tensor]:
         if self._clients is None:
-            raise RuntimeError("the data are not loaded yet: call setup() first")
+            raise RuntimeError("the data is not loaded yet: call setup() first")
         return self._clients
 
     def settings(self) -> dict[str, Any]:
-        """All that determines who holds which data, as plain values."""
+        """All settings that determine the data of each client, as plain values."""
         self._loaded()
         return {
             "private": type(self.private).__name__,
@@ -141,29 +152,24 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, (C, H, W) for images, (L,) for text."""
+        """The shape of one sample, (C, H, W) for images, (L,) for texts."""
         self._loaded()
         return tuple(self._train.inputs.shape[1:])
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """What it takes to make such inputs of other samples (see ``Source.input_format``)."""
+        """See :attr:`Source.input_format`."""
         return self.private.input_format
 
     @property
     def all_inputs(self) -> list[Tensor]:
-        """The private training data, the test data and the auxiliary data, where there are any."""
+        """The inputs of the training data, the test data and, if given, the auxiliary data."""
         self._loaded()
-        known = [self._train.inputs, self._test.inputs]
-        return known if self.auxiliary is None else [*known, self._auxiliary]
+        inputs = [self._train.inputs, self._test.inputs]
+        return inputs if self.auxiliary is None else [*inputs, self._auxiliary]
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuses a model that cannot read these data, or would read them otherwise.
-
-        Raises:
-            ValueError: If there is an input that the model was not made for.
-            DataError: If a source makes its inputs for another kind of model.
-        """
+        """Raises a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
             model.check_inputs(inputs)  # type: ignore[operator]
         for source in (self.private, self.auxiliary):
@@ -172,7 +178,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def client_indices(self) -> list[Tensor]:
-        """The positions in the private training data that each client holds."""
+        """For each client the positions of its samples in the private training data."""
         return self._loaded()
 
     @property
@@ -186,7 +192,7 @@ class FederatedDataModule(pl.LightningDataModule):
         return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
 
     def client_targets(self, index: int) -> Tensor:
-        """The labels of D_i alone, for those who need no inputs."""
+        """The labels of D_i, without a copy of its inputs."""
         return self._train.targets[self._positions(index).to(self._train.targets.device)]
 
     def _positions(self, index: int) -> Tensor:
@@ -197,26 +203,26 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def auxiliary_inputs(self) -> Tensor:
-        """D_aux, all of it."""
-        self._auxiliary_loaded()
+        """D_aux."""
+        self._check_auxiliary()
         return self._auxiliary
 
     @property
     def negative_inputs(self) -> Tensor:
-        """D^-, the public data that the clients' own data are told from."""
-        self._auxiliary_loaded()
+        """D^-, the public data that a scorer compares a client's data with."""
+        self._check_auxiliary()
         return self._negatives
 
     @property
     def distill_inputs(self) -> Tensor:
-        """D_distill, the public data on which the clients teach."""
-        self._auxiliary_loaded()
+        """D_distill, the public data on which the students are distilled."""
+        self._check_auxiliary()
         return self._distill
 
-    def _auxiliary_loaded(self) -> None:
+    def _check_auxiliary(self) -> None:
         self._loaded()
         if self.auxiliary is None:
-            raise DataError("this federation has no auxiliary data: give the data module some")
+            raise DataError("this federation has no auxiliary data: set data.auxiliary")
 
     @property
     def test_examples(self) -> Examples:
@@ -240,116 +246,34 @@ class FederatedDataModule(pl.LightningDataModule):
     def distill_batches(
         self, targets: Tensor, batch_size: int = 128, seed: int = 0
     ) -> TensorBatches:
-        """Shuffled batches (inputs, targets) of D_distill with the soft labels of the teachers."""
+        """Shuffled batches (inputs, targets) of D_distill with the teachers' soft labels."""
+        inputs, seed = self.distill_inputs, derive_seed(self.seed, _DISTILL_BATCHES, seed)
+        smallest = min(2, len(inputs))
         return TensorBatches(
-            self.distill_inputs,
-            targets,
-            batch_size=batch_size,
-            shuffle=True,
-            seed=derive_seed(self.seed, _DISTILL_BATCHES, seed),
-            smallest=min(2, len(self.distill_inputs)),
+            inputs, targets, batch_size=batch_size, shuffle=True, seed=seed, smallest=smallest
         )
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
-        return TensorBatches(
-            self.auxiliary_inputs,
-            batch_size=batch_size,
-            shuffle=True,
-            seed=derive_seed(self.seed, _PRETRAIN_BATCHES, seed),
-            smallest=2,
-        )
+        inputs, seed = self.auxiliary_inputs, derive_seed(self.seed, PRETRAIN_BATCHES, seed)
+        return TensorBatches(inputs, batch_size=batch_size, shuffle=True, seed=seed, smallest=2)
 
     def train_dataloader(self) -> list[int]:
-        """One batch that means nothing: an epoch of a federation is one round."""
+        """One dummy batch: an epoch of a federation is one round."""
         return [0]
 
     def test_dataloader(self) -> TensorBatches:
-        """The test data in large batches, in their order."""
+        """The test data, in order."""
         test = self.test_examples
         return TensorBatches(test.inputs, test.targets, batch_size=1024)
 
     def val_dataloader(self) -> TensorBatches:
-        """The test data: a federation has no other labelled data that the server may see."""
+        """The test data: the server has no other labeled data."""
         return self.test_dataloader()
 
 
-class AuxiliaryDataModule(pl.LightningDataModule):
-    """The auxiliary data D_aux for self-supervised pre-training, with a probe to watch it by.
-
-    Args:
-        auxiliary: The public data to train on; labels are not used.
-        probe: Labelled data that only measure how good the features are: its test data are
-            classified by their nearest neighbours among its training data. None for no measuring.
-        batch_size: Images of a batch in each process, each seen in two views.
-        seed: Determines the order of the batches.
-    """
-
-    def __init__(
-        self,
-        auxiliary: Source,
-        probe: Source | None = None,
-        batch_size: int = 512,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        if batch_size < 2:
-            raise ValueError(f"batch_size must be at least 2, but is {batch_size}")
-        self.auxiliary = auxiliary
-        self.probe = probe
-        self.batch_size = batch_size
-        self.seed = seed
-        self._inputs: Tensor | None = None
-        self._probes: list[Examples] = []
-
-    def setup(self, stage: str | None = None) -> None:
-        """Loads the data, once, and moves them to the Trainer's device."""
-        if self._inputs is None:
-            self._inputs = self.auxiliary.auxiliary()
-            if self.probe is not None:
-                self._probes = [self.probe.train(), self.probe.test()]
-                for examples in self._probes:
-                    _check_shapes(self._inputs, examples.inputs, "auxiliary and probe data")
-        if self.trainer is not None:
-            device = self.trainer.strategy.root_device
-            self._inputs = self._inputs.to(device)
-            self._probes = [examples.to(device) for examples in self._probes]
-
-    def train_dataloader(self) -> TensorBatches:
-        """Shuffled batches of D_aux; under several processes each sees its own share."""
-        if self._inputs is None:
-            raise RuntimeError("the data are not loaded yet: call setup() first")
-        rank, world_size = _process(self.trainer)
-        return TensorBatches(
-            self._inputs,
-            batch_size=self.batch_size,
-            shuffle=True,
-            seed=derive_seed(self.seed, _PRETRAIN_BATCHES),
-            smallest=2,
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def val_dataloader(self) -> list[TensorBatches]:
-        """The probe's training data (the neighbours) and its test data (the queries)."""
-        rank, world_size = _process(self.trainer)
-        return [
-            TensorBatches(
-                examples.inputs,
-                examples.targets,
-                batch_size=1024,
-                rank=rank,
-                world_size=world_size,
-            )
-            for examples in self._probes
-        ]
-
-
-def _process(trainer: pl.Trainer | None) -> tuple[int, int]:
-    return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-
-
-def _check_shapes(one: Tensor, other: Tensor, what: str) -> None:
+def check_same_shape(one: Tensor, other: Tensor, what: str) -> None:
+    """Raises a DataError if the samples of two data sets differ in shape."""
     if one.shape[1:] != other.shape[1:]:
         raise DataError(
             f"{what} must have samples of the same shape, but have {tuple(one.shape[1:])} and "

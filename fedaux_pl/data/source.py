@@ -1,4 +1,4 @@
-"""What every data source returns, and how the rest of the package asks for it."""
+"""The base class of data sources, and the examples that they return."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,13 +11,24 @@ from fedaux_pl.errors import DataError
 
 @dataclass(frozen=True)
 class Examples:
-    """Samples in memory, with their labels where these are known.
+    """Samples in memory, with or without labels.
 
     Args:
         inputs: The samples, first dimension N; images are uint8 of shape (N, C, H, W), texts are
             int32 token ids of shape (N, L).
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
-        classes: The name of each class; empty where there are no labels.
+        classes: The name of each class; empty without labels.
+
+    Raises:
+        DataError: If there are no samples, or labels have another shape, dtype or range.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.data import Examples
+        >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+        >>> examples = Examples(images, torch.tensor([1, 0]), classes=("cat", "dog"))
+        >>> [examples.classes[label] for label in examples.targets]
+        ['dog', 'cat']
     """
 
     inputs: Tensor
@@ -46,17 +57,13 @@ class Examples:
 
     @property
     def targets(self) -> Tensor:
-        """The labels, where there must be some.
-
-        Raises:
-            DataError: If there are none.
-        """
+        """The labels; raises a DataError if there are none."""
         if self.labels is None:
-            raise DataError("these data have no labels: use a source that has them")
+            raise DataError("the examples have no labels: use a source with labels")
         return self.labels
 
     def to(self, device: torch.device | str) -> "Examples":
-        """The same examples on another device."""
+        """A copy on another device."""
         labels = None if self.labels is None else self.labels.to(device)
         return Examples(self.inputs.to(device), labels, self.classes)
 
@@ -64,26 +71,38 @@ class Examples:
 class Source(ABC):
     """A data set that loads itself into memory.
 
-    A source is cheap to construct (so that a configuration can be checked without the data) and
-    reads its files when one of the methods is called.
+    Constructing a source reads no files, so that a configuration can be checked without the data;
+    each method reads the files that it needs.
+
+    A subclass can be chosen by its class name in a configuration once its module is imported, and
+    always by its full path, such as ``my_package.MySource``.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.data import Examples, Source
+        >>> class Noise(Source):
+        ...     def train(self):
+        ...         return Examples(torch.randint(256, (100, 3, 32, 32), dtype=torch.uint8))
+        >>> Noise().auxiliary().shape
+        torch.Size([100, 3, 32, 32])
     """
 
     @abstractmethod
     def train(self) -> Examples:
-        """The training part, labelled where the source has labels."""
+        """The training data, with labels if the source has them."""
 
     def test(self) -> Examples:
-        """The held-out part for evaluation."""
+        """The test data."""
         raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
 
     def auxiliary(self) -> Tensor:
-        """All inputs that may serve as public unlabeled data D_aux (default: the training part)."""
+        """The inputs that can be the public data D_aux; by default the training inputs."""
         return self.train().inputs
 
-    def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources have no say
-        """Refuses a model that would take these inputs for something else than they are."""
+    def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources fit every model
+        """Raises a DataError if the model would misread the inputs, as with another padding id."""
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """What it takes to make such inputs of other samples later, where their shape says less."""
+        """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}

@@ -2,11 +2,10 @@
 
 The views are those of SimCLR (Chen et al. 2020, "A Simple Framework for Contrastive Learning of
 Visual Representations", appendix A) without blur, as the paper uses them on CIFAR-10: random
-resized crop, horizontal flip, colour jitter and random grayscale. Drawing the random numbers
-(:meth:`SimCLRViews.sample`) and using them (:func:`apply_views`) are separate. Neither loops over
-images, reads a value back to the host or has a shape that depends on values, so that both can be
-captured in a CUDA graph and compiled without a break. On CUDA devices, where it would take longer
-to start a hundred small kernels than to run them, views are made by one.
+resized crop, horizontal flip, color jitter and random grayscale. Drawing the random numbers
+(:meth:`SimCLRViews.sample`) and applying them (:meth:`SimCLRViews.transform`) are separate steps.
+Neither loops over images, synchronizes with the device or has a shape that depends on values, so
+both can be captured in a CUDA graph and compiled without a graph break.
 """
 
 from typing import NamedTuple
@@ -14,12 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.data import colour
-from fedaux_pl.data.crop import NUMBERS, Boxes, boxes_from, resized_crop
-from fedaux_pl.models.batch_norm import on_device_of
-from fedaux_pl.models.fused import fusable
-
-MOST_PIXELS = 1024  # that a program has in hand at once
+from fedaux_pl.data import color
+from fedaux_pl.data.crop import NUMBERS_PER_BOX, Boxes, boxes_from, resized_crop
 
 
 class ViewParameters(NamedTuple):
@@ -27,11 +22,11 @@ class ViewParameters(NamedTuple):
 
     Args:
         boxes: The part of its image that each view shows.
-        flip: Whether it is mirrored left to right, bool.
-        brightness: Factor, float32; 1 changes nothing, also in the next two.
-        contrast: Factor, float32.
-        saturation: Factor, float32.
-        hue: Shift as a part of the colour circle, float32 in [-0.5, 0.5]; 0 changes nothing.
+        flip: Whether the view is flipped left to right, bool.
+        brightness: Factor, float32; 1 changes nothing.
+        contrast: Factor, as for brightness.
+        saturation: Factor, as for brightness.
+        hue: Shift as a fraction of the color circle, float32 in [-0.5, 0.5]; 0 changes nothing.
         grayscale: Whether the view is gray, bool.
     """
 
@@ -43,42 +38,53 @@ class ViewParameters(NamedTuple):
     hue: Tensor
     grayscale: Tensor
 
-    def part(self, of_each: slice, views: int = 1) -> "ViewParameters":
-        """The parameters of some of the images, where these have several views each.
-
-        Args:
-            of_each: Which images.
-            views: Views of an image, in the order of :func:`apply_views`.
-        """
+    def part(self, images: slice, views: int = 1) -> "ViewParameters":
+        """Select the parameters of some images, with ``views`` views per image."""
 
         def some(field: Tensor) -> Tensor:
-            return field.view(views, len(field) // views)[:, of_each].flatten()
+            return field.view(views, len(field) // views)[:, images].flatten()
 
         boxes, *others = self
         return ViewParameters(Boxes(*map(some, boxes)), *map(some, others))
 
 
 def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """Makes the views of images that the parameters describe.
+    """Compute the views of images that the parameters describe.
 
-    Colour changes in the order of the paper's pseudo-code: brightness, contrast, saturation, hue.
-    (torchvision's ColorJitter shuffles these four each time.) Everything is computed in float32,
-    under autocast too.
+    Colors change in the order of the paper's pseudo-code: brightness, contrast, saturation, hue.
+    (torchvision's ColorJitter shuffles the four each time.) Everything is computed in float32,
+    also under autocast.
 
     Args:
         images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in [0, 1].
-        parameters: One entry for each image or several, the first of all images before the second
-            of any, on the images' device. Saturation, hue and grayscale have no effect on one
-            channel.
+        parameters: V entries for each image, on the images' device: the first of every image, then
+            the second of every image, ... Saturation, hue and grayscale do not change images with
+            one channel.
 
     Returns:
-        The views, float32 in [0, 1], of the images' shape but for their number, in the order of the
-        parameters.
+        The views, float32 in [0, 1] of shape (N * V, C, H, W), in the order of the parameters.
 
     Raises:
-        ValueError: If the images have another shape or type, or their number does not fit to the
-            parameters.
+        ValueError: If the images have another shape or dtype, or the number of parameters is not a
+            multiple of N.
     """
+    views_per_image = check_views(images, parameters)
+    if views_per_image > 1:
+        images = images.repeat(views_per_image, 1, 1, 1)
+    with torch.autocast(images.device.type, enabled=False):
+        views = images.float()
+        if images.dtype == torch.uint8:
+            views = views / 255
+        views = resized_crop(views, parameters.boxes, parameters.flip)
+        views = color.adjust_brightness(views, parameters.brightness)
+        views = color.adjust_contrast(views, parameters.contrast)
+        views = color.adjust_saturation(views, parameters.saturation)
+        views = color.adjust_hue(views, parameters.hue)
+        return color.to_grayscale(views, parameters.grayscale)
+
+
+def check_views(images: Tensor, parameters: ViewParameters) -> int:
+    """Check the arguments of :func:`apply_views` and return the number of views per image."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(
             "images must have shape (N, C, H, W) with 1 or 3 channels, but have shape "
@@ -90,67 +96,36 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
             f"{images.dtype}: convert them first"
         )
     count = len(parameters.flip)
-    of_each = max(1, count // max(1, len(images)))
-    if of_each * len(images) != count:
+    views_per_image = max(1, count // max(1, len(images)))
+    if views_per_image * len(images) != count:
         raise ValueError(
-            f"parameters must be those of {len(images)} images, as many entries for each, but are "
+            f"parameters must be those of {len(images)} images, equally many for each, but are "
             f"those of {count}: sample them for this batch"
         )
-    if fusable(images) and images.numel() > 0 and not images.requires_grad:
-        return _in_one_kernel(images, parameters)
-    if of_each > 1:
-        images = images.repeat(of_each, 1, 1, 1)
-    with torch.autocast(images.device.type, enabled=False):
-        views = images.float()
-        if images.dtype == torch.uint8:
-            views = views / 255
-        views = resized_crop(views, parameters.boxes, parameters.flip)
-        views = colour.adjust_brightness(views, parameters.brightness)
-        views = colour.adjust_contrast(views, parameters.contrast)
-        views = colour.adjust_saturation(views, parameters.saturation)
-        views = colour.adjust_hue(views, parameters.hue)
-        return colour.to_grayscale(views, parameters.grayscale)
-
-
-def _in_one_kernel(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """The same with all of it in one kernel, but for rounding."""
-    from fedaux_pl.data import kernels
-
-    count, channels, height, width = images.shape
-    boxes, *others = parameters
-    views = len(parameters.flip)
-    out = images.new_empty(views, channels, height, width, dtype=torch.float32)
-    with on_device_of(images):
-        kernels.views_kernel[(views,)](
-            images,
-            out,
-            *(field.contiguous() for field in (*boxes, *others)),
-            count,
-            height,
-            width,
-            *images.stride(),
-            255.0 if images.dtype == torch.uint8 else 1.0,
-            CHANNELS=channels,
-            BLOCK=min(MOST_PIXELS, max(128, 1 << (height * width - 1).bit_length())),
-            num_warps=4,
-        )
-    return out
+    return views_per_image
 
 
 class SimCLRViews(nn.Module):
-    """Random views of each image of a batch, after SimCLR.
+    """Random views of each image of a batch, as in SimCLR.
 
     Args:
         min_scale: Smallest area of the random crop, as a fraction of the image, in (0, 1].
-        flip: Probability that a view is mirrored left to right.
-        jitter: Probability that the colours of a view are changed.
-        strength: Strength s of that change, in [0, 2.5]: brightness, contrast and saturation vary
-            by up to 0.8 s, hue by up to 0.2 s of the colour circle. The paper takes 0.5 for
+        flip: Probability that a view is flipped left to right.
+        jitter: Probability that the colors of a view are changed.
+        strength: Strength s of the color change, in [0, 2.5]: brightness, contrast and saturation
+            vary by up to 0.8 s, hue by up to 0.2 s of the color circle. The paper takes 0.5 for
             CIFAR-10 and 1 for ImageNet.
         grayscale: Probability that a view is gray.
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+        >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
+        >>> views = SimCLRViews(strength=0.5)(images, of_each=2)
+        >>> first, second = views.chunk(2)
+        >>> first.shape, first.dtype
+        (torch.Size([8, 3, 32, 32]), torch.float32)
     """
 
     def __init__(
@@ -170,14 +145,13 @@ class SimCLRViews(nn.Module):
         for name, value in (("flip", flip), ("jitter", jitter), ("grayscale", grayscale)):
             if not 0 <= value <= 1:
                 raise ValueError(
-                    f"{name} must lie in [0, 1], but is {value}: give a probability (0 to switch "
-                    "it off)"
+                    f"{name} must lie in [0, 1], but is {value}: give a probability, 0 for never"
                 )
-        # beyond 2.5 the hue would turn by more than half the circle
+        # beyond 2.5 the hue would shift by more than half the circle
         if not 0 <= strength <= 2.5:
             raise ValueError(
                 f"strength must lie in [0, 2.5], but is {strength}: give the paper's s (0.5 for "
-                "CIFAR-10, 1 for ImageNet, 0 for no change of colour)"
+                "CIFAR-10, 1 for ImageNet, 0 for no change of color)"
             )
         self.min_scale = min_scale
         self.flip = flip
@@ -186,7 +160,7 @@ class SimCLRViews(nn.Module):
         self.grayscale = grayscale
 
     def extra_repr(self) -> str:
-        """The settings, for printing."""
+        """The settings, for ``repr``."""
         names = ("min_scale", "flip", "jitter", "strength", "grayscale")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
@@ -198,54 +172,54 @@ class SimCLRViews(nn.Module):
         device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ) -> ViewParameters:
-        """Draws the parameters of views, each independently of the others.
+        """Draw the parameters of views, independently of each other.
 
-        Factors are drawn like those of torchvision's ColorJitter. Where the jitter spares an image,
-        they are those that change nothing.
+        Factors are drawn as by torchvision's ColorJitter. Views without jitter get the factors that
+        change nothing.
 
         Args:
             count: Number of views N.
             height: Rows of an image.
             width: Columns of an image.
             device: Where to draw (default: torch's default device).
-            generator: Source of randomness on that device (default: the device's own). The same
-                seed gives other numbers on another kind of device.
-
-        Returns:
-            The parameters, on the device.
+            generator: Generator on that device (default: the device's own). The numbers of a seed
+                depend on the type of device.
         """
         uniform = torch.rand(
-            (7 + NUMBERS, count), dtype=torch.float32, device=device, generator=generator
+            (7 + NUMBERS_PER_BOX, count), dtype=torch.float32, device=device, generator=generator
         )
-        spared = uniform[1] >= self.jitter
+        unchanged = uniform[1] >= self.jitter
         spread = 0.8 * self.strength
         lowest = max(0.0, 1 - spread)
-        factors = uniform[2:5].mul(1 + spread - lowest).add_(lowest).masked_fill_(spared, 1)
+        factors = uniform[2:5].mul(1 + spread - lowest).add_(lowest).masked_fill_(unchanged, 1)
         return ViewParameters(
             boxes=boxes_from(uniform[7:], height, width, self.min_scale),
             flip=uniform[0] < self.flip,
             brightness=factors[0],
             contrast=factors[1],
             saturation=factors[2],
-            hue=uniform[5].sub(0.5).mul_(0.4 * self.strength).masked_fill_(spared, 0),
+            hue=uniform[5].sub(0.5).mul_(0.4 * self.strength).masked_fill_(unchanged, 0),
             grayscale=uniform[6] < self.grayscale,
         )
+
+    def transform(self, images: Tensor, parameters: ViewParameters) -> Tensor:
+        """Compute the views that the parameters describe, see :func:`apply_views`."""
+        return apply_views(images, parameters)
 
     def forward(
         self, images: Tensor, generator: torch.Generator | None = None, of_each: int = 1
     ) -> Tensor:
-        """Makes random views of each image.
+        """Make random views of each image.
 
         Args:
-            images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in
-                [0, 1].
-            generator: Source of randomness on the images' device (default: the device's own).
-            of_each: How many views of each image.
+            images: See :func:`apply_views`.
+            generator: Generator on the images' device (default: the device's own).
+            of_each: Number of views of each image.
 
         Returns:
-            The views, float32 in [0, 1] of shape (N * of_each, C, H, W): one of each image, then a
-            second one of each, and so on.
+            The views, float32 in [0, 1] of shape (N * of_each, C, H, W): the first of every image,
+            then the second of every image, ...
         """
         height, width = images.shape[-2:]
         count = of_each * len(images)
-        return apply_views(images, self.sample(count, height, width, images.device, generator))
+        return self.transform(images, self.sample(count, height, width, images.device, generator))

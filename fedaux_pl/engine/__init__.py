@@ -1,27 +1,21 @@
-"""How a stage of training is run, and by whom."""
+"""How a stage of training or prediction runs under the outer Trainer."""
 
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.engine.clients import ClientPool, LocalClients
 from fedaux_pl.engine.inference import (
     batch_statistics,
     evaluating,
     predict_features,
     predict_logits,
 )
-from fedaux_pl.engine.parallel import ClientParallel
-from fedaux_pl.engine.randomness import isolated_rng
-from fedaux_pl.engine.settings import Distillation, LocalTraining, Pretraining
+from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
+from fedaux_pl.engine.strategy import ClientParallel
 
 __all__ = [
     "AtomicCheckpointIO",
     "ClientParallel",
-    "ClientPool",
-    "Distillation",
     "Job",
-    "LocalClients",
-    "LocalTraining",
-    "Pretraining",
+    "SeedPurpose",
     "StageResult",
     "StageRunner",
     "batch_statistics",

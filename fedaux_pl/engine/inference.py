@@ -1,4 +1,4 @@
-"""Predictions of many inputs at once, outside of any training."""
+"""Predictions of a model on many inputs, outside of training, and their batch sizes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,19 +8,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedaux_pl.models.classifier import Classifier
-
 BatchNormStatistics = Literal["running", "batch"]
 
+BATCH_SIZE = 2048
+# Encoders sort the texts of a batch by length: larger batches compute less padding.
+VARIABLE_SIZE_BATCH = 131_072
+# At most: captured predictions split their inputs into batches of nearly equal sizes.
+CAPTURED_BATCH_SIZE = 5120
+# In float32 cuDNN's fastest kernels need a workspace: 2,048 images of 32x32 through ResNet-8 take
+# 7.2 GiB of an H200. So the batch size is divided by this number.
+FLOAT32_DIVISOR = 4
 
-# In float32 cuDNN's fastest kernels take memory of their own: with 2,048 images of 32x32 at a time
-# ResNet-8 takes 7.2 GiB of an H200.
-FULL_PRECISION_PARTS = 4
+
+def prediction_batch_size(
+    model: nn.Module,
+    inputs: Tensor,
+    statistics: BatchNormStatistics = "running",
+    *,
+    captured: bool = False,
+) -> int:
+    """Returns the number of inputs that a model predicts at a time.
+
+    This is the only place that decides it; the loaders of data modules have batch sizes of their
+    own.
+
+    Args:
+        model: The model. Its inputs have one size unless ``fixed_size_inputs`` is False.
+        inputs: Inputs on the device of the prediction.
+        statistics: With "batch" predictions depend on the batch size, so it is always the same.
+        captured: Whether the prediction is replayed from a CUDA graph.
+    """
+    if not getattr(model, "fixed_size_inputs", True):
+        return VARIABLE_SIZE_BATCH
+    size = CAPTURED_BATCH_SIZE if captured else BATCH_SIZE
+    if statistics == "running" and inputs.is_cuda and _uses_float32(model, inputs):
+        return -(-size // FLOAT32_DIVISOR)
+    return size
+
+
+def _uses_float32(model: nn.Module, inputs: Tensor) -> bool:
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    return torch.float32 in dtypes and not torch.is_autocast_enabled(inputs.device.type)
 
 
 @contextmanager
 def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
-    """Puts a model into evaluation mode, with the BatchNorm statistics that are asked for."""
+    """Puts a model into evaluation mode with the given BatchNorm statistics, then restores it."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -36,16 +69,16 @@ def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[No
 
 @contextmanager
 def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Lets BatchNorm normalise by the batch at hand, and leaves its running statistics alone.
+    """Normalizes by the statistics of each batch, without updating the running statistics.
 
-    This is what the authors' code does for teachers and evaluation. It is transductive: the
-    prediction for a sample depends on the others of its batch, test data included.
+    The authors' code does this for teachers and evaluation. It is transductive: the prediction for
+    a sample depends on the other samples of its batch, test data included.
     """
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     before = [(layer.training, layer.momentum, layer.num_batches_tracked) for layer in layers]
     for layer in layers:
         layer.training = True
-        layer.momentum = 0.0  # the running statistics move by nothing
+        layer.momentum = 0.0  # keeps the running statistics
         counter = layer.num_batches_tracked
         layer.num_batches_tracked = None if counter is None else counter.clone()
     try:
@@ -61,13 +94,13 @@ def predict_logits(
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
-    """f(x) of all inputs, shape (N, C), float32.
+    """Computes f(x) of all inputs, shape (N, C), float32.
 
     Args:
-        model: The model, whose modes are afterwards what they were.
-        inputs: All inputs.
-        statistics: Those of BatchNorm.
-        batch_size: Inputs at a time; by default as many as the model asks for.
+        model: The model; its training modes are restored afterwards.
+        inputs: All inputs, on the model's device.
+        statistics: The BatchNorm statistics to normalize by.
+        batch_size: Inputs at a time; by default ``prediction_batch_size``.
     """
     return _predict(model, model, inputs, statistics, batch_size)
 
@@ -78,22 +111,9 @@ def predict_features(
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
-    """h(x) of all inputs, shape (N, d), float32; for the arguments see ``predict_logits``."""
+    """Computes h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
     return _predict(model, features, inputs, statistics, batch_size)
-
-
-def fewer_rows(model: nn.Module, inputs: Tensor, rows: int) -> int:
-    """How many inputs to predict at a time in place of ``rows``, where these take much memory."""
-    convolves = getattr(model, "inputs", "images") == "images"
-    if not (inputs.is_cuda and convolves and _in_full_precision(model, inputs)):
-        return rows
-    return -(-rows // FULL_PRECISION_PARTS)
-
-
-def _in_full_precision(model: nn.Module, inputs: Tensor) -> bool:
-    weights = (p.dtype for p in model.parameters())
-    return not torch.is_autocast_enabled(inputs.device.type) and torch.float32 in weights
 
 
 @torch.no_grad()
@@ -104,11 +124,8 @@ def _predict(
     statistics: BatchNormStatistics,
     batch_size: int | None,
 ) -> Tensor:
-    """A function of the model on all inputs, part by part."""
-    size = batch_size or int(getattr(model, "rows_at_once", Classifier.rows_at_once))
-    if not batch_size and statistics == "running":
-        size = fewer_rows(model, inputs, size)
+    """Applies a function of the model to all inputs, batch by batch."""
+    size = batch_size or prediction_batch_size(model, inputs, statistics)
     starts = range(0, len(inputs), size)
     with evaluating(model, statistics):
-        parts = [function(inputs[start : start + size]).float() for start in starts]
-    return torch.cat(parts)
+        return torch.cat([function(inputs[start : start + size]).float() for start in starts])

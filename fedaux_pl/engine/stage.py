@@ -1,6 +1,5 @@
-"""Stages of training inside a round, under the precision and the device of the outer Trainer."""
+"""Runs stages of training inside a round, with the outer Trainer's precision and device."""
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -8,38 +7,51 @@ from typing import Any, Protocol
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine.graphs import CudaGraphs
-from fedaux_pl.engine.optimizers import restore, snapshot
-from fedaux_pl.engine.randomness import isolated_rng
-from fedaux_pl.engine.replicas import Recorder, Replicas
-from fedaux_pl.models.overlap import join
-
-_log = logging.getLogger(__name__)
+from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
+from fedaux_pl.engine.optimizer_state import restore, snapshot
+from fedaux_pl.engine.seeds import isolated_rng
+from fedaux_pl.functional.averaging import State
 
 
 class Batches(Iterable[Any], Sized, Protocol):
     """Batches in memory whose order is a function of the epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next pass is."""
+        """Sets the epoch of the next pass."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The result of a training.
+
+    Attributes:
+        loss: The mean loss of the last epoch; NaN without epochs.
+        steps: The number of optimizer steps.
+        state: The trained weights; empty if the job gave no initial weights.
+        optimizer_state: The state of the optimizer, if the job keeps it.
+    """
+
+    loss: float
+    steps: int
+    state: dict[str, Tensor]
+    optimizer_state: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training that is to be done.
+    """One training to be run.
 
     Attributes:
-        batches: The data of an epoch; those of epoch e are the same whenever it runs.
+        batches: The data; the batches of an epoch do not depend on when it runs.
         epochs: Passes over the data.
-        seed: Of everything random in the module's steps.
-        state: Where the module's model starts; None for where it is. Such a module has
-            ``start_from`` and ``trained_state``, as ClientModule and DistillationModule do.
-        optimizer_state: Where the optimizer goes on from; None starts afresh.
-        keep_optimizer: Whether the optimizer's state is wanted afterwards.
+        seed: The seed of all randomness in the steps.
+        state: The initial weights; None to train the module's own. A module that is given weights
+            has ``start_from`` and ``trained_state``, as ClientModule and DistillationModule do.
+        optimizer_state: The initial state of the optimizer; None for a fresh start.
+        keep_optimizer: Whether the result holds the optimizer's state.
     """
 
     batches: Batches
@@ -49,50 +61,53 @@ class Job:
     optimizer_state: dict[str, Any] | None = None
     keep_optimizer: bool = True
 
+    def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
+        """Puts the initial weights and optimizer state in place."""
+        if self.state is not None:
+            module.start_from(self.state)  # type: ignore[operator]
+        restore(optimizer, self.optimizer_state)
+        module.train()
 
-@dataclass(frozen=True)
-class StageResult:
-    """What a training leaves behind.
-
-    Attributes:
-        loss: The mean loss over the last epoch; NaN if there was none.
-        steps: Optimizer steps taken.
-        state: The model's weights, where the job said where they start.
-        optimizer_state: The state of the optimizer, to be carried into the next stage.
-    """
-
-    loss: float
-    steps: int
-    state: dict[str, Tensor] | None
-    optimizer_state: dict[str, Any] | None
+    def result(
+        self, module: pl.LightningModule, optimizer: Optimizer, loss: float, steps: int
+    ) -> StageResult:
+        """Collects the result after the last step."""
+        return StageResult(
+            loss,
+            steps,
+            {} if self.state is None else module.trained_state(),  # type: ignore[operator]
+            snapshot(optimizer) if self.keep_optimizer else None,
+        )
 
 
 EpochHook = Callable[[float], None]
+DoneHook = Callable[[StageResult], None]
 
 
 class StageRunner:
-    """Trains any LightningModule that has a ``training_step`` and ``configure_optimizers``.
+    """Trains LightningModules and predicts with models, under the outer Trainer.
 
-    An inner Trainer would print a page for every client, inherit no precision and split each
-    client's batches over the processes; this runs the same steps with the outer Trainer's
-    precision plugin, and the modules need not know.
+    A module needs a ``training_step`` and ``configure_optimizers``. Its steps run with the outer
+    Trainer's precision plugin. A nested Trainer would not inherit that, would log a page for every
+    client, and would split each client's batches over the processes.
 
-    On CUDA the steps of a module are recorded once and replayed, several jobs side by side (see
-    ``Replicas``), with the same samples in the same order. A module whose step cannot be recorded
-    runs step by step, and a line in the log says why.
+    ``fedaux_pl.accelerate`` has a faster subclass for CUDA (see ``fedaux_pl.federation.door``).
 
     Args:
         trainer: The outer Trainer.
-        recorder: What records steps; by default CUDA graphs where the Trainer runs on CUDA.
     """
 
-    def __init__(self, trainer: pl.Trainer, recorder: Recorder | None = None) -> None:
+    def __init__(self, trainer: pl.Trainer) -> None:
         self.trainer = trainer
-        device = trainer.strategy.root_device
-        if recorder is None and device.type == "cuda":
-            recorder = CudaGraphs(device)
-        self.recorder = recorder
-        self._replicas: dict[pl.LightningModule, Replicas | None] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.trainer.strategy.root_device
+
+    def adopt(self, module: nn.Module) -> None:
+        """Moves a module to the device, before it is trained or predicts."""
+        module.to(self.device)
 
     def run(
         self,
@@ -102,184 +117,113 @@ class StageRunner:
         seed: int,
         optimizer_state: dict[str, Any] | None = None,
         on_epoch: EpochHook | None = None,
-        record: bool = True,
     ) -> StageResult:
-        """Trains a module in place; see ``Job`` for the arguments.
-
-        Args:
-            module: Trained on the device of the outer Trainer.
-            batches: The data.
-            epochs: Passes over them.
-            seed: Of the steps.
-            optimizer_state: Where the optimizer goes on from.
-            on_epoch: Called with the mean loss after every epoch.
-            record: Whether steps may be recorded.
-
-        Raises:
-            FloatingPointError: If the loss becomes NaN or infinite.
-        """
+        """Trains a module in place; arguments as of ``Job`` and ``run_all``."""
         job = Job(batches, epochs, seed, optimizer_state=optimizer_state)
-        return self.run_all(module, [job], on_epoch, record=record)[0]
+        return self.run_all(module, [job], on_epoch)[0]
 
     def run_all(
         self,
         module: pl.LightningModule,
         jobs: Sequence[Job],
         on_epoch: EpochHook | None = None,
-        on_done: Callable[[StageResult], None] | None = None,
-        record: bool = True,
+        on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Does jobs of the same kind, all with the same module; their order changes nothing.
+        """Runs several jobs with one module; their results do not depend on each other.
 
         Args:
-            module: What is trained; its weights are those of one of the jobs afterwards.
-            jobs: Trainings, all of the same epochs and batch size.
+            module: The module; afterwards it has the weights of any of the jobs.
+            jobs: Trainings with the same number of epochs and the same batch size.
             on_epoch: Called with the mean loss after every epoch.
-            on_done: Called with each result as soon as it is there.
-            record: Whether steps may be recorded.
+            on_done: Called with each result as soon as its job is done.
+
+        Raises:
+            FloatingPointError: If the loss becomes NaN or infinite.
         """
-        device = self.trainer.strategy.root_device
-        module.to(device)
-        if device.type == "cuda" and module not in self._replicas:
-            module.to(memory_format=torch.channels_last)  # in which convolutions are fast there
-        results: dict[int, StageResult] = {}
+        self.adopt(module)
+        results = []
         with torch.enable_grad():
-            replicas = self._recordable(module, jobs) if record else None
-            if replicas is None:
-                waves: Iterable[Sequence[int]] = [[number] for number in range(len(jobs))]
-            else:
-                lengths = [len(job.batches) for job in jobs]
-                waves = replicas.waves(sorted(range(len(jobs)), key=lambda n: -lengths[n]))
-            for wave in waves:
-                if replicas is None:
-                    done = [self._train(module, jobs[wave[0]], on_epoch)]
-                else:
-                    done = self._replay(replicas, [jobs[number] for number in wave], on_epoch)
-                results.update(zip(wave, done, strict=True))
+            for job in jobs:
+                results.append(self._run_job(module, job, on_epoch))
                 if on_done is not None:
-                    for result in done:
-                        on_done(result)
-        return [results[number] for number in range(len(jobs))]
+                    on_done(results[-1])
+        return results
 
     def forget(self, module: pl.LightningModule) -> None:
-        """Frees what was recorded for a module that will not be trained again."""
-        self._replicas.pop(module, None)
+        """Frees the memory of a module that will not be trained again."""
 
-    # --- step by step --------------------------------------------------------------------------
+    def predict(
+        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+    ) -> Tensor:
+        """Computes the logits of a model with the given weights, shape (N, C), float32.
 
-    def _train(
+        Args:
+            model: The architecture; it may have the given weights afterwards.
+            state: The weights.
+            inputs: All inputs, on the device.
+            statistics: The BatchNorm statistics to normalize by.
+        """
+        model.load_state_dict(state)
+        return predict_logits(model, inputs, statistics)
+
+    def _run_job(
         self, module: pl.LightningModule, job: Job, on_epoch: EpochHook | None
     ) -> StageResult:
-        optimizer = _optimizer_of(module)
-        if job.state is not None:
-            module.start_from(job.state)  # type: ignore[operator]
-        restore(optimizer, job.optimizer_state)
-        module.train()
-        self._fresh_scaler()
+        optimizer = create_optimizer(module)
+        job.start(module, optimizer)
+        self.reset_scaler()
         loss, steps = math.nan, 0
         with isolated_rng(job.seed):
             for epoch in range(job.epochs):
                 job.batches.set_epoch(epoch)
                 losses = [
-                    self._step(module, optimizer, batch, index)
+                    self.step(module, optimizer, batch, index)
                     for index, batch in enumerate(job.batches)
                 ]
                 steps += len(losses)
                 if losses:
-                    # One transfer from the device for an epoch, not one for each step.
-                    loss = _checked(torch.stack(losses).mean().item(), module, epoch)
+                    loss = torch.stack(losses).mean().item()  # one transfer per epoch
+                    check_finite(loss, module, epoch)
                 if on_epoch is not None:
                     on_epoch(loss)
-        return _result(module, optimizer, job, loss, steps)
+        return job.result(module, optimizer, loss, steps)
 
-    def _step(
+    def step(
         self, module: pl.LightningModule, optimizer: Optimizer, batch: Any, index: int
     ) -> Tensor:
-        strategy = self.trainer.strategy
+        """Takes one optimization step and returns its loss, on the device."""
+        plugin = self.trainer.strategy.precision_plugin
+        outer = self.trainer.lightning_module
         optimizer.zero_grad(set_to_none=True)
-        with strategy.precision_plugin.train_step_context():
+        with plugin.train_step_context():
             loss = module.training_step(batch, index)
         if not isinstance(loss, Tensor):
             raise TypeError(f"{type(module).__name__}.training_step must return the loss")
-        outer = self.trainer.lightning_module
-        plugin = strategy.precision_plugin
 
         def closure() -> None:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
-            join()  # where weight gradients are computed aside, the optimizer waits for them
+            self.finish_backward()
             module.on_after_backward()
 
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()
 
-    def _fresh_scaler(self) -> None:
-        """Starts a GradScaler anew: what one client's gradients taught it is not another's."""
-        if (scaler := self._scaler) is not None:
+    def finish_backward(self) -> None:
+        """Called between the backward pass and the optimizer, for subclasses."""
+
+    def reset_scaler(self) -> None:
+        """Resets the GradScaler, whose scale must not depend on the job before."""
+        if (scaler := self.scaler) is not None:
             scaler.load_state_dict(type(scaler)(scaler._device).state_dict())
 
     @property
-    def _scaler(self) -> Any:
-        """The GradScaler of 16-mixed precision; None under any other."""
+    def scaler(self) -> Any:
+        """The GradScaler of 16-mixed precision; None with any other precision."""
         return getattr(self.trainer.strategy.precision_plugin, "scaler", None)
 
-    # --- recorded ------------------------------------------------------------------------------
 
-    def _recordable(self, module: pl.LightningModule, jobs: Sequence[Job]) -> Replicas | None:
-        """The replicas of a module; None where its steps are not recorded."""
-        if self.recorder is None or not jobs or not jobs[0].epochs:
-            return None
-        if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
-            return None
-        if module not in self._replicas:
-            module.train()
-            batches = jobs[0].batches
-            assert isinstance(batches, TensorBatches)  # noqa: S101 - see above
-            index = batches.positions(0)[0]
-            batch = tuple(tensor[index] for tensor in batches.tensors)
-            self._fresh_scaler()
-            trial = self.recorder.attempt(module, _optimizer_of, batch, self._step)
-            if trial.obstacle:
-                _log.info(
-                    f"{type(module).__name__}: steps run one by one, because they cannot be "
-                    f"recorded ({trial.obstacle})"
-                )
-                self._replicas[module] = None
-            else:
-                limit = 1 if self._scaler else trial.limit  # replicas would share the scaler
-                self._replicas[module] = Replicas(
-                    module, _optimizer_of, self._step, self.recorder, limit, trial.draws
-                )
-        return self._replicas[module]
-
-    def _replay(
-        self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None
-    ) -> list[StageResult]:
-        modules = replicas.take(len(jobs))
-        for (module, optimizer), job in zip(modules, jobs, strict=True):
-            if job.state is not None:
-                module.start_from(job.state)  # type: ignore[operator]
-            restore(optimizer, job.optimizer_state)
-            module.train()
-        self._fresh_scaler()
-        losses, steps = [math.nan] * len(jobs), [0] * len(jobs)
-        replicas.seed([job.seed for job in jobs])
-        with isolated_rng(jobs[0].seed):  # what replicas draw is their own
-            for epoch in range(jobs[0].epochs):
-                batches = [job.batches for job in jobs]
-                means, counts = replicas.epoch(batches, epoch)  # type: ignore[arg-type]
-                losses = [_checked(mean, modules[0][0], epoch) for mean in means]
-                steps = [total + count for total, count in zip(steps, counts, strict=True)]
-                if on_epoch is not None:
-                    on_epoch(sum(losses) / len(losses))
-        return [
-            _result(module, optimizer, job, loss, count)
-            for (module, optimizer), job, loss, count in zip(
-                modules, jobs, losses, steps, strict=True
-            )
-        ]
-
-
-def _optimizer_of(module: pl.LightningModule) -> Optimizer:
+def create_optimizer(module: pl.LightningModule) -> Optimizer:
+    """Returns the one optimizer of a module, from ``configure_optimizers``."""
     optimizer = module.configure_optimizers()
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
@@ -289,21 +233,10 @@ def _optimizer_of(module: pl.LightningModule) -> Optimizer:
     return optimizer
 
 
-def _checked(loss: float, module: pl.LightningModule, epoch: int) -> float:
+def check_finite(loss: float, module: pl.LightningModule, epoch: int) -> None:
+    """Raises a FloatingPointError if a mean loss is NaN or infinite."""
     if not math.isfinite(loss):
         raise FloatingPointError(
             f"the loss of {type(module).__name__} became {loss} in epoch {epoch + 1}: "
             "lower its learning rate or use 32-bit precision"
         )
-    return loss
-
-
-def _result(
-    module: pl.LightningModule, optimizer: Optimizer, job: Job, loss: float, steps: int
-) -> StageResult:
-    return StageResult(
-        loss,
-        steps,
-        None if job.state is None else module.trained_state(),  # type: ignore[operator]
-        snapshot(optimizer) if job.keep_optimizer else None,
-    )

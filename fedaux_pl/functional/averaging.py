@@ -2,8 +2,7 @@
 
     theta = sum_i |D_i| theta_i / sum_l |D_l|
 
-Averaged are parameters and buffers alike: a BatchNorm layer whose weights are averaged but whose
-running statistics are not belongs to no client.
+Parameters and buffers are averaged: BatchNorm's running statistics must fit its averaged weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,9 @@ State = Mapping[str, Tensor]
 def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -> dict[str, Tensor]:
     """Averages the state dicts of K models with the given weights.
 
-    Floating tensors are accumulated in at least float32. Integer and boolean tensors (BatchNorm's
-    counter of batches) are averaged, rounded to the nearest and keep their dtype.
+    Floating-point tensors are accumulated in at least float32. The averages of integer and boolean
+    tensors (BatchNorm's counter of batches) are rounded to the nearest integer and keep their
+    dtype.
 
     Args:
         states: K state dicts with the same keys, shapes and dtypes.
@@ -28,60 +28,66 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
         A new state dict on the device of the first one.
 
     Raises:
-        ValueError: If keys, shapes or dtypes differ, a tensor holds NaN or infinity (each naming
+        ValueError: If keys, shapes or dtypes differ, a tensor contains NaN or infinity (each naming
             the key), or the weights are negative, not finite or sum to 0.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional import average_states
+        >>> states = [{"weight": torch.tensor([0.0])}, {"weight": torch.tensor([4.0])}]
+        >>> average_states(states, weights=[1, 3])
+        {'weight': tensor([3.])}
     """
-    shares = normalized_weights(weights, len(states))
-    check_same_layout(states)  # here, where states are numbered as the caller numbers them
-    return from_sum(sum_states(states, shares, states[0]), states[0])
+    normalized = normalize_weights(weights, len(states))
+    check_same_layout(states)  # sum_states checks too, but counts the template as state 0
+    return state_from_sum(sum_states(states, normalized, states[0]), states[0])
 
 
-def sum_states(states: Sequence[State], shares: Sequence[float], like: State) -> dict[str, Tensor]:
-    """The weighted sum of some of the models that are averaged, those of one process.
+def sum_states(
+    states: Sequence[State], weights: Sequence[float], template: State
+) -> dict[str, Tensor]:
+    """Computes the weighted sum of the models of one process, sum_i w_i theta_i.
+
+    The sums of several processes add up to the sum of all models, which ``state_from_sum`` turns
+    into a state dict.
 
     Args:
-        states: Any number of state dicts, none as well.
-        shares: As many weights; those of all processes together sum to 1.
-        like: A state dict of the same layout.
+        states: Any number of state dicts, also none.
+        weights: As many weights w_i; those of all processes together sum to 1.
+        template: A state dict with the same keys, shapes and dtypes.
 
     Returns:
-        Sums in at least float32, in float64 for integers; sums of several processes add up to that
-        of all models, which ``from_sum`` turns into a state dict.
+        Sums in at least float32; those of integers are in float64.
     """
-    check_same_layout([like, *states])
+    check_same_layout([template, *states])
     sums = {}
-    for key, first in like.items():
-        low_precision = first.is_floating_point() and first.dtype != torch.float64
-        sums[key] = torch.zeros_like(first, dtype=torch.float32 if low_precision else torch.float64)
-    # All tensors of a kind at once: on a GPU, a kernel for each of them takes longer than the sum.
+    for key, tensor in template.items():
+        low_precision = tensor.is_floating_point() and tensor.dtype != torch.float64
+        dtype = torch.float32 if low_precision else torch.float64
+        sums[key] = torch.zeros_like(tensor, dtype=dtype)
+    # All tensors of a dtype in one call: on a GPU, a kernel per tensor takes longer than the sum.
     for dtype in {total.dtype for total in sums.values()}:
         totals = {key: total for key, total in sums.items() if total.dtype == dtype}
-        for state, share in zip(states, shares, strict=True):
-            given = [state[key].detach().to(total) for key, total in totals.items()]
-            torch._foreach_add_(list(totals.values()), torch._foreach_mul(given, share))
-        if not _all_finite(list(totals.values())):
+        for state, weight in zip(states, weights, strict=True):
+            tensors = [state[key].detach().to(total) for key, total in totals.items()]
+            torch._foreach_add_(list(totals.values()), torch._foreach_mul(tensors, weight))
+        # NaN and infinity in a state remain in the sum. The norm of very large finite values can
+        # overflow, so the states themselves are checked before an error is raised.
+        nonempty = [total for total in totals.values() if total.numel()]
+        if nonempty and not bool(torch.stack(torch._foreach_norm(nonempty, 1)).isfinite().all()):
             check_finite(states)
     return sums
 
 
-def _all_finite(totals: Sequence[Tensor]) -> bool:
-    """False if one of a dtype holds NaN or infinity, which sums keep, or very large values.
-
-    What a weighted sum is made of is finite where the sum is.
-    """
-    filled = [total for total in totals if total.numel()]
-    return not filled or bool(torch.stack(torch._foreach_norm(filled, 1)).isfinite().all())
-
-
-def from_sum(sums: State, like: State) -> dict[str, Tensor]:
-    """The sum over all models as a state dict with the types of ``like``."""
+def state_from_sum(sums: State, template: State) -> dict[str, Tensor]:
+    """Converts the sum over all models to a state dict with the dtypes of ``template``."""
     return {
-        key: (sums[key] if first.is_floating_point() else sums[key].round()).to(first.dtype)
-        for key, first in like.items()
+        key: (sums[key] if tensor.is_floating_point() else sums[key].round()).to(tensor.dtype)
+        for key, tensor in template.items()
     }
 
 
-def normalized_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
+def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
     """Checks K weights and divides them by their sum."""
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
     if count == 0:
@@ -98,7 +104,7 @@ def normalized_weights(weights: Sequence[float] | Tensor, count: int) -> list[fl
 
 
 def check_same_layout(states: Sequence[State]) -> None:
-    """Raises a ValueError that names the first key in which the states differ in layout."""
+    """Raises a ValueError that names the first key whose shape or dtype differs between states."""
     first = states[0]
     for index, state in enumerate(states[1:], start=1):
         if state.keys() != first.keys():
@@ -123,7 +129,7 @@ def check_finite(states: Sequence[State]) -> None:
         for key, tensor in state.items()
         if tensor.is_floating_point()
     ]
-    # One transfer from the device for all flags, not one for each tensor.
+    # One transfer from the device for all flags, not one per tensor.
     if not flags or bool(torch.stack([flag.to(flags[0][2].device) for _, _, flag in flags]).all()):
         return
     index, key, _ = next(entry for entry in flags if not entry[2])

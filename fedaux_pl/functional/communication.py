@@ -1,4 +1,4 @@
-"""What travels between server and clients, in bytes (FedAUX, appendix D)."""
+"""The traffic between server and clients in bytes (FedAUX, appendix D)."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,23 @@ from torch import Tensor
 
 
 def state_bytes(state: Mapping[str, Tensor]) -> int:
-    """The bytes of a model's tensors as they are sent."""
+    """Returns the size of a model's tensors.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional.communication import state_bytes
+        >>> state_bytes({"weight": torch.zeros(10, 5), "bias": torch.zeros(10)})
+        240
+    """
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def feature_bytes(num_samples: int, feature_dim: int, bytes_each: int = 4) -> int:
-    """The bytes of feature vectors: how the negatives D^- reach a client."""
+    """Returns the size of the negatives D^-, which are sent to a client as feature vectors.
+
+    Example:
+        >>> from fedaux_pl.functional.communication import feature_bytes
+        >>> feature_bytes(num_samples=1000, feature_dim=512)
+        2048000
+    """
     return num_samples * feature_dim * bytes_each

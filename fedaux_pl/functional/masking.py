@@ -1,21 +1,21 @@
-"""Which tokens are hidden in masked-language modelling (Devlin et al. 2019, 3.1)."""
+"""The masked tokens of masked language modeling (Devlin et al. 2019, 3.1)."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_MASKED, _RANDOM = 0.8, 0.1  # of the hidden tokens; the rest stays as it is
+_MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the others keep their value
 
 
-class Masked(NamedTuple):
-    """Token ids of which some are hidden.
+class MaskedTokens(NamedTuple):
+    """Token ids of which some are masked.
 
     Attributes:
-        ids: What the encoder sees, shape (N, L).
-        positions: Where tokens were chosen, shape (N, K) for a K that depends on L alone.
-        targets: The tokens that were there, shape (N, K).
-        weights: 1 where the choice counts, 0 where a text has fewer to hide than K.
+        ids: The inputs of the encoder, shape (N, L).
+        positions: The chosen positions, shape (N, K); K depends on L and the rate only.
+        targets: The tokens at these positions before masking, shape (N, K).
+        weights: 1 for a chosen position, 0 where a text has fewer than K of them, shape (N, K).
     """
 
     ids: Tensor
@@ -24,35 +24,46 @@ class Masked(NamedTuple):
     weights: Tensor
 
 
-def hide_tokens(ids: Tensor, rate: float, pad_id: int, mask_id: int, vocabulary: int) -> Masked:
-    """Chooses a share of each text's tokens, and hides most of them.
+def mask_tokens(
+    ids: Tensor, rate: float, pad_id: int, mask_id: int, vocabulary: int
+) -> MaskedTokens:
+    """Chooses a fraction of each text's tokens at random and masks most of them.
 
-    Of a text's n tokens between its first and its last, which frame it, round(rate n), but at
-    least one, are chosen at random. Of these 80 % become the mask token, 10 % any token, and 10 %
-    stay, each by its own draw. All shapes depend on those of ``ids`` alone, and nothing waits for
-    the device.
+    Of the n tokens between the first and the last of a text, which are special tokens,
+    max(1, round(rate n)) are chosen. Each chosen token is replaced by the mask token with
+    probability 80 %, by a random token with probability 10 %, and unchanged otherwise. No shape
+    depends on values, and nothing synchronizes with the device.
 
     Args:
         ids: Token ids (N, L), padded at the end.
-        rate: The share of the tokens that is chosen.
-        pad_id: The padding's id.
-        mask_id: The mask token's id.
-        vocabulary: The number of ids to draw any token from.
+        rate: The fraction of tokens to choose.
+        pad_id: The id of the padding.
+        mask_id: The id of the mask token.
+        vocabulary: The number of ids; random tokens are drawn from 0 ... vocabulary - 1.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional.masking import mask_tokens
+        >>> ids = torch.tensor([[2, 7, 8, 9, 3, 0], [2, 7, 3, 0, 0, 0]])
+        >>> masked = mask_tokens(ids, rate=0.5, pad_id=0, mask_id=4, vocabulary=10)
+        >>> masked.weights  # two tokens of the first text, one of the second
+        tensor([[1., 1.],
+                [1., 0.]])
     """
     batch, length = ids.shape
     positions = torch.arange(length, device=ids.device)
-    sizes = (ids != pad_id).sum(dim=1, keepdim=True)
-    inner = (positions > 0) & (positions < sizes - 1)
+    lengths = (ids != pad_id).sum(dim=1, keepdim=True)
+    inner = (positions > 0) & (positions < lengths - 1)
     order = torch.rand(batch, length, device=ids.device).masked_fill(~inner, 2.0)
     most = max(1, round(rate * max(length - 2, 0)))
     chosen = order.topk(min(most, length), dim=1, largest=False).indices
-    inside = inner.sum(dim=1, keepdim=True)
-    count = torch.minimum((inside * rate).round().clamp(min=1), inside)
+    available = inner.sum(dim=1, keepdim=True)
+    count = torch.minimum((available * rate).round().clamp(min=1), available)
     weights = torch.arange(chosen.shape[1], device=ids.device) < count
     targets = ids.gather(1, chosen)
     draw = torch.rand(chosen.shape, device=ids.device)
-    anything = torch.randint(vocabulary, chosen.shape, device=ids.device, dtype=ids.dtype)
-    shown = torch.where(draw < _MASKED, torch.full_like(targets, mask_id), anything)
-    shown = torch.where(draw < _MASKED + _RANDOM, shown, targets)
-    seen = ids.scatter(1, chosen, torch.where(weights, shown, targets))
-    return Masked(seen, chosen, targets.long(), weights.float())
+    random = torch.randint(vocabulary, chosen.shape, device=ids.device, dtype=ids.dtype)
+    inputs = torch.where(draw < _MASKED, torch.full_like(targets, mask_id), random)
+    inputs = torch.where(draw < _MASKED + _RANDOM, inputs, targets)
+    masked_ids = ids.scatter(1, chosen, torch.where(weights, inputs, targets))
+    return MaskedTokens(masked_ids, chosen, targets.long(), weights.float())

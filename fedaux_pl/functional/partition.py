@@ -1,13 +1,13 @@
-"""How the private data are split over the clients (FedAUX, appendix B; Hsu et al. 2019).
+"""The split of the private data over clients (FedAUX, appendix B; Hsu et al. 2019).
 
-For every class a distribution over the n clients is drawn, p_j ~ Dir(alpha). The matrix P of
-these columns is scaled by normalising columns and rows in turn, so that all clients hold equally
-many samples, and client i receives P_ij M_j of the M_j samples of class j.
+For every class j a distribution over the n clients is drawn, p_j ~ Dir(alpha). The columns and rows
+of the matrix P = (p_1, p_2, ...) are normalized in turn until all clients get equally many samples;
+then client i gets P_ij M_j of the M_j samples of class j.
 
-Columns and rows cannot all sum to 1 unless there are as many clients as classes; what the
-iteration determines is P up to factors for its rows and columns, so it is run here towards the
-sums that are wanted: M_j for column j and an equal share for every row. It works with logarithms,
-because for small alpha most entries of P are far below the smallest floating-point number.
+Columns and rows can all sum to 1 only if there are as many clients as classes. The iteration
+determines P up to factors of its rows and columns, so it is run here towards the sums that are
+needed: M_j for column j and the same sum for every row. It works on logarithms, because for small
+alpha most entries of P are far below the smallest floating-point number.
 """
 
 import math
@@ -25,24 +25,29 @@ Integers = NDArray[np.int64]
 def dirichlet_partition(
     labels: Tensor, num_clients: int, alpha: float, seed: int, max_iter: int = 1000
 ) -> list[Tensor]:
-    """Splits samples over clients with a heterogeneity that alpha controls.
+    """Splits samples over clients; alpha controls the heterogeneity.
 
-    Small alpha gives every client data of few classes, large alpha gives all clients the mixture
-    of the whole. Every sample goes to exactly one client, and the sizes of any two clients differ
-    by at most one.
+    With small alpha every client gets samples of few classes, with large alpha all clients get the
+    same mixture of classes. Every sample goes to exactly one client, and the sizes of any two
+    clients differ by at most one.
 
     Args:
         labels: Integer labels of all samples, shape (N,).
         num_clients: n, at most N.
-        alpha: The Dirichlet's concentration, greater than 0.
-        seed: The split is a function of it and of the other arguments.
-        max_iter: The most rounds of normalisation; what is left then is settled exactly.
+        alpha: The Dirichlet distribution's concentration, greater than 0.
+        seed: The split is a function of the seed and the other arguments.
+        max_iter: The maximum number of iterations; the sizes are exact also without convergence.
 
     Returns:
-        For each client the sorted indices of its samples, int64.
+        The sorted indices of each client's samples, int64.
 
-    Raises:
-        ValueError: If an argument is out of range, or a client would stay empty.
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional import dirichlet_partition
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> parts = dirichlet_partition(labels, num_clients=2, alpha=0.01, seed=0)
+        >>> [labels[part].tolist() for part in parts]
+        [[1, 1, 1], [0, 0, 0]]
     """
     if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
@@ -64,21 +69,22 @@ def dirichlet_partition(
     client_sizes = np.full(num_clients, len(values) // num_clients)
     client_sizes[rng.permutation(num_clients)[: len(values) % num_clients]] += 1
     log_p = _log_dirichlet(rng, alpha, num_clients, len(classes))
-    share = _balance(log_p, client_sizes, class_sizes, max_iter)
-    counts = _round(share, client_sizes, class_sizes)
+    expected = _balance(log_p, client_sizes, class_sizes, max_iter)
+    counts = _round(expected, client_sizes, class_sizes)
 
     parts: list[list[Integers]] = [[] for _ in range(num_clients)]
-    for column, name in enumerate(classes):
-        members = rng.permutation(np.flatnonzero(values == name))
+    for column, label in enumerate(classes):
+        members = rng.permutation(np.flatnonzero(values == label))
         for client, part in enumerate(np.split(members, np.cumsum(counts[:, column])[:-1])):
             parts[client].append(part)
     return [torch.from_numpy(np.sort(np.concatenate(part))) for part in parts]
 
 
 def _log_dirichlet(rng: np.random.Generator, alpha: float, n: int, columns: int) -> Floats:
-    """The logarithms of ``columns`` draws from the symmetric n-dimensional Dirichlet, (n, columns).
+    """Logarithms of draws from the symmetric n-dimensional Dirichlet distribution, (n, columns).
 
-    log G(alpha) is drawn as log G(alpha + 1) + log(U) / alpha, which does not underflow.
+    The logarithm of a Gamma(alpha) variable is drawn as log Gamma(alpha + 1) + log(U) / alpha,
+    which does not underflow.
     """
     uniform = 1 - rng.random((n, columns))
     log_gamma = np.log(rng.standard_gamma(alpha + 1, (n, columns))) + np.log(uniform) / alpha
@@ -86,7 +92,7 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, n: int, columns: int)
 
 
 def _balance(log_p: Floats, rows: Integers, columns: Integers, max_iter: int) -> Floats:
-    """Alternates normalising columns and rows towards the given sums (Sinkhorn's iteration)."""
+    """Normalizes rows and columns in turn towards the given sums (Sinkhorn's iteration)."""
     log_rows, log_columns = np.log(rows)[:, None], np.log(columns)[None]
     for _ in range(max_iter):
         log_p = log_p + log_rows - logsumexp(log_p, axis=1, keepdims=True)
@@ -97,24 +103,25 @@ def _balance(log_p: Floats, rows: Integers, columns: Integers, max_iter: int) ->
     return np.asarray(np.exp(log_p))
 
 
-def _round(share: Floats, rows: Integers, columns: Integers) -> Integers:
-    """Integers near ``share`` whose rows and columns have exactly the given sums.
+def _round(expected: Floats, rows: Integers, columns: Integers) -> Integers:
+    """Rounds a matrix to integers whose rows and columns have exactly the given sums.
 
-    Everything is rounded down (after shrinking the rows and columns that are too large, where the
-    normalisation did not converge). What is then missing is given out in two passes over the
-    cells: one sample each to those that lost most by rounding, and the rest, which only a matrix
-    far from balance leaves, to the cells of the largest shares, which keeps it to few cells.
+    All entries are rounded down, after scaling down rows and columns that are too large because the
+    iteration did not converge. The remaining samples are assigned in two passes over the entries:
+    one sample each in the order of the fraction lost by rounding, then any number in the order of
+    the entries. Only a matrix far from balance needs the second pass, whose order keeps the samples
+    in few entries.
     """
-    share = share * np.minimum(1, rows / share.sum(axis=1))[:, None]
-    share = share * np.minimum(1, columns / np.maximum(share.sum(axis=0), 1e-300))[None]
-    counts = np.floor(share + 1e-9).astype(np.int64)
-    lacking_rows, lacking_columns = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
-    for lost, most in ((share - counts, 1), (share, None)):
-        for cell in np.argsort(-lost, axis=None, kind="stable"):
-            i, j = divmod(int(cell), len(columns))
-            amount = min(lacking_rows[i], lacking_columns[j], *([] if most is None else [most]))
+    expected = expected * np.minimum(1, rows / expected.sum(axis=1))[:, None]
+    expected = expected * np.minimum(1, columns / np.maximum(expected.sum(axis=0), 1e-300))[None]
+    counts = np.floor(expected + 1e-9).astype(np.int64)
+    missing_rows, missing_columns = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
+    for priority, limit in ((expected - counts, 1), (expected, math.inf)):
+        for entry in np.argsort(-priority, axis=None, kind="stable"):
+            i, j = divmod(int(entry), len(columns))
+            amount = int(min(missing_rows[i], missing_columns[j], limit))
             if amount > 0:
                 counts[i, j] += amount
-                lacking_rows[i] -= amount
-                lacking_columns[j] -= amount
+                missing_rows[i] -= amount
+                missing_columns[j] -= amount
     return counts

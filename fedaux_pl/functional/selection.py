@@ -1,18 +1,20 @@
-"""Which clients take part in a round: S_t of Algorithm 2."""
+"""The clients that take part in a round: S_t of Algorithm 2."""
 
 import numpy as np
 
 
 def sample_clients(num_clients: int, participation: float, seed: int) -> list[int]:
-    """Draws max(1, round(C n)) of n clients without replacement.
+    """Draws the ids of max(1, round(C n)) of n clients without replacement, in ascending order.
 
     Args:
         num_clients: n, at least 1.
         participation: C, in (0, 1].
         seed: The draw is a function of it.
 
-    Returns:
-        The ids of the drawn clients, ascending.
+    Example:
+        >>> from fedaux_pl.functional import sample_clients
+        >>> sample_clients(num_clients=20, participation=0.4, seed=3)
+        [1, 2, 3, 10, 11, 14, 16, 18]
     """
     if num_clients < 1:
         raise ValueError(f"there must be at least 1 client, but num_clients is {num_clients}")

@@ -1,11 +1,11 @@
-"""What several noisy vectors say about each other (James and Stein 1961; Efron and Morris 1975).
+"""Shrinkage of noisy vectors towards their mean (James and Stein 1961; Efron and Morris 1975).
 
-Clients' vectors are seen as w_i = m + u_i + noise_i with u_i ~ N(0, t^2 I) and noise of a known
-standard deviation s_i. Given the w_i, the best guess of m + u_i is
+Model: w_i = m + u_i + noise_i with u_i ~ N(0, t^2 I) and noise of known standard deviation s_i.
+For known m and t the estimate of m + u_i with the least mean squared error is
 
     m + t^2 / (t^2 + s_i^2) (w_i - m).
 
-Where clients differ by no more than the noise does, t = 0 and all of them are taken to be alike.
+m and t are estimated. If the w_i differ by no more than the noise, then t = 0: every estimate is m.
 """
 
 import torch
@@ -15,15 +15,21 @@ from torch import Tensor
 def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
     """Moves vectors towards their mean, as far as noise explains that they differ.
 
-    t^2 is the variance of an entry over the vectors less that of the noise, at least 0. A function
-    of what was released and of the public scale of the noise: post-processing.
+    m is the mean of the vectors. t^2 is the variance of an entry over the vectors minus that of the
+    noise, at least 0. For released vectors, whose sigmas are public, this is post-processing: it
+    costs no privacy.
 
     Args:
         vectors: w_i, shape (n, k).
         sigmas: The standard deviation of the noise in each entry of w_i, shape (n,).
 
     Returns:
-        The guesses, of the same shape. A single vector, and one without noise, stays as it is.
+        The estimates, of the same shape. A single vector, and one without noise, is unchanged.
+
+    Example:
+        >>> shrink_to_mean(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
+        tensor([[1.5000],
+                [2.5000]])
     """
     if vectors.ndim != 2 or len(vectors) == 0 or sigmas.shape != vectors.shape[:1]:
         raise ValueError(
@@ -36,5 +42,5 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
         return vectors.clone()
     mean, noise = vectors.mean(dim=0), sigmas.square()
     spread = (vectors.var(dim=0).mean() - noise.mean()).clamp(min=0)
-    kept = torch.where(noise > 0, spread / (spread + noise), 1.0)
-    return mean + kept[:, None] * (vectors - mean)
+    factor = torch.where(noise > 0, spread / (spread + noise), 1.0)
+    return mean + factor[:, None] * (vectors - mean)

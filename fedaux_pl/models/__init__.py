@@ -1,18 +1,12 @@
 """Classifiers with features and a linear head, created by name.
 
-A new architecture is a file with a :class:`Classifier`, for images a :class:`FeatureClassifier`,
-decorated by :func:`register`, and a line here that imports it.
+A new architecture is a file with a subclass of :class:`Classifier` (for images, of
+:class:`FeatureClassifier`), decorated by :func:`register`, and a line here that imports it.
 """
 
-from fedaux_pl.models.base import (
-    FeatureClassifier,
-    InputNormalization,
-    load_backbone,
-    of_head,
-    parameter_bytes,
-)
-from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.encoder import Encoder, TinyBERT
+from fedaux_pl.models.classifier import Classifier, load_backbone, of_head, parameter_bytes
+from fedaux_pl.models.encoder import Encoder
+from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
 from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
 from fedaux_pl.models.registry import (
@@ -25,6 +19,7 @@ from fedaux_pl.models.registry import (
 )
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet
+from fedaux_pl.models.tinybert import TinyBERT
 
 __all__ = [
     "Classifier",

@@ -1,12 +1,10 @@
-"""Text: any bidirectional encoder of the transformers library as f = g o h.
+"""Text classifiers: a bidirectional encoder from the transformers library with a linear head.
 
-TinyBERT is Jiao et al., "TinyBERT: Distilling BERT for Natural Language Understanding", 2020.
-Inputs are token ids (N, L), padded at the end; which positions are padding is seen from the ids.
+Inputs are token ids (N, L) with padding at the end; the padding mask is derived from the ids.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -14,15 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedaux_pl.models.bert import bert_states, is_fused
-from fedaux_pl.models.casting import call_cast
-from fedaux_pl.models.checks import check_positive_int
+from fedaux_pl.models.arguments import check_int
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.pooling import mean_states
-from fedaux_pl.models.pretrained import (
-    OWN_MASK,
+from fedaux_pl.models.encoder_loading import (
+    TAKES_4D_MASK,
     check_encoder,
     load_encoder,
     make_config,
@@ -33,47 +27,49 @@ from fedaux_pl.models.registry import register
 
 Pooling = Literal["mean", "cls"]
 
-# Tokens of one pass where texts may be sorted by length. A GPU wants passes that take much longer
-# than it takes to launch their kernels, a CPU such as stay in its caches.
-_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 13}
-# All but cuDNN's, which makes a plan for every new shape: tens of milliseconds, for texts of every
-# length anew.
-_KERNELS = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+# Inference runs texts, sorted by length, in parts of at most this many tokens, padding included.
+# A GPU needs large parts, so that computing one takes longer than launching its kernels; on a CPU
+# the activations of a part should fit into the caches. Other devices use the CPU's value.
+TOKENS_PER_PASS = {"cuda": 1 << 17, "cpu": 1 << 13}
 
 
 @register("encoder")
 class Encoder(Classifier):
-    """An encoder of the transformers library with a linear head on one state for a text.
+    """An encoder from the transformers library with a linear head on one vector for each text.
 
     Args:
         num_classes: Number of outputs, at least 1.
         source: A folder with ``config.json``, weights and tokenizer, which is read without the
             network, or a name on the hub.
-        config: In place of a source, the values of a configuration whose weights are drawn; a
-            ``bert`` unless ``model_type`` says otherwise, e.g. {vocab_size: 4000, hidden_size: 64}.
-        pooling: What h(x) is: the ``mean`` of the last layer's states over the text, or the state
-            of its first token, ``cls``. Masked-language modelling gives the states of all tokens
-            a task, but not that of the first, so the mean is the better h_0.
-        pretrained: Whether the weights of the source are used; otherwise they are drawn.
-        pad_id: The id of the padding token, where the configuration has none.
-        mask_id: The id of the token that hides another in masked-language modelling; by default
-            that of the tokenizer in the source.
-        length: L, to be refused here if it is more than the encoder has positions for.
+        config: In place of a source, the configuration of an encoder with random weights, such as
+            {vocab_size: 4000, hidden_size: 64}; ``model_type`` is ``bert`` by default.
+        pooling: h(x) is the ``mean`` of the last layer's hidden states over the tokens, or the
+            hidden state of the first token, ``cls``. Masked-language modeling trains the states of
+            all tokens but the first, so the mean is the better h_0.
+        pretrained: Whether to load the weights of the source; otherwise they are random.
+        pad_id: The id of the padding token, if the configuration has none.
+        mask_id: The id of the mask token of masked-language modeling; by default that of the
+            source's tokenizer.
+        length: L, the length of the inputs, if it is to be checked against ``max_length`` at once.
 
     Attributes:
         pad_id: The id of the padding token.
-        vocabulary: The number of token ids.
-        max_length: The most tokens of a text.
+        vocabulary: The number of token ids in the vocabulary.
+        max_length: The largest number of tokens of a text.
+
+    Example:
+        >>> import torch
+        >>> sizes = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 16}
+        >>> layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> model = Encoder(num_classes=3, config={**sizes, **layers}).eval()
+        >>> ids = torch.tensor([[2, 17, 31, 3], [2, 40, 3, 0]])  # 0 is padding
+        >>> model.features(ids).shape, model(ids).shape
+        (torch.Size([2, 8]), torch.Size([2, 3]))
     """
 
     inputs: ClassVar[Literal["images", "tokens"]] = "tokens"
-    alike: ClassVar[bool] = False
-    rows_at_once: ClassVar[int] = 1 << 17  # the more are sorted, the less padding is computed
-    _model_type: ClassVar[str | None] = None  # where the file of the configuration may not say it
+    fixed_size_inputs: ClassVar[bool] = False
+    _model_type: ClassVar[str | None] = None  # used where config.json has no model_type
 
     def __init__(
         self,
@@ -93,17 +89,17 @@ class Encoder(Classifier):
         )
         check_encoder(settings)
         super().__init__(num_classes, int(settings.hidden_size))
-        given = settings.pad_token_id if pad_id is None else pad_id
-        if given is None:
+        pad_id = settings.pad_token_id if pad_id is None else pad_id
+        if pad_id is None:
             raise ValueError("this encoder's configuration names no padding token: pass pad_id.")
-        self.pad_id = int(given)
+        self.pad_id = int(pad_id)
         self.encoder = load_encoder(settings, source if pretrained else None)
         self.pooling = pooling
         self.vocabulary = int(settings.vocab_size)
-        self.max_length = _positions(self.encoder, settings)
-        self._own_mask = settings.model_type in OWN_MASK
+        self.max_length = _count_positions(self.encoder, settings)
+        self._takes_4d_mask = settings.model_type in TAKES_4D_MASK
         embeddings = getattr(self.encoder, "embeddings", None)
-        self._token_types = self._own_mask and hasattr(embeddings, "token_type_embeddings")
+        self._has_token_types = self._takes_4d_mask and hasattr(embeddings, "token_type_embeddings")
         self._source, self._mask_id = source, mask_id
         if length is not None:
             self._check_length(length)
@@ -117,7 +113,7 @@ class Encoder(Classifier):
         pooling: Pooling = "mean",
         **others: Any,
     ) -> None:
-        """Refuse options that contradict each other, without loading anything."""
+        """Raise the constructor's errors for wrong options, without loading anything."""
         if (source is None) == (config is None):
             raise ValueError(
                 "an encoder needs either source, a folder or a name on the hub, or config, the "
@@ -125,25 +121,25 @@ class Encoder(Classifier):
             )
         if pooling not in get_args(Pooling):
             raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
-        for name in ("length", "pad_id", "mask_id"):
+        for name, minimum in (("length", 1), ("pad_id", 0), ("mask_id", 0)):
             if (value := others.get(name)) is not None:
-                check_positive_int(name, value if name == "length" else value + 1)
+                check_int(name, value, minimum)
 
     @property
     def mask_id(self) -> int | None:
-        """The id of the token that hides another, where there is one."""
+        """The id of the mask token; None if the tokenizer has none."""
         if self._mask_id is None and self._source is not None:
             self._mask_id = read_mask_id(self._source)
         return self._mask_id
 
     @property
     def token_embedding(self) -> Tensor:
-        """The vectors of all tokens, shape (vocabulary, e)."""
+        """The embedding table, shape (vocabulary, embedding dimension)."""
         weight: Tensor = self.encoder.get_input_embeddings().weight  # type: ignore[operator]
         return weight
 
     def check_inputs(self, x: Tensor) -> None:
-        """Refuse what is no batch of token ids of this encoder's vocabulary and length."""
+        """Raise a ValueError for inputs that are not token ids of this vocabulary and length."""
         if x.ndim != 2 or x.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f"expected token ids of shape (N, L) and dtype int32 or int64, got "
@@ -165,157 +161,101 @@ class Encoder(Classifier):
             )
 
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
-        """The states of the last layer, shape (N, L, feature_dim).
+        """The hidden states of the last layer, shape (N, L, feature_dim).
 
         Args:
             ids: Token ids (N, L).
-            causal: Whether a token sees only those before it, as next-token prediction needs.
+            causal: Whether a token attends only to itself and earlier tokens, for next-token
+                prediction.
         """
-        if is_fused(self.encoder, ids):
-            return bert_states(self.encoder, ids, self.pad_id, causal=causal)
+        outputs: Any = self.encoder(**self.encoder_inputs(ids, causal=causal))
+        last: Tensor = outputs.last_hidden_state
+        return last
+
+    def encoder_inputs(self, ids: Tensor, *, causal: bool = False) -> dict[str, Tensor]:
+        """The arguments of ``self.encoder`` for :meth:`states`."""
         mask = ids != self.pad_id
         config: Any = self.encoder.config
-        if self._own_mask and config._attn_implementation in (None, "sdpa"):
-            # As the attention takes it: the library would look into a mask of its own making,
-            # for which the device has to be waited for.
+        if self._takes_4d_mask and config._attn_implementation in (None, "sdpa"):
+            # The library uses a mask (N, 1, 1 or L, L) as it is. From a mask (N, L) it reads
+            # values on the host, which synchronizes with the device.
             mask = mask[:, None, None, :]
             if causal:
                 length = ids.shape[1]
-                before = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
-                mask = mask & before
+                mask = mask & torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
         elif causal:
-            raise ValueError(
-                f"next-token prediction needs one of {', '.join(OWN_MASK)}, with sdpa attention."
-            )
+            allowed = ", ".join(TAKES_4D_MASK)
+            raise ValueError(f"next-token prediction needs one of {allowed}, with sdpa attention.")
         inputs = {"input_ids": ids, "attention_mask": mask}
-        if self._token_types:
-            # All texts are of the one type. Said once for all of them its gradient is a sum over
-            # texts, not one vector to which every token of a batch adds.
+        if self._has_token_types:
+            # All tokens have type 0. With one row of types, broadcast over the texts, the gradient
+            # of the type's embedding is one reduction over texts; with a row for each text, it
+            # would be accumulated token by token.
             inputs["token_type_ids"] = ids.new_zeros((1, ids.shape[1]))
-        with _attention(ids.device):
-            said = call_cast(self.encoder, ids.device, inputs)
-        last: Tensor = said.last_hidden_state
-        return last
+        return inputs
+
+    def pool(self, states: Tensor, ids: Tensor) -> Tensor:
+        """Pool hidden states (N, L, feature_dim) to (N, feature_dim); a mean of no tokens is 0."""
+        if self.pooling == "cls":
+            return states[:, 0]
+        is_token = (ids != self.pad_id)[:, :, None].to(states.dtype)
+        return (states * is_token).sum(dim=1) / is_token.sum(dim=1).clamp(min=1)
 
     def features(self, x: Tensor) -> Tensor:
-        """Map token ids to features; what is padding in all of a batch is not computed.
+        """Map token ids to features of shape (N, feature_dim).
 
-        Outside of training texts are sorted by length first, which saves about the share of the
-        padding. In training on a GPU all L positions are computed: to know the longest text of a
-        batch, every step would have to wait for the device.
+        In evaluation without gradients, texts are sorted by length and run in parts, each trimmed
+        to its longest text. Otherwise the batch is trimmed on the CPU only, see :meth:`trimmed`.
         """
         if self.training or torch.is_grad_enabled():
-            return self._pooled(self.trimmed(x))
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
-            return self._pooled(x)
+            return self._encode(self.trimmed(x))
         self.check_inputs(x)
         lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
-        known = lengths.cpu().numpy()  # the only wait: passes then follow each other without one
-        most = _TOKENS.get(x.device.type, _TOKENS["cpu"])
-        pooled = [
-            self._pooled(x[order[start:stop], : int(known[stop - 1])])
-            for start, stop in _parts(known, most)
+        known = lengths.cpu().numpy()  # synchronizes once for all parts
+        max_tokens = TOKENS_PER_PASS.get(x.device.type, TOKENS_PER_PASS["cpu"])
+        parts = [
+            self._encode(x[order[start:stop], : int(known[stop - 1])])
+            for start, stop in _split_by_tokens(known, max_tokens)
         ]
-        return torch.cat(pooled)[order.argsort()]
+        return torch.cat(parts)[order.argsort()]
+
+    def _encode(self, ids: Tensor) -> Tensor:
+        return self.pool(self.states(ids), ids)
 
     def trimmed(self, ids: Tensor) -> Tensor:
-        """A batch without what is padding in all of it, where looking at it costs no waiting."""
+        """Cut off trailing positions that are padding in every text; on the CPU only.
+
+        On other devices finding the longest text would synchronize with the device in every step.
+        """
         if ids.device.type != "cpu":
             return ids
         self.check_inputs(ids)
-        return self._without_padding(ids)
-
-    def _without_padding(self, ids: Tensor) -> Tensor:
         return ids[:, : max(1, int(self.lengths(ids).max()))]
 
     def lengths(self, x: Tensor) -> Tensor:
-        """Where the last token of each text is, counted from 1; 0 without any."""
+        """The position of the last token of each text, counted from 1; 0 if all is padding."""
         positions = torch.arange(1, x.shape[1] + 1, device=x.device)
         return ((x != self.pad_id) * positions).amax(dim=1)
 
-    def _pooled(self, ids: Tensor) -> Tensor:
-        states = self.states(ids)
-        if self.pooling == "cls":
-            return states[:, 0]
-        return mean_states(states, ids, self.pad_id)
 
+def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of parts with at most ``max_tokens`` tokens, padding included.
 
-@register("tinybert")
-class TinyBERT(Encoder):
-    """TinyBERT with 4 layers of width 312, general distillation, as in FedAUX's text experiments.
-
-    Args:
-        num_classes: Number of outputs, at least 1.
-        source: The hub's model, or a folder that it was saved to.
-        pooling: See :class:`Encoder`.
-        pretrained: Whether its weights are used; drawn ones need neither network nor folder.
-        length: See :class:`Encoder`.
-    """
-
-    _model_type: ClassVar[str | None] = "bert"
-    _VALUES: ClassVar[dict[str, Any]] = {
-        "vocab_size": 30522,
-        "hidden_size": 312,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 12,
-        "intermediate_size": 1200,
-        "max_position_embeddings": 512,
-    }
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        source: str | Path = "huawei-noah/TinyBERT_General_4L_312D",
-        pooling: Pooling = "mean",
-        pretrained: bool = True,
-        length: int | None = None,
-    ) -> None:
-        super().__init__(
-            num_classes,
-            source=source if pretrained else None,
-            config=None if pretrained else self._VALUES,
-            pooling=pooling,
-            pretrained=pretrained,
-            mask_id=103,  # of BERT's English vocabulary, which TinyBERT shares
-            length=length,
-        )
-
-    @classmethod
-    def check_options(cls, *, source: str | Path | None = "hub", **others: Any) -> None:
-        """Refuse options that contradict each other, without loading anything."""
-        super().check_options(source=source, **others)
-
-
-def _attention(device: torch.device) -> AbstractContextManager[None]:
-    """Within it attention is computed by kernels that are at once ready for every shape."""
-    return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()
-
-
-def _parts(lengths: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Cuts texts that are sorted by length into parts, each padded to the longest of it.
-
-    Args:
-        lengths: Of all texts, in ascending order.
-        most: The tokens of a part, with the padding; a text that is longer is a part of its own.
-
-    Yields:
-        The first text of a part and the one after its last.
+    The lengths are in ascending order. A text longer than ``max_tokens`` is a part by itself.
     """
     start = 0
     while start < len(lengths):
         stops = range(start + 1, len(lengths) + 1)
         first = start
-        fitting = bisect_right(stops, most, key=lambda stop: (stop - first) * lengths[stop - 1])
-        start += max(1, fitting)
+        count = bisect_right(stops, max_tokens, key=lambda stop: (stop - first) * lengths[stop - 1])
+        start += max(1, count)
         yield first, start
 
 
-def _positions(encoder: nn.Module, config: Any) -> int:
-    """How many tokens an encoder has positions for."""
+def _count_positions(encoder: nn.Module, config: Any) -> int:
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
-        return 1 << 30  # positions are relative to each other
+        return 1 << 30  # relative positions: any length
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
-    skipped = getattr(table, "padding_idx", None)  # RoBERTa counts from the padding's on
-    return int(positions) - (0 if skipped is None else skipped + 1)
+    padding_index = getattr(table, "padding_idx", None)  # RoBERTa's positions start after it
+    return int(positions) - (0 if padding_index is None else padding_index + 1)

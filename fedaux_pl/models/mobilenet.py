@@ -1,8 +1,8 @@
 """MobileNetV2 for small images.
 
 Sandler, Howard, Zhu, Zhmoginov and Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks",
-CVPR 2018. For images of about 32x32, the stem and the second stage have stride 1, which leaves
-three of the five halvings.
+CVPR 2018. For images of about 32x32 pixels, the stem and the second stage have stride 1, so that
+three of the five layers with stride 2 remain.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
-from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
-from fedaux_pl.models.batch_norm import twice
-from fedaux_pl.models.fused import conv_norm_act
+from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -31,41 +29,25 @@ _STAGES = (
 )
 
 
-class _ConvNormReLU6(Conv2dNormActivation):  # type: ignore[misc]
-    """torchvision's sequence of the three, as one step."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map feature maps to feature maps."""
-        return conv_norm_act(self[0], self[1], x, upper=6.0)
-
-
-class _Block(InvertedResidual):  # type: ignore[misc]
-    """torchvision's block, with its names, as two steps or three."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map feature maps to feature maps."""
-        *hidden, conv, norm = self.conv
-        out, again = twice(x)
-        for layer in hidden:
-            out = conv_norm_act(layer[0], layer[1], out, upper=6.0)
-        return conv_norm_act(conv, norm, out, again if self.use_res_connect else None, relu=False)
-
-
 @register("mobilenetv2")
 class MobileNetV2(FeatureClassifier):
     """MobileNetV2 of half the width, with 640 features.
 
-    Unlike torchvision's, the multiplier narrows the last convolution too, and no dropout comes
-    before the linear layer, so that the outputs are a linear function of the features.
+    Unlike in torchvision, the multiplier also applies to the last convolution, and there is no
+    dropout before the linear layer: the outputs are a linear function of the features.
 
     Args:
         num_classes: Number of outputs, at least 1.
         in_channels: Number of channels of the images.
-        width: Multiplier on all channel counts, which are rounded to multiples of 8; 1 is the
-            network of the paper, with 1280 features.
+        width: Multiplier on all channel counts, which are rounded to multiples of 8. Width 1 is
+            the network of the paper, with 1280 features.
         norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.base.InputNormalization`.
-        std: See :class:`fedaux_pl.models.base.InputNormalization`.
+        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+
+    Example:
+        >>> MobileNetV2(10, width=0.25).feature_dim
+        320
     """
 
     def __init__(
@@ -83,20 +65,20 @@ class MobileNetV2(FeatureClassifier):
         super().__init__(num_classes, feature_dim, in_channels=in_channels, mean=mean, std=std)
         conv_options = {"norm_layer": norm_layer, "activation_layer": nn.ReLU6}
         channels = scale_channels(_STEM_CHANNELS, width)
-        blocks: list[nn.Module] = [_ConvNormReLU6(in_channels, channels, 3, **conv_options)]
+        blocks: list[nn.Module] = [Conv2dNormActivation(in_channels, channels, 3, **conv_options)]
         for expansion, base_channels, count, first_stride in _STAGES:
             out_channels = scale_channels(base_channels, width)
             for i in range(count):
                 stride = first_stride if i == 0 else 1
-                blocks.append(_Block(channels, out_channels, stride, expansion, norm_layer))
+                blocks += [InvertedResidual(channels, out_channels, stride, expansion, norm_layer)]
                 channels = out_channels
-        blocks.append(_ConvNormReLU6(channels, feature_dim, 1, **conv_options))
+        blocks.append(Conv2dNormActivation(channels, feature_dim, 1, **conv_options))
         self.blocks = nn.Sequential(*blocks)
         init_convolutions(self)
         nn.init.normal_(self.head.weight, 0.0, 0.01)
         nn.init.zeros_(self.head.bias)
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """Map standardised images to the output of the last block, an eighth of their size."""
+        """Map standardized images to the output of the last block, an eighth of their size."""
         maps: Tensor = self.blocks(x)
         return maps

@@ -1,4 +1,4 @@
-"""The architectures by name."""
+"""Architectures, registered and created by name."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +14,11 @@ _FACTORIES: dict[str, Callable[..., Classifier]] = {}
 def register(name: str) -> Callable[[_Factory], _Factory]:
     """Make an architecture available to :func:`create_model` under ``name``.
 
-    Decorate the class, or a function that returns an instance; it takes ``num_classes`` and its
+    Decorates a class, or a function that returns a model, which takes ``num_classes`` and its
     options as keyword arguments::
 
         @register("mynet")
         class MyNet(FeatureClassifier): ...
-
-    Args:
-        name: The name, which nothing else may have.
 
     Raises:
         ValueError: If the name is taken.
@@ -40,36 +37,47 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Names that :func:`create_model` knows, sorted."""
+    """The registered names, sorted.
+
+    Example:
+        >>> "resnet8" in model_names()
+        True
+    """
     return tuple(sorted(_FACTORIES))
 
 
 def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
-    """Create a model with newly drawn weights, or with those that an encoder's ``source`` holds.
+    """Create a model, with random weights unless it is a pre-trained text encoder.
 
     Args:
-        name: One of :func:`model_names`, or one of them with a hyphen and anything after it, such
-            as ``encoder-small``: so that one federation can have two of the same architecture.
+        name: One of :func:`model_names`. A suffix after a hyphen, as in ``encoder-small``, is
+            ignored, so that one federation can have two models of the same architecture.
         num_classes: Number of outputs, at least 1.
-        **options: Options of the architecture. All for images that come with the package have
-            ``in_channels``, ``width``, ``norm``, ``mean`` and ``std``; see
+        **options: Options of the architecture. All architectures for images have ``in_channels``,
+            ``width``, ``norm``, ``mean`` and ``std``; see
             :class:`fedaux_pl.models.encoder.Encoder` for those of text.
 
     Raises:
         ValueError: If the name is unknown or an option has a value that is not allowed.
         TypeError: If the architecture has no such option or a value has the wrong type.
+
+    Example:
+        >>> import torch
+        >>> model = create_model("resnet8", num_classes=10, width=0.25)
+        >>> model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
+        torch.Size([2, 10])
+        >>> model.features(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 128])
     """
-    return _checked(name, options)(num_classes=num_classes, **options)
+    return _find(name, options)(num_classes=num_classes, **options)
 
 
 def check_model(name: str, **options: Any) -> None:
-    """Refuse a wrong name or option, as far as that can be seen without loading weights.
+    """Raise the errors of :func:`create_model` for a wrong name or option, without any weights.
 
-    Raises:
-        ValueError: See :func:`create_model`.
-        TypeError: See :func:`create_model`.
+    An architecture whose constructor reads files has a class method ``check_options`` for this.
     """
-    factory = _checked(name, options)
+    factory = _find(name, options)
     check = getattr(factory, "check_options", None)
     if check is None:
         factory(num_classes=2, **options)
@@ -82,52 +90,57 @@ def create_for(
 ) -> Classifier:
     """Create a model for data of a given shape.
 
-    An architecture is told what it has a parameter for: ``in_channels`` or ``length`` of the
-    samples, and ``pretrained``, whether to start from weights that come with it.
+    ``in_channels`` or ``length`` (from the shape) and ``pretrained`` are passed to architectures
+    that have such a parameter.
 
     Args:
         input_shape: The shape of one sample: (C, H, W) of images, (L,) of token ids.
         name: See :func:`create_model`.
         num_classes: See :func:`create_model`.
-        pretrained: Whether weights that come with an architecture are used.
-        **options: See :func:`create_model`; they win.
+        pretrained: Whether to load the pre-trained weights of architectures that have some.
+        **options: See :func:`create_model`; they override the values from the shape.
 
     Raises:
-        ValueError: If the architecture is made for another kind of data, or see above.
-        TypeError: See :func:`create_model`.
+        ValueError: If the architecture is for another kind of data; see also :func:`create_model`.
+
+    Example:
+        >>> model = create_for((1, 28, 28), "resnet8", 10, pretrained=False, width=0.125)
+        >>> model.conv1.in_channels
+        1
     """
-    parameters = inspect.signature(_checked(name, options)).parameters
-    first = "length" if len(input_shape) == 1 else "in_channels"
-    other = {"length": "in_channels", "in_channels": "length"}[first]
-    if other in parameters and first not in parameters:
-        takes = {"length": "token ids of shape (L,)", "in_channels": "images of shape (C, H, W)"}
+    parameters = inspect.signature(_find(name, options)).parameters
+    own, other = ("length", "in_channels") if len(input_shape) == 1 else ("in_channels", "length")
+    if other in parameters and own not in parameters:
+        kinds = {"length": "token ids of shape (L,)", "in_channels": "images of shape (C, H, W)"}
         raise ValueError(
-            f"model {name!r} takes {takes[other]}, but the samples have shape "
-            f"{tuple(input_shape)}; choose a model for {takes[first]}, or other data."
+            f"model {name!r} takes {kinds[other]}, but the samples have shape "
+            f"{tuple(input_shape)}; choose a model for {kinds[own]}, or other data."
         )
-    facts = {first: input_shape[0], "pretrained": pretrained}
-    told = {key: value for key, value in facts.items() if key in parameters}
-    return create_model(name, num_classes, **(told | options))
+    defaults = {own: input_shape[0], "pretrained": pretrained}
+    known = {key: value for key, value in defaults.items() if key in parameters}
+    return create_model(name, num_classes, **(known | options))
 
 
 def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one of several architectures.
+    """Select the options of the model ``name``, one of ``names``.
 
-    Args:
-        name: The architecture.
-        names: All of them.
-        options: Options for all, and under the name of an architecture a mapping of its own.
+    An entry of ``options`` under the name of a model is a mapping with options of that model only;
+    the other entries are options of all models.
+
+    Example:
+        >>> options = {"width": 0.5, "shufflenet": {"groups": 3}}
+        >>> options_of("shufflenet", ["resnet8", "shufflenet"], options)
+        {'width': 0.5, 'groups': 3}
     """
     shared = {key: value for key, value in options.items() if key not in names}
     return {**shared, **options.get(name, {})}
 
 
-def _checked(name: str, options: Mapping[str, Any]) -> Callable[..., Classifier]:
-    """The architecture called ``name``, which has all these options."""
-    known = name if name in _FACTORIES else name.partition("-")[0]
-    if known not in _FACTORIES:
+def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Classifier]:
+    """The architecture called ``name``; raises a TypeError for options that it does not have."""
+    factory = _FACTORIES.get(name) or _FACTORIES.get(name.partition("-")[0])
+    if factory is None:
         raise ValueError(f"unknown model {name!r}; pass one of {', '.join(model_names())}.")
-    factory = _FACTORIES[known]
     parameters = inspect.signature(factory).parameters
     unknown = sorted(options.keys() - parameters.keys())
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

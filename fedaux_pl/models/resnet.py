@@ -1,7 +1,7 @@
-"""ResNet-8: a residual network with one basic block a stage, for small images.
+"""ResNet-8: a residual network with one basic block per stage, for small images.
 
 He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. As usual for
-32x32 images, the stem is a 3x3 convolution of stride 1 and there is no max-pooling.
+32x32 images, the stem is a 3x3 convolution with stride 1 and there is no max-pooling.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
-from fedaux_pl.models.batch_norm import twice
-from fedaux_pl.models.fused import conv_norm_act
+from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -20,16 +18,22 @@ from fedaux_pl.models.registry import register
 class ResNet8(FeatureClassifier):
     """ResNet with stages of 64, 128, 256 and 512 channels and 512 features.
 
-    Layers are named as in torchvision, except for the linear layer, which is ``head`` and not
-    ``fc``, so that weights can be exchanged with its ``ResNet(BasicBlock, [1, 1, 1, 1])``.
+    Layers have torchvision's names, except for the linear layer, which is ``head`` instead of
+    ``fc``. So weights can be exchanged with torchvision's ``ResNet(BasicBlock, [1, 1, 1, 1])``.
 
     Args:
         num_classes: Number of outputs, at least 1.
         in_channels: Number of channels of the images.
         width: Multiplier on all channel counts, which are rounded to multiples of 8.
         norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.base.InputNormalization`.
-        std: See :class:`fedaux_pl.models.base.InputNormalization`.
+        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+
+    Example:
+        >>> import torch
+        >>> model = ResNet8(10, width=0.25)
+        >>> model(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -55,21 +59,11 @@ class ResNet8(FeatureClassifier):
         init_convolutions(self)
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """Map standardised images to the output of the last stage, an eighth of their size."""
-        x = conv_norm_act(self.conv1, self.bn1, x)
+        """Map standardized images to the output of the last stage, an eighth of their size."""
+        x = self.relu(self.bn1(self.conv1(x)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return x
-
-
-class _Block(BasicBlock):  # type: ignore[misc]
-    """torchvision's block, with its names, as two steps or three."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map feature maps to feature maps."""
-        x, again = twice(x)
-        out = conv_norm_act(self.conv1, self.bn1, x)
-        return conv_norm_act(self.conv2, self.bn2, out, again, shortcut=self.downsample)
 
 
 def _stage(
@@ -80,5 +74,5 @@ def _stage(
         shortcut = nn.Sequential(
             nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), norm_layer(out_channels)
         )
-    # a sequence of one, so that the names are torchvision's
-    return nn.Sequential(_Block(in_channels, out_channels, stride, shortcut, norm_layer=norm_layer))
+    block = BasicBlock(in_channels, out_channels, stride, shortcut, norm_layer=norm_layer)
+    return nn.Sequential(block)  # for torchvision's names, such as "layer1.0.conv1"

@@ -1,8 +1,8 @@
 """ShuffleNet (version 1) for small images.
 
 Zhang, Zhou, Lin and Sun, "ShuffleNet: An Extremely Efficient Convolutional Neural Network for
-Mobile Devices", CVPR 2018. For images of about 32x32, the stem has stride 1 and no max-pooling
-follows it, which leaves three of the five halvings.
+Mobile Devices", CVPR 2018. For images of about 32x32 pixels, the stem has stride 1 and there is no
+max-pooling, so that three of the five layers with stride 2 remain.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,46 +11,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.models.base import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
-from fedaux_pl.models.batch_norm import twice
-from fedaux_pl.models.fused import conv_norm_act
+from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
 _STEM_CHANNELS = 24
 _UNITS = (4, 8, 4)
-# channels of the first stage by number of groups (table 1 of the paper); later stages double them
+# Channels of the first stage by number of groups (table 1 of the paper); later stages double them.
 _FIRST_STAGE_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """Deal the channels of each group out over all groups.
+    """Interleave groups of adjacent channels: the first of every group, then the second, ...
 
     Args:
         x: Feature maps of shape (N, C, H, W), with C divisible by ``groups``.
-        groups: Number of groups that the channels are in, one after the other.
+        groups: Number of groups.
 
-    Returns:
-        Feature maps with the first channel of every group, then the second of every group, ...
+    Example:
+        >>> channel_shuffle(torch.arange(6.0).view(1, 6, 1, 1), groups=2).flatten().tolist()
+        [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
     """
     n, channels, height, width = x.shape
-    if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
-        # shuffled as they lie in memory, where the way below would change their layout
-        rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
-        return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
     grouped = x.view(n, groups, channels // groups, height, width)
     return grouped.transpose(1, 2).flatten(1, 2)
 
 
 class ShuffleUnit(nn.Module):
-    """Grouped 1x1, shuffle, depthwise 3x3 and grouped 1x1, beside a shortcut.
+    """Grouped 1x1 convolution, channel shuffle, depthwise 3x3 and grouped 1x1, with a shortcut.
 
-    With stride 1 the shortcut is added. With stride 2 it is average-pooled and concatenated, so
-    that the convolutions make only the channels that the input does not have.
+    With stride 1 the shortcut is added. With stride 2 it is average-pooled and concatenated, and
+    the convolutions compute only the remaining ``out_channels - in_channels`` channels.
 
     Args:
         in_channels: Channels of the input.
-        out_channels: Channels of the output; as many with stride 1, more with stride 2.
+        out_channels: Channels of the output: equal to ``in_channels`` with stride 1, more with
+            stride 2.
         stride: 1 or 2.
         groups: Groups of the second 1x1 convolution and of the shuffle.
         first_groups: Groups of the first 1x1 convolution.
@@ -79,15 +75,15 @@ class ShuffleUnit(nn.Module):
         self.norm3 = norm_layer(new_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map feature maps to feature maps, of half the size with stride 2."""
-        x, again = twice(x)
-        out = channel_shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
-        # the paper has no activation after the depthwise convolution
-        out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
+        """Map feature maps to feature maps of the same size, or half the size with stride 2."""
+        out = F.relu(self.norm1(self.reduce(x)), inplace=True)
+        out = channel_shuffle(out, self.groups)
+        out = self.norm2(self.depthwise(out))  # no activation here in the paper
+        out = self.norm3(self.expand(out))
         if self.downsample:
-            pooled = F.relu(F.avg_pool2d(again, 3, stride=2, padding=1))
-            return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
-        return conv_norm_act(self.expand, self.norm3, out, again)
+            pooled = F.avg_pool2d(x, 3, stride=2, padding=1)
+            return torch.cat([F.relu(pooled), F.relu(out, inplace=True)], dim=1)
+        return F.relu(out + x, inplace=True)
 
 
 @register("shufflenet")
@@ -98,11 +94,15 @@ class ShuffleNet(FeatureClassifier):
         num_classes: Number of outputs, at least 1.
         in_channels: Number of channels of the images.
         width: Multiplier on all channel counts. Those of the first stage are rounded to multiples
-            of four times ``groups``, because units have a quarter of the channels inside.
-        groups: 1, 2, 3, 4 or 8; the paper has more channels for more groups.
+            of ``4 * groups``, because the inner layers of a unit have a quarter of its channels.
+        groups: 1, 2, 3, 4 or 8. As in the paper, more groups come with more channels.
         norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.base.InputNormalization`.
-        std: See :class:`fedaux_pl.models.base.InputNormalization`.
+        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+
+    Example:
+        >>> ShuffleNet(10, width=0.25, groups=3).feature_dim
+        240
     """
 
     def __init__(
@@ -128,21 +128,21 @@ class ShuffleNet(FeatureClassifier):
         channels = scale_channels(_STEM_CHANNELS, width, groups)
         self.stem = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
         self.stem_norm = norm_layer(channels)
+        self.relu = nn.ReLU(inplace=True)
         units: list[nn.Module] = []
         for out_channels, count in zip(stage_channels, _UNITS, strict=True):
             for i in range(count):
-                # the paper leaves the first one ungrouped because its input is narrow
+                # as in the paper, the first unit has no groups because its input has few channels
                 first_groups = groups if units else 1
                 stride = 2 if i == 0 else 1
-                units.append(
-                    ShuffleUnit(channels, out_channels, stride, groups, first_groups, norm_layer)
-                )
+                unit = ShuffleUnit(channels, out_channels, stride, groups, first_groups, norm_layer)
+                units.append(unit)
                 channels = out_channels
         self.units = nn.Sequential(*units)
-        # fan_in, because PyTorch's fan_out does not divide by the groups of a convolution
+        # fan_in: PyTorch's fan_out does not take the groups of a convolution into account
         init_convolutions(self, "fan_in")
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """Map standardised images to the output of the last stage, an eighth of their size."""
-        maps: Tensor = self.units(conv_norm_act(self.stem, self.stem_norm, x))
+        """Map standardized images to the output of the last stage, an eighth of their size."""
+        maps: Tensor = self.units(self.relu(self.stem_norm(self.stem(x))))
         return maps

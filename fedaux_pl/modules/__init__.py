@@ -1,12 +1,12 @@
-"""LightningModules that stand alone: each runs under an ordinary Trainer on ordinary batches."""
+"""LightningModules that run alone under an ordinary Trainer, with batches of any data loader."""
 
 from fedaux_pl.modules.client import ClientModule
 from fedaux_pl.modules.distillation import DistillationModule
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.language import LanguageModelling
+from fedaux_pl.modules.language_modelling import LanguageModelling
 from fedaux_pl.modules.pretraining import create_pretraining
-from fedaux_pl.modules.scoring import ScoringHead
-from fedaux_pl.modules.selfsupervised import SelfSupervised
+from fedaux_pl.modules.scoring_head import ScoringHead
+from fedaux_pl.modules.self_supervised import SelfSupervised
 from fedaux_pl.modules.simclr import SimCLR
 
 __all__ = [

@@ -7,29 +7,40 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedaux_pl.functional import distillation_loss
-from fedaux_pl.modules.backbone import unsaved
-from fedaux_pl.modules.classifier import ClassifierModule, TrainedPart
-from fedaux_pl.modules.optimizers import OptimizerName
+from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
+from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 
 class DistillationModule(ClassifierModule):
-    """Trains a student on soft labels by the Kullback-Leibler divergence.
+    """Trains a student on soft labels with the Kullback-Leibler divergence.
 
-    Training batches are (inputs, soft labels), the latter probabilities of shape (N, C) as
-    ``fedaux_pl.functional.soft_labels`` makes them; validation and test batches are (inputs,
+    Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
+    ``fedaux_pl.functional.soft_labels`` returns them. Validation and test batches are (inputs,
     labels). The defaults are the paper's for images.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
-            ``feature_dim``. A module is not saved with the hyper-parameters: give it again to
+            ``feature_dim``. A module is not saved with the hyper-parameters: pass it again to
             ``load_from_checkpoint``.
         num_classes: C, the number of classes.
-        train: ``full`` for all parameters, ``head`` for g alone.
+        train: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
-        momentum: Of sgd alone.
+        momentum: For sgd only.
         weight_decay: At least 0.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl import DistillationModule
+        >>> from fedaux_pl.functional import soft_labels
+        >>> student = DistillationModule("resnet8", 10, model_options={"width": 0.125})
+        >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+        >>> teacher_logits = torch.randn(3, 4, 10)  # 3 teachers, 4 images, 10 classes
+        >>> loss = student.training_step((images, soft_labels(teacher_logits)), 0)
+        >>> loss.shape
+        torch.Size([])
     """
 
     def __init__(
@@ -44,13 +55,16 @@ class DistillationModule(ClassifierModule):
         model_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(
-            model, num_classes, train, optimizer, lr, momentum, weight_decay, model_options
+            resolve_model(model, num_classes, model_options),
+            num_classes,
+            train,
+            OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
-        self.save_hyperparameters(ignore=unsaved(model))
+        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
         self.agreement = MulticlassAccuracy(num_classes, average="micro")
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """D_KL(soft labels, softmax(f(x))), and how often student and teachers agree."""
+        """Computes D_KL(soft labels, softmax(f(x))); logs how often student and teachers agree."""
         x, targets = batch[0], batch[1]
         logits = self(x).float()
         loss = distillation_loss(logits, targets.to(logits.dtype))

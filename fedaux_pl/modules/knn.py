@@ -1,4 +1,4 @@
-"""How good features are: the accuracy of a nearest-neighbour classifier on them."""
+"""The quality of features: the accuracy of a nearest-neighbor classifier."""
 
 from typing import Any
 
@@ -6,26 +6,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat as cat
 
 
 class KNNAccuracy(Metric):
-    """Accuracy of weighted k-nearest-neighbour classification (Wu et al. 2018).
+    """Accuracy of weighted k-nearest-neighbor classification (Wu et al. 2018).
 
-    Collects features of labelled samples, as neighbours or as queries, and computes the share of
-    queries whose label the weighted vote of their k nearest neighbours, by cosine similarity,
-    finds.
+    Neighbors and queries are labeled feature vectors. The k neighbors with the highest cosine
+    similarity to a query vote for its label; the accuracy is the fraction of queries with a correct
+    vote.
 
     Args:
-        k: The number of neighbours; all of them where there are fewer.
-        temperature: A neighbour at similarity s votes with weight exp(s / temperature).
+        k: The number of neighbors that vote; all of them if there are fewer.
+        temperature: A neighbor of similarity s votes with weight exp(s / temperature).
         kwargs: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.modules import KNNAccuracy
+        >>> metric = KNNAccuracy(k=1)
+        >>> metric.update(torch.eye(2), torch.tensor([0, 1]), query=False)
+        >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), query=True)
+        >>> metric.compute()
+        tensor(0.5000)
     """
 
     full_state_update = False
     higher_is_better = True
 
-    bank: list[Tensor]
-    bank_labels: list[Tensor]
+    neighbors: list[Tensor]
+    neighbor_labels: list[Tensor]
     queries: list[Tensor]
     query_labels: list[Tensor]
 
@@ -35,36 +45,32 @@ class KNNAccuracy(Metric):
             raise ValueError(f"k must be at least 1, but is {k}")
         self.k = k
         self.temperature = temperature
-        for name in ("bank", "bank_labels", "queries", "query_labels"):
+        for name in ("neighbors", "neighbor_labels", "queries", "query_labels"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor, labels: Tensor, query: bool) -> None:
-        """Adds features (N, d) and labels (N,), as queries or as neighbours."""
+        """Adds features (N, d) and labels (N,) of queries or of neighbors."""
         normalized = F.normalize(features.detach().float(), dim=1)
-        (self.queries if query else self.bank).append(normalized)
-        (self.query_labels if query else self.bank_labels).append(labels)
+        (self.queries if query else self.neighbors).append(normalized)
+        (self.query_labels if query else self.neighbor_labels).append(labels)
 
     @property
     def ready(self) -> bool:
-        """Whether there are both neighbours and queries."""
-        return len(self.bank) > 0 and len(self.queries) > 0
+        """Whether there are neighbors and queries."""
+        return len(self.neighbors) > 0 and len(self.queries) > 0
 
     def compute(self) -> Tensor:
-        """The accuracy, in 0 ... 1."""
-        # Here, since importing it takes seconds that nobody else should wait for.
+        """Computes the accuracy, in [0, 1]."""
+        # Imported here because the import takes seconds.
         from lightly.utils.benchmarking.knn import knn_predict
 
-        bank, labels = _cat(self.bank).T.contiguous(), _cat(self.bank_labels)
-        queries, truth = _cat(self.queries), _cat(self.query_labels)
-        classes = int(max(labels.max(), truth.max())) + 1
-        k = min(self.k, bank.shape[1])
+        neighbors, labels = cat(self.neighbors).T.contiguous(), cat(self.neighbor_labels)
+        queries, expected = cat(self.queries), cat(self.query_labels)
+        classes = int(max(labels.max(), expected.max())) + 1
+        k = min(self.k, neighbors.shape[1])
         chunks = -(-len(queries) // 1024)
         correct = torch.zeros((), device=queries.device)
-        for part, expected in zip(queries.chunk(chunks), truth.chunk(chunks), strict=True):
-            found = knn_predict(part, bank, labels, classes, knn_k=k, knn_t=self.temperature)[:, 0]
-            correct += (found == expected).sum()
-        return correct / len(truth)
-
-
-def _cat(parts: list[Tensor] | Tensor) -> Tensor:
-    return parts if isinstance(parts, Tensor) else torch.cat(parts)
+        for x, y in zip(queries.chunk(chunks), expected.chunk(chunks), strict=True):
+            ranking = knn_predict(x, neighbors, labels, classes, knn_k=k, knn_t=self.temperature)
+            correct += (ranking[:, 0] == y).sum()
+        return correct / len(expected)

@@ -1,31 +1,30 @@
-"""Which self-supervised module learns h_0 of which model."""
+"""The self-supervised module that learns the features h_0 of a given model."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from fedaux_pl.modules.language import LanguageModelling
-from fedaux_pl.modules.selfsupervised import SelfSupervised
+from fedaux_pl.modules.language_modelling import LanguageModelling
+from fedaux_pl.modules.self_supervised import SelfSupervised
 from fedaux_pl.modules.simclr import SimCLR
 
-_BY_INPUTS: dict[str, type[SelfSupervised]] = {"images": SimCLR, "tokens": LanguageModelling}
+_MODULES: dict[str, type[SelfSupervised]] = {"images": SimCLR, "tokens": LanguageModelling}
+_OPTIONS = {  # those that the other module does not have
+    "images": {"temperature", "min_scale", "flip", "jitter", "strength", "grayscale"},
+    "tokens": {"objective", "mask_rate"},
+}
 
 
-def create_pretraining(
-    model: nn.Module,
-    options: Mapping[str, Any],
-    instead: Mapping[type[SelfSupervised], Callable[..., SelfSupervised]] | None = None,
-) -> SelfSupervised:
-    """The module that learns h_0 of a model, which says itself what its inputs are.
+def create_pretraining(model: nn.Module, options: Mapping[str, Any]) -> SelfSupervised:
+    """Creates ``SimCLR`` for a model of images, ``LanguageModelling`` for a model of text.
 
     Args:
-        model: Whose features are learned; one that does not say takes images.
-        options: Settings by name; those of other kinds of pre-training are passed over.
-        instead: What creates the module in the place of its class, and takes the same settings.
+        model: The model whose features are learned. Its attribute ``inputs`` is ``images`` (the
+            default) or ``tokens``.
+        options: Arguments of both modules by name; those that the created one lacks are ignored.
     """
-    module = _BY_INPUTS[getattr(model, "inputs", "images")]
-    known = inspect.signature(module).parameters
-    create = (instead or {}).get(module, module)
-    return create(model, **{key: value for key, value in options.items() if key in known})
+    inputs = getattr(model, "inputs", "images")
+    unused = set().union(*(names for kind, names in _OPTIONS.items() if kind != inputs))
+    used = {name: value for name, value in options.items() if name not in unused}
+    return _MODULES[inputs](model, **used)

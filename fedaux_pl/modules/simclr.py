@@ -1,5 +1,6 @@
 """Self-supervised pre-training of h_0 on D_aux: SimCLR (Chen et al. 2020; FedAUX, 3.3)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,39 +8,59 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.functional import nt_xent_loss
-from fedaux_pl.modules.backbone import resolve_model, unsaved
-from fedaux_pl.modules.optimizers import OptimizerName
-from fedaux_pl.modules.selfsupervised import Batch, SelfSupervised
+from fedaux_pl.modules.distributed import (
+    average_gradients,
+    current_processes,
+    gather_rows,
+    synchronized_batch_norm,
+)
+from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
+from fedaux_pl.processes import Processes
 
 
 class SimCLR(SelfSupervised):
-    """Learns features h by telling two views of an image from the views of all others.
+    """Learns features h by matching the two views of each image among the views of all images.
 
-    Training batches are images, alone or first in a tuple; two random views of each are made on
-    the device. Where the first entry is itself a pair of images, as lightly's transforms give it,
-    that pair is taken for the views. Images are uint8, or floats in [0, 1].
+    Training batches are images, alone or first in a tuple; two random views of each image are
+    computed on the device. If the first entry is itself a pair of image tensors, as lightly's
+    transforms return it, that pair is used as the views. Images are uint8, or floats in [0, 1].
 
-    Validation measures kNN accuracy where batches are (images, labels): with two data loaders the
-    first holds the neighbours and the second the queries, with one its samples are neighbours and
-    queries by turns. ``forward`` gives the features.
+    Under a Trainer with strategy ``ddp`` the images of all processes are compared with each other.
+
+    Validation and ``forward`` are those of ``SelfSupervised``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
             ``feature_dim``, whose head is not used. A module is not saved with the
-            hyper-parameters: give it again to ``load_from_checkpoint``.
-        temperature: Of the NT-Xent loss.
+            hyper-parameters: pass it again to ``load_from_checkpoint``.
+        temperature: The temperature of the NT-Xent loss.
         projection_dim: The dimension in which views are compared.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
-        momentum: Of sgd alone.
+        momentum: For sgd only.
         weight_decay: At least 0.
-        min_scale: The smallest share of an image's area that a crop covers.
-        flip: The probability of mirroring a view.
-        jitter: The probability of changing the colours of a view.
-        strength: How much colours are changed, s in the paper of SimCLR.
-        grayscale: The probability of removing the colours of a view.
-        knn_k: The number of neighbours of the kNN accuracy.
+        min_scale: The smallest fraction of an image's area that a crop covers.
+        flip: The probability of a horizontal flip.
+        jitter: The probability of color jitter.
+        strength: The strength of color jitter, s in the SimCLR paper.
+        grayscale: The probability of conversion to grayscale.
+        knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> import torch
+        >>> from torch.utils.data import DataLoader
+        >>> from fedaux_pl import SimCLR
+        >>> images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
+        >>> module = SimCLR("resnet8", temperature=0.2, model_options={"width": 0.125})
+        >>> quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+        >>> trainer = pl.Trainer(accelerator="cpu", fast_dev_run=True, **quiet)
+        >>> trainer.fit(module, DataLoader(images, batch_size=8))
+        >>> module(images).shape
+        torch.Size([16, 64])
     """
 
     def __init__(
@@ -59,50 +80,77 @@ class SimCLR(SelfSupervised):
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        # Here, since importing it takes seconds that nobody else should wait for.
+        # Imported here because the import takes seconds.
         from lightly.models.modules.heads import SimCLRProjectionHead
 
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, but is {temperature}")
-        super().__init__(resolve_model(model, 1, model_options), knn_k)
-        self.save_hyperparameters(ignore=unsaved(model))
+        super().__init__(
+            resolve_model(model, 1, model_options),
+            knn_k,
+            OptimizerSettings(optimizer, lr, momentum, weight_decay),
+        )
+        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature
         self.views = SimCLRViews(
             min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
         )
-        self.set_optimizer(optimizer, lr, momentum, weight_decay)
+        self._sharing = Processes()  # by default a batch belongs to one process
+
+    def share_batches(self, processes: Processes) -> None:
+        """Divides each batch among processes that all get the same batches.
+
+        All processes sample the same views, and each computes those of its part of the images.
+        BatchNorm uses the statistics of the whole batch and gradients are averaged, so that the
+        weights do not depend on the number of processes, apart from rounding.
+        """
+        self._sharing = processes
+        self.is_distributed = processes.world_size > 1
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The NT-Xent loss between the two views of every image."""
-        views = self._two_views(batch)
-        # One pass for both views: BatchNorm sees them together, as in the original.
-        projections = self.projection_head(self(views))
-        # bfloat16 keeps three digits of a similarity: too few for the logarithm over all pairs.
+        """Computes the NT-Xent loss among the images of all processes, the same in each."""
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        views = self._two_views(images)
+        with synchronized_batch_norm(self, self._sharing):
+            # One pass for both views: BatchNorm normalizes them together, as in the original.
+            projections = self.projection_head(self(views))
+        # In float32: bfloat16 has too few digits for the logarithm of a sum over all pairs.
         with torch.autocast(self.device.type, enabled=False):
-            loss = self._contrast(*projections.float().chunk(2))
+            first, second = projections.float().chunk(2)
+            loss = nt_xent_loss(*self._gather(first, second, images), self.temperature)
         self.log_training(loss, len(views) // 2)
         return loss
 
-    def _contrast(self, first: Tensor, second: Tensor) -> Tensor:
-        """NT-Xent among the images of all processes."""
-        from lightly.utils import dist
+    def on_after_backward(self) -> None:
+        """Averages the gradients of the processes that share batches."""
+        average_gradients(self, self._sharing)
 
-        if dist.world_size() == 1:
-            return nt_xent_loss(first, second, self.temperature)
-        everyone = torch.cat(dist.gather(first)), torch.cat(dist.gather(second))
-        offset = dist.rank() * len(first)
-        return nt_xent_loss(first, second, self.temperature, everyone, offset)
-
-    def _two_views(self, batch: Batch) -> Tensor:
-        """One view of every image, then the second of every image."""
-        images = batch if isinstance(batch, Tensor) else batch[0]
+    def _two_views(self, images: Tensor | Sequence[Tensor]) -> Tensor:
+        """Returns the first view of every image of this process, then the second of each."""
         if isinstance(images, Tensor):
-            views: Tensor = self.views(images, of_each=2)
-            return views
+            own = self._sharing.part(len(images))
+            height, width = images.shape[-2:]
+            parameters = self.views.sample(2 * len(images), height, width, images.device)
+            return self.views.transform(images[own], parameters.part(own, views=2))
         if len(images) != 2:
             raise ValueError(
                 f"a batch must hold images or a pair of their views, but holds {len(images)} views"
             )
-        return torch.cat(images)
+        own = self._sharing.part(len(images[0]))
+        return torch.cat([view[own] for view in images])
+
+    def _gather(
+        self, first: Tensor, second: Tensor, images: Tensor | Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Gathers the projections of all processes: of one shared batch, or under DDP of all."""
+        processes, count = self._sharing, len(images if isinstance(images, Tensor) else images[0])
+        if processes.world_size == 1:
+            processes = current_processes()
+            count *= processes.world_size
+        if processes.world_size == 1:
+            return first, second
+        rows = gather_rows(torch.cat([first, second], dim=1), count, processes)
+        first, second = rows.chunk(2, dim=1)
+        return first, second

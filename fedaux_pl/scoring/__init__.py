@@ -1,24 +1,22 @@
-"""What clients release about their data, and how the server makes certainty scores of it.
+"""What clients release about their data, and how the server turns it into certainty scores.
 
-A further scoring is one file with a ``Scorer``, whose docstring proves its sensitivity, and one
-line in ``SCORERS``; ``tests/scoring/test_audit.py`` attacks it.
+To add one, subclass ``Scorer``, ``FeatureMap`` or ``Calibration`` in any module. The docstring of a
+scorer proves its sensitivity; ``tests/scoring/test_audit.py`` attacks every scorer of this package.
 """
 
-from fedaux_pl.functional import Release, spent
-from fedaux_pl.scoring.base import Budget, Scorer
-from fedaux_pl.scoring.calibration import CALIBRATIONS, Sigmoid, Standardised
-from fedaux_pl.scoring.head import ReleasedHead
-from fedaux_pl.scoring.logistic import Logistic
-from fedaux_pl.scoring.maps import FEATURE_MAPS, Centred, PublicMap, Unmapped, Whitened
-from fedaux_pl.scoring.mean import Mean
-from fedaux_pl.scoring.settings import SCORERS, NormBound, Scoring
+from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
+from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
+from fedaux_pl.scoring.ledger import spent
+from fedaux_pl.scoring.release import Budget, Release, ReleasedHead
+from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
+from fedaux_pl.scoring.scoring import NormBound, Scoring
 
 __all__ = [
-    "CALIBRATIONS",
-    "FEATURE_MAPS",
-    "SCORERS",
     "Budget",
-    "Centred",
+    "Calibration",
+    "Centered",
+    "FeatureMap",
+    "Identity",
     "Logistic",
     "Mean",
     "NormBound",
@@ -28,8 +26,7 @@ __all__ = [
     "Scorer",
     "Scoring",
     "Sigmoid",
-    "Standardised",
-    "Unmapped",
+    "Standardized",
     "Whitened",
     "spent",
 ]

@@ -1,80 +1,94 @@
-"""How the server turns logits <w_i, row(x)> into scores s_i(x).
+"""Calibrations: how the server turns logits <w_i, row(x)> into scores s_i(x).
 
-A function of released vectors and public data: post-processing, at no cost in privacy. A_s (eq. 3)
-uses scores relative to each other, s_i(x) / sum_j s_j(x).
+They use released vectors and public data only: post-processing, at no cost in privacy. A_s (eq. 3)
+depends on s_i(x) / sum_j s_j(x) only.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-# exp(70) and exp(-70), summed over clients and multiplied with logits, are ordinary float32 numbers
-_LIMIT = 70.0
-_SHARPEST = 20.0
-_ROUNDING = 1e-12  # a spread below this share of the logits, float64, is not theirs
+# exp(70) and exp(-70) summed over clients and multiplied by logits are in float32's range
+_MAX_EXPONENT = 70.0
+_MAX_SHARPNESS = 20.0
+_ROUNDING = 1e-12  # float64 logits whose relative spread is below this are constant up to rounding
 
 
-class Calibration(Protocol):
-    """From logits to scores; a frozen dataclass whose fields are options of ``Scoring``."""
+class Calibration(ABC):
+    """Turns a client's logits into scores.
 
+    A subclass is a frozen dataclass whose fields are its options. ``FedAUX(calibration=...)`` takes
+    any subclass, in YAML by its class path.
+    """
+
+    @abstractmethod
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """Positive scores of a client.
+        """Computes the positive scores of a client.
 
         Args:
             logits: <w_i, row(x)> on the data to score, shape (N,).
-            reference: Those on D_distill, whatever is scored: test data must not calibrate.
+            reference: The logits on D_distill, also when test data are scored: test data must
+                not influence the calibration.
         """
 
 
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(Calibration):
     """The paper's s_i(x) = 1 / (1 + exp(-<w_i, row(x)>)) + xi.
 
     Attributes:
-        xi: The least score, at least 0.
+        xi: Added to every score, at least 0.
+
+    Example:
+        >>> Sigmoid(xi=0.25).scores(torch.zeros(1), reference=torch.zeros(1))
+        tensor([0.7500])
     """
 
-    xi: float
+    xi: float = 1e-8
 
     def __post_init__(self) -> None:
         if not 0 <= self.xi < math.inf:
             raise ValueError(f"xi must be at least 0 and finite, but is {self.xi}")
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """The sigmoid; D_distill plays no part."""
+        """Computes the sigmoid; the reference is not used."""
         return logits.sigmoid() + self.xi
 
 
 @dataclass(frozen=True)
-class Standardised:
-    """s_i(x) = exp(sharpness z_i(x)), z_i being the logits standardised over D_distill.
+class Standardized(Calibration):
+    """s_i(x) = exp(sharpness z_i(x)), where z_i are the logits standardized over D_distill.
 
-    A client's logits have the scale of its vector and of the noise in it; standardised, they say by
-    how much x stands out from the distillation data. A_s then is a softmax over clients.
+    The scale of a client's logits depends on the norm of its vector and on the noise in it.
+    Standardized logits tell by how many standard deviations x exceeds the mean of D_distill. The
+    relative scores in A_s are then a softmax over clients.
 
     Attributes:
-        sharpness: Above 0 and at most 20. Exponents are cut at -70 and 70, which keeps scores
-            positive and finite in float32; at 20 this would cut logits 3.5 standard deviations out.
+        sharpness: How much more weight the more certain clients get, above 0 and at most 20.
+            Exponents are clipped to [-70, 70], which keeps scores positive and finite in float32;
+            at 20 this clips logits more than 3.5 standard deviations from the mean.
+
+    Example:
+        >>> reference = torch.tensor([-1.0, 1.0])
+        >>> Standardized(sharpness=2.0).scores(torch.tensor([0.0, 1.0]), reference)
+        tensor([1.0000, 7.3891])
     """
 
-    sharpness: float
+    sharpness: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.sharpness <= _SHARPEST:
+        if not 0 < self.sharpness <= _MAX_SHARPNESS:
             raise ValueError(
-                f"sharpness must be above 0 and at most {_SHARPEST:g}, but is {self.sharpness}"
+                f"sharpness must be above 0 and at most {_MAX_SHARPNESS:g}, but is {self.sharpness}"
             )
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """exp(sharpness z); 1 for a client whose logits do not vary on D_distill."""
+        """Computes exp(sharpness z); 1 for a client whose logits are constant on D_distill."""
         scale = reference.std(correction=0)
         if scale <= _ROUNDING * reference.abs().max():
             return torch.ones_like(logits)
         z = (logits - reference.mean()) / scale
-        return (self.sharpness * z).clamp(-_LIMIT, _LIMIT).exp()
-
-
-CALIBRATIONS: dict[str, type[Calibration]] = {"none": Sigmoid, "standardise": Standardised}
+        return (self.sharpness * z).clamp(-_MAX_EXPONENT, _MAX_EXPONENT).exp()

@@ -1,4 +1,4 @@
-"""Methods that are the same where their difference is switched off, and rounds written out."""
+"""Methods that are equal if their difference is switched off, and rounds against naive loops."""
 
 import copy
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fedaux_pl.federation
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
-from fedaux_pl.engine import Distillation, LocalTraining
+from fedaux_pl.federation import Distillation, LocalTraining
+from fedaux_pl.federation import federation as rounds
 from fedaux_pl.scoring import Scoring
 from tests.federations import (
     MIXED,
@@ -21,8 +21,9 @@ from tests.federations import (
     split,
     weights,
 )
+from tests.paper import paper_fedaux
 
-# Adam divides a gradient by its own size: where that is nearly 0 it makes rounding errors large.
+# Adam divides a gradient by its magnitude and so amplifies rounding errors of small ones.
 STEADY = {
     "local": LocalTraining(batch_size=16, optimizer="sgd", lr=0.05),
     "distillation": Distillation(batch_size=16, optimizer="sgd", lr=0.05),
@@ -30,13 +31,13 @@ STEADY = {
 
 
 def spy(monkeypatch, owner, name):
-    """Keeps what a method is called with and returns."""
+    """Records the arguments and results of a function."""
     calls = []
     original = getattr(owner, name)
 
     def called(*args, **kwargs):
         result = original(*args, **kwargs)
-        calls.append((args, copy.deepcopy(result)))  # what is live changes later
+        calls.append((args, copy.deepcopy(result)))  # live tensors change later
         return result
 
     monkeypatch.setattr(owner, name, called)
@@ -54,17 +55,17 @@ def test_fedprox_with_mu_0_is_fedavg(tmp_path):
 
 def test_fedaux_with_equal_scores_is_feddf_with_pretraining(tmp_path, monkeypatch):
     plain = run(tmp_path, FedDF(pretrained=True), **STEADY)
-    certain = run(tmp_path, FedAUX(epsilon=None), **STEADY)
+    certain = run(tmp_path, paper_fedaux(epsilon=None), **STEADY)
     assert certain.history[-1]["certainty/effective_teachers"] < 3 - 1e-3
     original = Scoring.release
 
-    def without_opinion(*args, **kwargs):
+    def with_zero_head(*args, **kwargs):
         head = original(*args, **kwargs)
         head.weight.zero_()
         return head
 
-    monkeypatch.setattr(Scoring, "release", without_opinion)
-    equal = run(tmp_path / "other", FedAUX(epsilon=None), **STEADY)
+    monkeypatch.setattr(Scoring, "release", with_zero_head)
+    equal = run(tmp_path / "other", paper_fedaux(epsilon=None), **STEADY)
     assert equal.history[-1]["certainty/effective_teachers"] == pytest.approx(3)
     assert_close(weights(equal), weights(plain))
     with pytest.raises(AssertionError):
@@ -126,8 +127,8 @@ def test_two_epochs_go_over_the_data_in_two_orders(tmp_path):
 
 def test_the_order_of_clients_does_not_matter(tmp_path, monkeypatch):
     plain = run(tmp_path, FedDF(), **STEADY)
-    original = fedaux_pl.federation.sample_clients
-    monkeypatch.setattr(fedaux_pl.federation, "sample_clients", lambda *args: original(*args)[::-1])
+    original = rounds.sample_clients
+    monkeypatch.setattr(rounds, "sample_clients", lambda *args: original(*args)[::-1])
     reverse = run(tmp_path, FedDF(), **STEADY)
     assert_close(weights(reverse), weights(plain))
     assert reverse.history[0]["client_loss/mean"] == pytest.approx(
@@ -136,13 +137,13 @@ def test_the_order_of_clients_does_not_matter(tmp_path, monkeypatch):
 
 
 def test_the_average_is_weighted_by_the_number_of_samples(tmp_path, monkeypatch):
-    """A naive loop over what the clients sent; sizes far from equal, so that they show."""
+    """A naive loop over the updates, with very different sizes."""
     federation = create()
     data = split(3)
     data.setup()
     shares = [[0, 1, 2, 3], list(range(4, 20)), list(range(20, 64))]
     data._clients = [torch.tensor(share) for share in shares]
-    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
+    calls = spy(monkeypatch, rounds.LocalClients, "train")
     fit(tmp_path, federation, 1, data)
     ((_, updates),) = calls
     assert [update.size for update in updates] == [4, 16, 44]
@@ -160,19 +161,19 @@ def test_carried_optimizers_change_clients_and_students(tmp_path):
     assert measured(runs["reset"])[0] == measured(runs["carry"])[0]  # nothing to carry yet
     first, second = (runs[state].history[1] for state in ("reset", "carry"))
     assert first["client_loss/mean"] != second["client_loss/mean"]
-    assert not runs["reset"]._client_optimizers
-    assert set(runs["carry"]._client_optimizers) == {0, 1, 2}
+    assert not runs["reset"].client_optimizers
+    assert set(runs["carry"].client_optimizers) == {0, 1, 2}
     # 2 batches of 16 or fewer a round for about 21 samples, 2 for 32 distillation samples
     steps = [
-        int(runs["carry"]._client_optimizers[client]["state"][0]["step"]) for client in range(3)
+        int(runs["carry"].client_optimizers[client]["state"][0]["step"]) for client in range(3)
     ]
     assert steps == [4, 4, 4]
-    assert int(runs["carry"]._server_optimizers["resnet8"]["state"][0]["step"]) == 4
+    assert int(runs["carry"].server_optimizers["resnet8"]["state"][0]["step"]) == 4
 
 
-def test_head_only_training_leaves_h_alone(tmp_path, monkeypatch):
+def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):
     """For clients and for students, BatchNorm's statistics included."""
-    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
+    calls = spy(monkeypatch, rounds.LocalClients, "train")
     federation = run(tmp_path, FedDF(), 3, train="head")
     start = start_of(federation, None).state_dict()
     heads = {"head.weight", "head.bias"}
@@ -191,12 +192,14 @@ def test_head_only_training_leaves_h_alone(tmp_path, monkeypatch):
 
 
 def test_mixed_architectures(tmp_path, monkeypatch):
-    """Clients 0, 1 and 2: ShuffleNet has nobody in this round, and is distilled all the same."""
+    """Clients 0, 1 and 2: ShuffleNet has no client in this round, but is distilled, too."""
     monkeypatch.setattr(
-        fedaux_pl.federation, "sample_clients", lambda n, *_: [0] if n == 1 else [0, 1, 2]
+        rounds,
+        "sample_clients",
+        lambda n, *_: [0] if n == 1 else [0, 1, 2],
     )
-    calls = spy(monkeypatch, fedaux_pl.federation.LocalClients, "train")
-    averages = spy(monkeypatch, fedaux_pl.federation.Federation, "_average")
+    calls = spy(monkeypatch, rounds.LocalClients, "train")
+    averages = spy(monkeypatch, rounds, "average_updates")
     federation = create(FedDF(), dict(MIXED))
     trainer = fit(tmp_path, federation, 1)
     ((_, updates),) = calls
@@ -234,7 +237,7 @@ def test_mixed_architectures(tmp_path, monkeypatch):
 
 
 def test_an_architecture_without_a_client_keeps_its_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(fedaux_pl.federation, "sample_clients", lambda *_: [0])
+    monkeypatch.setattr(rounds, "sample_clients", lambda *_: [0])
     federation = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
     trainer = fit(tmp_path, federation, 1)
     fresh = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
@@ -245,22 +248,22 @@ def test_an_architecture_without_a_client_keeps_its_model(tmp_path, monkeypatch)
         assert all(torch.equal(before[key], after[key]) for key in before) is same
 
 
-@pytest.mark.parametrize("algorithm", [FedBE(samples=0), FedBE(samples=2), FedDF(), FedAUX()])
+@pytest.mark.parametrize("algorithm", [FedBE(samples=0), FedBE(samples=2), FedDF(), paper_fedaux()])
 def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
-    """From the models that were sent, the network written out anew for each."""
+    """Predictions of each client's model, aggregated by hand."""
     ensembles = spy(monkeypatch, type(algorithm), "soft_labels")
     federation = create(algorithm)
     fit(tmp_path, federation, 1)
     (_, ensemble), soft = ensembles[0]
     x = federation.data.distill_inputs
-    members = [(u.client, u.state) for u in ensemble.updates]
+    members = [(u.client, u.state) for u in ensemble.round.updates]
     net = copy.deepcopy(federation.students["resnet8"]).eval()
     logits = []
     with torch.no_grad():
         for _, state in members:
             net.load_state_dict(state)
             logits.append(net(x))
-        net.load_state_dict(ensemble.averages["resnet8"])
+        net.load_state_dict(ensemble.round.averages["resnet8"])
         average = net(x)
     if isinstance(algorithm, FedBE):
         expected = sum(values.softmax(1) for values in [*logits, average]) / 4
@@ -278,15 +281,17 @@ def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
 
 
 def test_batch_statistics_of_the_teachers(tmp_path, monkeypatch):
-    """They give other soft labels, and no running statistics move while teachers are asked."""
+    """They change the soft labels, and predictions do not change running statistics."""
     ensembles = spy(monkeypatch, FedDF, "soft_labels")
     runs = {kind: run(tmp_path, FedDF(), 1, batchnorm=kind) for kind in ("running", "batch")}
     running, batch = ensembles[0][1], ensembles[2][1]
     assert not torch.allclose(running, batch, atol=1e-3)
     a, b = (runs[kind].history[0]["client_loss/mean"] for kind in ("running", "batch"))
-    assert a == b  # the clients' training knows nothing of it
+    assert a == b  # the clients' training is not affected
     for _, ensemble in (ensembles[0][0], ensembles[2][0]):
-        for update in ensemble.updates:  # 2 steps a client; asking for predictions adds none
+        for update in ensemble.round.updates:  # 2 steps a client, none by predictions
             assert int(update.state["bn1.num_batches_tracked"]) == 2
-    for one, other in zip(ensembles[0][0][1].updates, ensembles[2][0][1].updates, strict=True):
+    for one, other in zip(
+        ensembles[0][0][1].round.updates, ensembles[2][0][1].round.updates, strict=True
+    ):
         assert_same(one.state, other.state)

@@ -1,16 +1,16 @@
-"""Teachers one by one give what they give all at once."""
+"""Soft labels summed teacher by teacher equal those of all logits at once."""
 
 import pytest
 import torch
 
-from fedaux_pl.algorithms import Ensemble, FedBE, FedDF, Update
+from fedaux_pl.algorithms import Algorithm, Ensemble, FedAUX, FedBE, FedDF, Round, Update
 from fedaux_pl.functional import SoftLabelSum, soft_labels
 
 
 @pytest.mark.parametrize("scored", [True, False])
 @pytest.mark.parametrize("teachers", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_a_sum_is_all_at_once(scored, teachers, dtype):
+def test_a_running_sum_equals_all_at_once(scored, teachers, dtype):
     generator = torch.Generator().manual_seed(0)
     logits = (5 * torch.randn(teachers, 7, 3, generator=generator)).to(dtype)
     scores = torch.rand(teachers, 7, generator=generator) + 1e-8 if scored else None
@@ -25,18 +25,24 @@ def test_a_sum_is_all_at_once(scored, teachers, dtype):
 def test_there_must_be_teachers():
     with pytest.raises(ValueError, match="no teachers: add at least one"):
         SoftLabelSum().result()
-    nobody = Ensemble([], {}, lambda name, state: state["logits"], None, {}, 0)
+    empty = Ensemble(Round(1, []), lambda name, state: state["logits"])
     with pytest.raises(ValueError, match="no teachers"):
-        FedDF().soft_labels(nobody)
+        FedDF().soft_labels(empty)
     with pytest.raises(ValueError, match="no clients"):
-        FedBE().soft_labels(nobody)
+        FedBE().soft_labels(empty)
 
 
-def test_scores_are_taken_by_the_id_of_a_client():
-    """Clients 4 and 1 of 6 take part: theirs are rows 4 and 1 of the scores."""
+def test_soft_labels_must_be_overridden():
+    with pytest.raises(NotImplementedError, match=r"Algorithm .* must override soft_labels"):
+        Algorithm().soft_labels(Ensemble(Round(1, []), lambda name, state: state["logits"]))
+
+
+def test_scores_are_indexed_by_client_id():
+    """Clients 4 and 1 of 6 take part: FedAUX uses rows 4 and 1 of the scores, FedDF none."""
     logits, scores = torch.randn(2, 7, 3), torch.rand(6, 7) + 0.1
-    updates = [Update(c, "a", {"logits": logits[i]}, 9, 0.0) for i, c in enumerate((4, 1))]
-    ensemble = Ensemble(updates, {}, lambda name, state: state["logits"], scores, {}, 0)
+    updates = [Update(c, "a", 9, 0.0, {"logits": logits[i]}) for i, c in enumerate((4, 1))]
+    ensemble = Ensemble(Round(1, updates), lambda name, state: state["logits"], scores=scores)
     torch.testing.assert_close(
-        FedDF().soft_labels(ensemble), soft_labels(logits, scores[torch.tensor([4, 1])])
+        FedAUX().soft_labels(ensemble), soft_labels(logits, scores[torch.tensor([4, 1])])
     )
+    torch.testing.assert_close(FedDF().soft_labels(ensemble), soft_labels(logits))

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from fedaux_pl.callbacks import progress
+from fedaux_pl.callbacks import progress, progress_bars
 from fedaux_pl.callbacks.progress import FederationProgress, Stage, find_progress
 
 
@@ -51,8 +51,8 @@ def terminal(monkeypatch):
     """A terminal on which every report is drawn, rather than a few in a second."""
     stream = Terminal()
     # The module's view of sys: pytest puts its own stderr back between a fixture and the test.
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(progress_bars, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(progress_bars, "INTERVAL", 0.0)
     return stream
 
 
@@ -287,7 +287,7 @@ def test_an_exception_closes_the_bars(terminal, monkeypatch, error):
 
 
 def test_stages_in_quick_succession_are_not_drawn(terminal, monkeypatch):
-    monkeypatch.setattr(progress, "INTERVAL", 60.0)
+    monkeypatch.setattr(progress_bars, "INTERVAL", 60.0)
     callback = FederationProgress()
     for name in ("first", "second"):
         with callback.stage(name, total=3) as stage:
@@ -298,7 +298,7 @@ def test_stages_in_quick_succession_are_not_drawn(terminal, monkeypatch):
 
 def test_a_stage_drawn_late_counts_from_its_beginning(terminal):
     callback = FederationProgress()
-    callback._opened = time.monotonic() + 60
+    callback._last_opened = time.monotonic() + 60
     with callback.stage("clients", total=3) as stage:
         assert terminal.getvalue() == ""
         time.sleep(0.05)
@@ -311,7 +311,7 @@ def test_values_are_read_only_when_drawn(terminal, monkeypatch):
         def __float__(self):
             raise AssertionError
 
-    monkeypatch.setattr(progress, "INTERVAL", 60.0)
+    monkeypatch.setattr(progress_bars, "INTERVAL", 60.0)
     with FederationProgress().stage("clients", total=3) as stage:
         stage.update(1, loss=Unreadable())
 
@@ -330,7 +330,7 @@ def test_print_writes_above_the_bars(terminal, monkeypatch):
 
 
 def test_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(progress_bars, "INTERVAL", 0.0)
     trainer_of(FederationProgress()).fit(Federation())
     assert lines_of(capsys) == [
         "round 1/3: accuracy 50.0 %, _ s",

@@ -7,10 +7,12 @@ import pytest
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.engine import LocalTraining
+from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.scoring import Logistic
 from tests.federations import create, fit
+from tests.paper import paper_fedaux
 
 
 def refuse(name):
@@ -37,7 +39,7 @@ def events(folder):
 
 
 def test_curve_summary_and_tensorboard(tmp_path, capsys):
-    federation = create(FedAUX())
+    federation = create(paper_fedaux())
     folder = reported(tmp_path, federation)
     with (folder / "curve.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -133,12 +135,16 @@ PRIVATE = "each client released its scoring head once: epsilon 0.5, delta 1e-05,
             "does NOT hold: the norm bound is the largest of private data",
             False,
         ),
-        ({"normalized": False}, "does NOT hold: the sensitivity is that of another", False),
+        (
+            {"scorer": Logistic(normalized=False)},
+            "does NOT hold: the sensitivity is that of another",
+            False,
+        ),
     ],
 )
 def test_what_is_private_and_what_is_not(tmp_path_factory, options, says, fits):
     root = tmp_path_factory.getbasetemp() / "privacy"  # h_0 is the same for all
-    federation = create(FedAUX(**options))
+    federation = create(paper_fedaux(**options))
     fit(root, federation, 0)
     lines = federation.privacy()
     assert any(says in line for line in lines)
@@ -150,7 +156,7 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, options, says, fits):
 
 @pytest.mark.parametrize("secret", [True, False])
 def test_noise_that_can_be_repeated_is_said_to_be(tmp_path, secret):
-    federation = create(FedAUX(epsilon=10.0, secret_noise=secret))
+    federation = create(paper_fedaux(epsilon=10.0, secret_noise=secret))
     fit(tmp_path, federation, 0)
-    said = any("comes from the seed of the run" in line for line in federation.privacy())
-    assert said is not secret
+    from_seed = any("comes from the seed of the run" in line for line in federation.privacy())
+    assert from_seed is not secret

@@ -10,7 +10,7 @@ def epochs(batches, count):
     return [torch.cat([x for (x,) in batches]).tolist() for _ in range(count)]
 
 
-def test_unshuffled_it_is_a_dataloader():
+def test_without_shuffling_equals_a_dataloader():
     x, y = torch.arange(10), torch.arange(10) * 2
     ours = list(TensorBatches(x, y, batch_size=4))
     theirs = list(DataLoader(TensorDataset(x, y), batch_size=4))
@@ -20,13 +20,13 @@ def test_unshuffled_it_is_a_dataloader():
         assert torch.equal(a[1], b[1])
 
 
-def test_every_epoch_has_every_sample_once_in_an_order_of_its_own():
+def test_every_epoch_has_every_sample_once_in_a_new_order():
     first, second = epochs(TensorBatches(torch.arange(50), batch_size=8, shuffle=True), 2)
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
 
 
-def test_the_order_is_a_function_of_seed_and_epoch():
+def test_order_depends_on_seed_and_epoch_only():
     def batches(seed):
         return TensorBatches(torch.arange(50), batch_size=8, shuffle=True, seed=seed)
 
@@ -37,13 +37,13 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     assert epochs(later, 1)[0] == epochs(batches(3), 3)[2]
 
 
-def test_pairs_stay_together():
+def test_inputs_and_labels_stay_aligned():
     x = torch.arange(30)
     for a, b in TensorBatches(x, -x, batch_size=7, shuffle=True):
         assert torch.equal(a, -b)
 
 
-def test_a_single_last_sample_is_left_out_where_asked():
+def test_smallest_drops_a_last_batch_of_one():
     batches = TensorBatches(torch.arange(9), batch_size=4, smallest=2, shuffle=True)
     assert len(batches) == len(list(batches)) == 2
     assert len(TensorBatches(torch.arange(9), batch_size=4)) == 3
@@ -52,7 +52,7 @@ def test_a_single_last_sample_is_left_out_where_asked():
     assert len(left_out) > 3
 
 
-def test_processes_share_an_epoch_in_equal_parts():
+def test_processes_get_equal_disjoint_parts_of_an_epoch():
     shares = [
         epochs(TensorBatches(torch.arange(11), batch_size=2, shuffle=True, rank=r, world_size=3), 2)
         for r in range(3)
@@ -94,7 +94,7 @@ def fit(module, path, max_epochs, ckpt_path=None):
     return trainer
 
 
-def test_under_a_trainer_the_epoch_decides_also_after_resuming(tmp_path):
+def test_order_under_a_trainer_depends_on_the_epoch_after_resuming_too(tmp_path):
     whole, half, rest = Recorder(), Recorder(), Recorder()
     fit(whole, tmp_path, 4)
     expected = epochs(TensorBatches(torch.arange(10), batch_size=4, shuffle=True, seed=7), 4)
@@ -113,6 +113,6 @@ def test_under_a_trainer_the_epoch_decides_also_after_resuming(tmp_path):
         ((torch.zeros(3),), {"rank": 2, "world_size": 2}, "rank must lie in 0 ... 1"),
     ],
 )
-def test_batches_refuse(tensors, options, message):
+def test_wrong_arguments(tensors, options, message):
     with pytest.raises(ValueError, match=message):
         TensorBatches(*tensors, **({"batch_size": 2} | options))

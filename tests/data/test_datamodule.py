@@ -2,28 +2,22 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from fedaux_pl.data import (
-    AuxiliaryDataModule,
-    Digits,
-    Examples,
-    FederatedDataModule,
-    Source,
-)
+from fedaux_pl.data import AuxiliaryDataModule, Digits, Examples, FederatedDataModule, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.modules import ClientModule
 
 
 class Counting(Source):
-    """Sample i is an image whose pixels hold i, so that it can be recognised anywhere."""
+    """Sample i is an image with all pixels equal to i, which identifies it in every split."""
 
-    def __init__(self, n=200, shape=(1, 2, 2), labelled=True, start=0):
-        self.n, self.shape, self.labelled, self.start = n, shape, labelled, start
+    def __init__(self, n=200, shape=(1, 2, 2), labeled=True, start=0):
+        self.n, self.shape, self.labeled, self.start = n, shape, labeled, start
         self.loads = 0
 
     def train(self):
         self.loads += 1
         x = (torch.arange(self.n) + self.start).to(torch.uint8).view(-1, 1, 1, 1)
-        labels = torch.arange(self.n) % 4 if self.labelled else None
+        labels = torch.arange(self.n) % 4 if self.labeled else None
         return Examples(x.expand(-1, *self.shape).contiguous(), labels, tuple("abcd"))
 
     def test(self):
@@ -61,7 +55,7 @@ def test_negatives_and_distillation_data_are_a_disjoint_split_of_the_auxiliary_d
     assert negatives != list(range(20))
 
 
-def test_the_seed_determines_everything():
+def test_seed_determines_all_splits_and_orders():
     one, two, other = ready(seed=1), ready(seed=1), ready(seed=2)
     assert identity(one.negative_inputs) == identity(two.negative_inputs)
     assert identity(one.negative_inputs) != identity(other.negative_inputs)
@@ -77,7 +71,7 @@ def test_the_seed_determines_everything():
     assert order(one) != order(one, seed=1)
 
 
-def test_client_batches_are_that_clients_data():
+def test_client_batches_hold_the_data_of_that_client():
     module = ready(num_clients=5)
     batches = module.client_batches(2, batch_size=16)
     seen = sum((identity(x) for x, _ in batches), [])
@@ -90,7 +84,7 @@ def test_a_client_with_a_single_sample_still_trains():
     assert len(list(module.client_batches(0))) == 1
 
 
-def test_distillation_batches_keep_inputs_and_targets_together():
+def test_distillation_inputs_and_targets_stay_aligned():
     module = ready()
     targets = module.distill_inputs[:, 0, 0, 0].float()
     seen = []
@@ -130,15 +124,15 @@ def test_a_trainer_tests_on_the_test_data():
         ({"negatives": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) and \(3, 2, 2\)"),
-        ({"private": Counting(labelled=False)}, DataError, "Counting has no labels"),
+        ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
     ],
 )
-def test_federated_data_refuse(options, error, message):
+def test_wrong_federated_data(options, error, message):
     with pytest.raises(error, match=message):
         ready(**options)
 
 
-def test_what_was_not_loaded_or_not_given_is_said():
+def test_errors_before_setup_without_auxiliary_data_and_for_unknown_clients():
     with pytest.raises(RuntimeError, match=r"call setup\(\) first"):
         FederatedDataModule(Counting()).client(0)
     without = ready(auxiliary=None)
@@ -148,22 +142,22 @@ def test_what_was_not_loaded_or_not_given_is_said():
         without.client(7)
 
 
-def test_auxiliary_data_come_in_shuffled_batches_with_the_probe_beside():
+def test_auxiliary_batches_are_shuffled_and_the_probe_is_validation_data():
     module = AuxiliaryDataModule(Counting(100), probe=Counting(30), batch_size=16, seed=3)
     module.setup()
     seen = sum((identity(x) for (x,) in module.train_dataloader()), [])
     assert sorted(seen) == list(range(100))
     assert seen != list(range(100))
-    neighbours, queries = module.val_dataloader()
-    assert len(neighbours.tensors[0]) == len(queries.tensors[0]) == 30
+    neighbors, queries = module.val_dataloader()
+    assert len(neighbors.tensors[0]) == len(queries.tensors[0]) == 30
 
 
-def test_auxiliary_data_refuse():
+def test_wrong_auxiliary_data():
     with pytest.raises(ValueError, match="batch_size must be at least 2"):
         AuxiliaryDataModule(Counting(), batch_size=1)
     with pytest.raises(DataError, match="auxiliary and probe data"):
         AuxiliaryDataModule(Counting(), probe=Counting(9, (3, 2, 2))).setup()
-    module = AuxiliaryDataModule(Counting(), probe=Counting(labelled=False))
+    module = AuxiliaryDataModule(Counting(), probe=Counting(labeled=False))
     module.setup()
     with pytest.raises(DataError, match="no labels"):
         module.val_dataloader()

@@ -19,19 +19,19 @@ def test_labels_are_checked(labels, message):
         Examples(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), labels, ("a", "b"))
 
 
-def test_empty_data_are_refused():
+def test_empty_data_raises():
     with pytest.raises(DataError, match="no samples"):
         Examples(torch.zeros(0, 1, 2, 2))
 
 
-def test_targets_must_be_there():
+def test_targets_raise_without_labels():
     x = torch.zeros(2, 1, 2, 2)
     assert Examples(x, torch.tensor([1, 0]), ("a", "b")).targets.tolist() == [1, 0]
     with pytest.raises(DataError, match="no labels"):
         _ = Examples(x).targets
 
 
-def test_a_source_without_test_data_says_so():
+def test_source_without_test_data_raises():
     class Only(Source):
         def train(self):
             return Examples(torch.zeros(2, 3))

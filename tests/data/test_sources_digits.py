@@ -31,7 +31,7 @@ def test_sizes_and_types():
     assert torch.equal(Digits("auxiliary").test().inputs, test.inputs)
 
 
-def test_parts_are_disjoint_and_together_the_original():
+def test_parts_are_a_disjoint_split_of_the_original():
     digits = load_digits()
     original = np.concatenate(
         [np.rint(digits.data * 255 / 16), digits.target[:, None]], axis=1
@@ -74,10 +74,10 @@ def test_wrong_part():
         Digits("test")
 
 
-def test_licence_is_shipped():
-    licence = (ASSETS / "DIGITS_LICENSE.txt").read_text()
+def test_license_is_shipped():
+    text = (ASSETS / "DIGITS_LICENSE.txt").read_text()
     for words in ("Alpaydin", "Kaynak", "10.24432/C50P49", "CC BY 4.0", "Changes:"):
-        assert words in licence
+        assert words in text
 
 
 def test_needs_no_scikit_learn(monkeypatch):

@@ -23,7 +23,7 @@ def noise():
     return lambda *shape: rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def test_labelled(tmp_path, noise):
+def test_labeled(tmp_path, noise):
     cat = save(tmp_path / "cat" / "b.png", noise(6, 6, 3))
     deep = save(tmp_path / "cat" / "a" / "more.BMP", noise(6, 6, 3))
     ant = save(tmp_path / "ant" / "1.png", noise(6, 6, 3))
@@ -39,14 +39,14 @@ def test_labelled(tmp_path, noise):
 def test_unlabeled(tmp_path, noise):
     first, second = (save(tmp_path / f"{i}.png", noise(5, 5, 3)) for i in range(2))
     source = ImageFolder(tmp_path, size=5)
-    for _ in range(2):  # the second time beside the cache, which is a sub-folder
+    for _ in range(2):  # the second time with the cache folder in it
         examples = source.train()
         assert torch.equal(examples.inputs, torch.stack([first, second]))
         assert examples.labels is None
         assert torch.equal(source.auxiliary(), examples.inputs)
 
 
-def test_test_images_have_the_labels_of_training(tmp_path, noise):
+def test_test_images_have_the_classes_of_training(tmp_path, noise):
     for name in ("ant", "bee", "cat"):
         save(tmp_path / "train" / name / "1.png", noise(4, 4, 3))
     image = save(tmp_path / "test" / "cat" / "2.png", noise(4, 4, 3))
@@ -63,7 +63,7 @@ def test_test_images_have_the_labels_of_training(tmp_path, noise):
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
-def test_cuts_the_longer_side_at_both_ends(tmp_path, noise, shape):
+def test_crops_the_central_square(tmp_path, noise, shape):
     pixels = noise(*shape, 3)
     save(tmp_path / "a.png", pixels)
     square = pixels[2:8] if shape[0] > shape[1] else pixels[:, 2:8]
@@ -72,7 +72,7 @@ def test_cuts_the_longer_side_at_both_ends(tmp_path, noise, shape):
 
 
 def test_scales_without_aliasing(tmp_path):
-    # stripes one pixel wide: without the filter the result is black or white, with it grey
+    # stripes one pixel wide: without the filter the result is black or white, with it gray
     pixels = np.zeros((32, 32, 3), dtype=np.uint8)
     pixels[:, ::2] = 254
     save(tmp_path / "a.png", pixels)
@@ -81,22 +81,22 @@ def test_scales_without_aliasing(tmp_path):
 
 
 def test_modes(tmp_path, noise):
-    grey = noise(4, 4)
-    save(tmp_path / "grey.png", grey)
-    colour = noise(4, 4, 4)
-    save(tmp_path / "rgba.png", colour)
+    gray = noise(4, 4)
+    save(tmp_path / "gray.png", gray)
+    color = noise(4, 4, 4)
+    save(tmp_path / "rgba.png", color)
     palette = Image.new("P", (4, 4), 1)
     palette.putpalette([0, 0, 0, 10, 20, 30])
     palette.save(tmp_path / "palette.png", transparency=bytes([0, 255]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         images = ImageFolder(tmp_path, size=4).auxiliary()
-    assert torch.equal(images[0], torch.from_numpy(grey).expand(3, 4, 4))
+    assert torch.equal(images[0], torch.from_numpy(gray).expand(3, 4, 4))
     assert images[1, :, 0, 0].tolist() == [10, 20, 30]
-    assert torch.equal(images[2], torch.from_numpy(colour[..., :3]).permute(2, 0, 1))
+    assert torch.equal(images[2], torch.from_numpy(color[..., :3]).permute(2, 0, 1))
 
 
-def test_grey(tmp_path, noise):
+def test_gray(tmp_path, noise):
     pixels = noise(4, 4)
     save(tmp_path / "a.png", pixels)
     got = ImageFolder(tmp_path, size=4, channels=1).auxiliary()
@@ -111,7 +111,7 @@ def test_many_files_stay_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "16 bit"])
-def test_names_the_file_that_cannot_be_read(tmp_path, noise, damage):
+def test_error_names_the_unreadable_file(tmp_path, noise, damage):
     save(tmp_path / "good.png", noise(40, 40, 3))
     bad = tmp_path / "bad.png"
     if damage == "text":
@@ -145,12 +145,14 @@ def test_wrong_arguments():
         ImageFolder("data", size=-1)
 
 
-def test_is_decoded_once_and_again_when_a_file_changes(tmp_path, noise, monkeypatch):
+def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     calls = []
-    from fedaux_pl.data.sources import _files
+    from fedaux_pl.data.sources import _image_files
 
-    decode = _files._decode_one
-    monkeypatch.setattr(_files, "_decode_one", lambda *args: calls.append(args) or decode(*args))
+    decode = _image_files._decode_one
+    monkeypatch.setattr(
+        _image_files, "_decode_one", lambda *args: calls.append(args) or decode(*args)
+    )
     place = tmp_path / "cache"
     save(tmp_path / "images" / "a.png", noise(5, 5, 3))
 

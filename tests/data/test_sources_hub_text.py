@@ -1,4 +1,4 @@
-"""The texts of the paper through `datasets`, which is optional and here an imitation."""
+"""The text data sets of the paper, with a mock of the optional library `datasets`."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -11,7 +11,7 @@ from tests.texts import VOCABULARY
 
 
 class Rows:
-    """What is used of a `datasets.Dataset`."""
+    """A mock of `datasets.Dataset`."""
 
     _fingerprint = "0123"
 
@@ -31,11 +31,11 @@ class Rows:
 
 @pytest.fixture
 def hub(monkeypatch):
-    """An imitation of the library that answers with these rows and notes what it was asked."""
-    state = SimpleNamespace(rows=[], asked=[])
+    """A mock of the library that returns `rows` and records `calls`."""
+    state = SimpleNamespace(rows=[], calls=[])
 
     def load_dataset(repo, config, split, cache_dir):
-        state.asked.append((repo, config, split))
+        state.calls.append((repo, config, split))
         if isinstance(state.rows, Exception):
             raise state.rows
         return Rows(state.rows)
@@ -46,7 +46,7 @@ def hub(monkeypatch):
     return state
 
 
-def test_news_and_reviews(hub, tmp_path):
+def test_ag_news_and_amazon_reviews(hub, tmp_path):
     hub.rows = [{"text": f"news {i}", "label": i % 4} for i in range(9)] + [
         {"text": " ", "label": 0}
     ]
@@ -54,21 +54,21 @@ def test_news_and_reviews(hub, tmp_path):
     assert news.train().targets.tolist() == [i % 4 for i in range(9)]
     assert news.test().classes == ("World", "Sports", "Business", "Sci/Tech")
     assert news.auxiliary().shape == (9, 8)
-    assert set(hub.asked) == {
+    assert set(hub.calls) == {
         ("fancyzhx/ag_news", None, "train"),
         ("fancyzhx/ag_news", None, "test"),
     }
-    hub.asked.clear()
+    hub.calls.clear()
     reviews = AmazonReviews(VOCABULARY, 8, limit=5, cache_dir=tmp_path)
     assert 4 <= len(reviews.train()) <= 5
     assert len(reviews.train().classes) == 5
     assert len(reviews.test()) == 9  # all of them
-    assert hub.asked[0] == ("mteb/AmazonReviewsClassification", "en", "train")
+    assert hub.calls[0] == ("mteb/AmazonReviewsClassification", "en", "train")
     AmazonReviews(VOCABULARY, 8, repo="SetFit/amazon_reviews_multi_en", cache_dir=tmp_path).test()
-    assert hub.asked[-1] == ("SetFit/amazon_reviews_multi_en", None, "test")
+    assert hub.calls[-1] == ("SetFit/amazon_reviews_multi_en", None, "test")
 
 
-def test_sentences_of_books(hub, tmp_path):
+def test_bookcorpus(hub, tmp_path):
     hub.rows = [{"text": f"sentence {i}"} for i in range(20)]
     books = BookCorpus(VOCABULARY, 8, limit=6, cache_dir=tmp_path)
     assert books.auxiliary().shape == (6, 8)
@@ -78,12 +78,12 @@ def test_sentences_of_books(hub, tmp_path):
         books.test()
 
 
-def test_what_can_go_wrong(hub, tmp_path, monkeypatch):
+def test_hub_errors(hub, tmp_path, monkeypatch):
     hub.rows = RuntimeError("Dataset scripts are no longer supported, but found x.py")
     with pytest.raises(DataNotFoundError, match=r"x/y cannot be loaded .*scripts.*set `repo`"):
         BookCorpus(VOCABULARY, repo="x/y", cache_dir=tmp_path).auxiliary()
     hub.rows = [{"body": "a"}]
-    with pytest.raises(DataError, match="has no column text, label, but: body"):
+    with pytest.raises(DataError, match="has no column text, label; its columns are body"):
         AGNews(VOCABULARY, cache_dir=tmp_path).train()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fedaux-pl\[text\]'"):

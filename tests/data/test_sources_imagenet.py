@@ -15,11 +15,11 @@ CHIHUAHUA, BEAGLE, GOLDFISH, ROBIN, BOTTLE = (
     "n01558993",
     "n04557648",
 )
-COLOURS = {CHIHUAHUA: 40, BEAGLE: 80, GOLDFISH: 120, ROBIN: 160, BOTTLE: 200}
+COLORS = {CHIHUAHUA: 40, BEAGLE: 80, GOLDFISH: 120, ROBIN: 160, BOTTLE: 200}
 
 
 def write(root, inner=""):
-    for wnid, level in COLOURS.items():
+    for wnid, level in COLORS.items():
         folder = root / wnid / inner
         folder.mkdir(parents=True)
         for i in range(2):
@@ -48,10 +48,10 @@ def root(request, tmp_path):
         ("n02085620", [CHIHUAHUA]),
     ],
 )
-def test_takes_the_classes_below_an_id(root, subset, classes):
+def test_classes_below_an_id(root, subset, classes):
     examples = ImageNetSubset(root, subset, size=8).train()
     assert examples.inputs.shape == (2 * len(classes), 3, 8, 8)
-    levels = [COLOURS[wnid] + i for wnid in classes for i in range(2)]
+    levels = [COLORS[wnid] + i for wnid in classes for i in range(2)]
     assert (examples.inputs.amax((1, 2, 3)).int() - torch.tensor(levels)).abs().max() <= 1
     assert examples.labels.tolist() == [label for label in range(len(classes)) for _ in range(2)]
 
@@ -64,7 +64,7 @@ def test_names_and_auxiliary(root):
         source.test()
 
 
-def test_classes_of_one_name_are_told_apart(tmp_path):
+def test_classes_of_the_same_name_get_their_ids(tmp_path):
     for wnid in ("n02012849", "n03126707"):  # the bird and the machine
         (tmp_path / wnid).mkdir()
         Image.new("RGB", (9, 9)).save(tmp_path / wnid / "a.png")
@@ -72,7 +72,7 @@ def test_classes_of_one_name_are_told_apart(tmp_path):
     assert classes == ("crane (n02012849)", "crane (n03126707)")
 
 
-def test_large_jpegs_keep_their_place(tmp_path):
+def test_large_jpegs_are_cropped_at_the_center(tmp_path):
     # big enough to be decoded at a fraction of the size
     pixels = np.zeros((400, 600, 3), dtype=np.uint8)
     pixels[:200, 100:300, 0] = 250
@@ -101,7 +101,7 @@ def test_unknown_id(subset):
 def test_no_class_below_the_id(root):
     with pytest.raises(DataNotFoundError) as caught:
         ImageNetSubset(root, "Invertebrates").train()
-    assert "n01905661 (invertebrate; 767 WordNet ids were looked for)" in str(caught.value)
+    assert "n01905661 (invertebrate, with 767 WordNet ids)" in str(caught.value)
     assert "the 5 class folders" in str(caught.value)
     assert str(root) in str(caught.value)
 

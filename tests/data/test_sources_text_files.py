@@ -1,4 +1,4 @@
-"""Texts in files: CSV, JSON lines and plain text, as people have them, with their mistakes."""
+"""Texts in CSV, JSON-lines and plain text files, well-formed and malformed."""
 
 import gzip
 import json
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedaux_pl.data import Glosses, TextFiles
-from fedaux_pl.data import tokens as tokens_module
-from fedaux_pl.data.tokens import Tokens
+from fedaux_pl.data import tokenizer as tokenizer_module
+from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.errors import DataError, DataNotFoundError
 from tests.texts import VOCABULARY
 
@@ -31,12 +31,12 @@ def write(path, text):
     return path
 
 
-def said(row):
-    return Tokens(None, 8).load().decode(row.tolist(), skip_special_tokens=True)
+def decode(row):
+    return FixedLengthTokenizer(None, 8).load().decode(row.tolist(), skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("name", ["news.csv", "news.csv.xz", "news.csv.gz"])
-def test_news_as_they_are_given_out(name, tmp_path):
+def test_ag_news_as_distributed(name, tmp_path):
     path = write(tmp_path / name, NEWS)
     source = TextFiles(path, test_path=path, text=["title", "description"], classes=TOPICS)
     train = source.train()
@@ -44,16 +44,16 @@ def test_news_as_they_are_given_out(name, tmp_path):
     assert train.inputs.shape == (4, 128)
     assert train.targets.tolist() == [2, 3, 0, 1]
     assert train.classes == tuple(TOPICS)
-    assert said(train.inputs[0]).startswith("fears for pension unions say")
-    assert said(train.inputs[1]).startswith("a second")  # which has no title
-    assert said(train.inputs[3]).endswith("all in due time, she said.")
+    assert decode(train.inputs[0]).startswith("fears for pension unions say")
+    assert decode(train.inputs[1]).startswith("a second")  # which has no title
+    assert decode(train.inputs[3]).endswith("all in due time, she said.")
     assert torch.equal(source.test().inputs, train.inputs)
     assert torch.equal(source.auxiliary(), train.inputs)
 
 
 def test_ids_are_those_of_the_tokenizer(tmp_path):
     path = write(tmp_path / "t.jsonl", '{"text": "a small bird", "label": "x"}\n')
-    tokenizer = Tokens(None, 8).load()
+    tokenizer = FixedLengthTokenizer(None, 8).load()
     (row,) = TextFiles(path, max_length=8).train().inputs.tolist()
     expected = tokenizer("a small bird")["input_ids"]
     assert row == expected + [0] * (8 - len(expected))
@@ -63,99 +63,101 @@ def test_ids_are_those_of_the_tokenizer(tmp_path):
     assert tokenizer.vocab_size == 4000
 
 
-def test_labels_by_name_are_classes_by_alphabet(tmp_path):
+def test_class_names_are_sorted_alphabetically(tmp_path):
     rows = [{"text": f"text {i}", "label": name} for i, name in enumerate(["bad", "good", "bad"])]
     path = write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)))
     test = write(tmp_path / "test.jsonl", '{"text": "x", "label": "good"}')
     source = TextFiles(path, test_path=test)
     assert source.train().classes == ("bad", "good")
     assert source.train().targets.tolist() == [0, 1, 0]
-    # the test's are those of the training data, not of its own
+    # the classes come from the training data, not from the test file
     assert source.test().classes == ("bad", "good")
     assert source.test().targets.tolist() == [1]
     write(test, '{"text": "x", "label": "fine"}')
-    with pytest.raises(DataError, match=r"labels 'fine' are none of the classes bad, good"):
+    with pytest.raises(DataError, match=r"must be the classes bad, good .* file has 'fine'"):
         source.test()
 
 
-def test_numbers_are_classes_by_value(tmp_path):
+def test_integer_labels_are_sorted_by_value(tmp_path):
     path = write(tmp_path / "t.csv", "stars,text\n10,a\n1,b\n2,c\n")
     train = TextFiles(path, label="stars").train()
     assert train.classes == ("1", "2", "10")
     assert train.targets.tolist() == [2, 0, 1]
 
 
-def test_plain_text_is_auxiliary(tmp_path):
+def test_plain_text_is_auxiliary_data(tmp_path):
     text = '### A Title\nOne line. And more! "So?" he said.\n\n  \nAnother line.\n'
     path = write(tmp_path / "t.txt.xz", text)
     lines = TextFiles(path, label=None, skip="###").auxiliary()
-    assert [said(row) for row in lines] == [
+    assert [decode(row) for row in lines] == [
         "one line. and more! so? he said.",
         "another line.",
     ]
     sentences = TextFiles(path, label=None, skip="###", sentences=True).auxiliary()
-    assert [said(row) for row in sentences][:2] == ["one line.", "and more!"]
+    assert [decode(row) for row in sentences][:2] == ["one line.", "and more!"]
     assert len(sentences) == 5
     assert len(TextFiles(path, label=None).auxiliary()) == 3
     with pytest.raises(DataError, match="plain text, which has no column 'label'"):
         TextFiles(path).train()
 
 
-def test_a_part_is_held_out_and_a_part_is_drawn(tmp_path):
+def test_test_share_and_limit(tmp_path):
     rows = "".join(f"{i % 2},text number {i}\n" for i in range(40))
     path = write(tmp_path / "t.csv", "label,text\n" + rows)
     source = TextFiles(path, test_share=0.25)
-    parts = [{said(row) for row in part} for part in (source.train().inputs, source.test().inputs)]
+    parts = [
+        {decode(row) for row in part} for part in (source.train().inputs, source.test().inputs)
+    ]
     assert [len(part) for part in parts] == [30, 10]
     assert not parts[0] & parts[1]
     few = TextFiles(path, test_share=0.25, limit=7)
     assert len(few.train()) == 7
     assert len(few.test()) == 10
-    assert {said(row) for row in few.train().inputs} < parts[0]
+    assert {decode(row) for row in few.train().inputs} < parts[0]
     other = TextFiles(path, test_share=0.25, limit=7, seed=1).train()
     assert not torch.equal(other.inputs, few.train().inputs)
 
 
-def test_rows_without_a_text_are_left_out_loudly(tmp_path):
+def test_rows_without_a_text_are_skipped_with_a_warning(tmp_path):
     path = write(tmp_path / "t.csv", "label,text\n0,a\n1,\n1,  \n1,b\n")
     with pytest.warns(UserWarning, match=r"2 of 4 rows have no text .* the first in line 3"):
         train = TextFiles(path).train()
     assert train.targets.tolist() == [0, 1]
 
 
-def test_what_was_tokenised_is_kept(tmp_path, monkeypatch):
+def test_token_ids_are_cached(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", NEWS)
     first = TextFiles(path, text="description").train()
     assert (tmp_path / ".fedaux_cache").is_dir()
 
     def fail(*args):
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
-    monkeypatch.setattr(tokens_module.Tokens, "__call__", fail)
+    monkeypatch.setattr(tokenizer_module.FixedLengthTokenizer, "__call__", fail)
     again = TextFiles(path, text="description").train()
     assert torch.equal(again.inputs, first.inputs)
     assert torch.equal(again.targets, first.targets)
     assert again.classes == first.classes
     for options in ({"max_length": 9}, {"limit": 2}, {"label": None}, {"text": "source"}):
         other = TextFiles(path, **({"text": "description"} | options))
-        with pytest.raises(AssertionError, match="tokenised again"):
+        with pytest.raises(AssertionError, match="tokenized again"):
             other.train()
 
 
 @pytest.mark.parametrize(
     ("name", "text", "options", "words"),
     [
-        ("t.csv", NEWS, {"text": "body"}, "no column 'body' in line 2, but: label, title"),
+        ("t.csv", NEWS, {"text": "body"}, "'body' in line 2; its columns are label, title"),
         ("t.csv", NEWS, {"text": "title", "label": "topic"}, "no column 'topic'"),
         ("t.csv", "", {}, "its first line must name the columns"),
         ("t.csv", "label,text\n", {}, "holds no texts"),
         ("t.csv", "label,text\n,a\n", {}, "no label in line 2"),
-        ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1, but: text"),
-        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2, is no JSON"),
-        ("t.jsonl", "[1, 2]", {}, "is no JSON object"),
+        ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1; its columns are text"),
+        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2, is not JSON"),
+        ("t.jsonl", "[1, 2]", {}, "is not a JSON object"),
         ("t.csv.xz", None, {}, "cannot be read as text"),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
-        ("t.csv", NEWS, {"text": "description", "classes": ["a", "b"]}, "none of the classes a, b"),
+        ("t.csv", NEWS, {"text": "description", "classes": ["a", "b"]}, "must be the classes a, b"),
     ],
 )
 def test_files_that_cannot_be_read(name, text, options, words, tmp_path):
@@ -165,7 +167,7 @@ def test_files_that_cannot_be_read(name, text, options, words, tmp_path):
         TextFiles(path, **options).train()
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(DataNotFoundError, match="there is no file of texts at"):
         TextFiles(tmp_path / "no.csv").train()
     path = write(tmp_path / "t.csv", NEWS)
@@ -179,7 +181,7 @@ def test_a_file_that_is_not_there(tmp_path):
         ({"max_length": 2}, "max_length must be at least 3"),
         ({"limit": 0}, "limit must be at least 1"),
         ({"test_share": 1.0}, "test_share must lie"),
-        ({"test_share": 0.1, "test_path": "x"}, "not from both"),
+        ({"test_share": 0.1, "test_path": "x"}, "set one, not both"),
         ({"sentences": True}, "set label to null"),
     ],
 )
@@ -188,10 +190,10 @@ def test_wrong_settings(options, words):
         TextFiles("x.csv", **options)
 
 
-def test_tokenizers_that_cannot_be_used(tmp_path):
+def test_unusable_tokenizers(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
-    inner = Tokens(None, 8).load().backend_tokenizer
+    inner = FixedLengthTokenizer(None, 8).load().backend_tokenizer
     PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(tmp_path / "no_padding")
     with pytest.raises(DataError, match="has no padding token"):
         Glosses(tmp_path / "no_padding").test()
@@ -203,14 +205,14 @@ def test_tokenizers_that_cannot_be_used(tmp_path):
     assert Glosses(tmp_path / "short", max_length=16).test().inputs.shape == (600, 16)
 
 
-def test_the_embedded_definitions():
+def test_glosses():
     source = Glosses()
     train, test, auxiliary = source.train(), source.test(), source.auxiliary()
     assert torch.bincount(train.targets).tolist() == [250] * 6
     assert torch.bincount(test.targets).tolist() == [100] * 6
     assert auxiliary.shape == (3000, 32)
     rows = [tuple(row) for part in (train.inputs, test.inputs, auxiliary) for row in part.tolist()]
-    assert len(set(rows)) > 5090  # but for definitions that differ only after 32 tokens
-    # of the words hardly any are unknown
+    assert len(set(rows)) > 5090  # some definitions differ only after 32 tokens
+    # hardly any word piece is [UNK]
     assert (auxiliary == 1).sum() < 0.001 * (auxiliary != 0).sum()
     assert Glosses(VOCABULARY).test().inputs.equal(test.inputs)

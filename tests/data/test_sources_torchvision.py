@@ -63,7 +63,7 @@ def test_cifar10(tmp_path, rng):
     assert torch.equal(source.auxiliary(), train.inputs)
 
 
-def test_cifar100_takes_the_fine_labels(tmp_path, rng):
+def test_cifar100_has_the_fine_labels(tmp_path, rng):
     folder = tmp_path / "cifar-100-python"
     rows = rng.integers(0, 256, (3, 3072), dtype=np.uint8)
     for name in ("train", "test"):
@@ -114,7 +114,7 @@ def test_stl10_at_its_own_size(stl10):
     assert source.test().classes[1] == "bird"
 
 
-def test_stl10_is_reduced_by_the_antialiased_filter(stl10, monkeypatch):
+def test_stl10_is_resized_with_antialiasing(stl10, monkeypatch):
     root, images = stl10
     monkeypatch.setattr("fedaux_pl.data.sources._resize.CHUNK", 2)
     got = STL10(root).auxiliary()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedaux_pl.data.assets.build_hypernyms import build, parse
+from fedaux_pl.data.sources._wordnet import _array, hyponyms, lemma
 from fedaux_pl.data.sources.imagenet_subset import SUBSETS
-from fedaux_pl.data.sources.wordnet import _array, hyponyms, lemma
 
 ASSETS = Path(__file__).parents[2] / "fedaux_pl" / "data" / "assets"
 
@@ -41,16 +41,16 @@ def test_parses_the_format_of_wordnet():
         (2085620, 2084071),
         (9990415, 2084071),
     ]
-    assert nouns.licence[0].startswith("This software and database is being provided")
-    assert nouns.licence[2] == ""
+    assert nouns.license[0].startswith("This software and database is being provided")
+    assert nouns.license[2] == ""
 
 
-def test_says_which_line_is_wrong():
+def test_error_names_the_wrong_line():
     with pytest.raises(ValueError, match="line 2 is not a noun synset: '00001740 03 v"):
-        parse(["  1 licence\n", "00001740 03 v 01 breathe 0 000 | a verb\n"])
+        parse(["  1 license\n", "00001740 03 v 01 breathe 0 000 | a verb\n"])
 
 
-def test_writes_the_table_and_the_licence(tmp_path):
+def test_writes_the_table_and_the_license(tmp_path):
     source = tmp_path / "data.noun"
     source.write_text(DATA_NOUN)
     with np.load(build(source, tmp_path)) as table:
@@ -58,14 +58,14 @@ def test_writes_the_table_and_the_licence(tmp_path):
         assert table["synset"].tolist()[:2] == [1740, 15388]
         assert len(table["child"]) == len(table["parent"]) == 7
         assert table["lemmas"].tobytes().startswith(b"entity\nanimal\ndomestic_animal\n")
-    licence = (tmp_path / "WORDNET_LICENSE.txt").read_text()
-    assert "\nWordNet 3.0 Copyright 2006 by Princeton University." in licence
+    text = (tmp_path / "WORDNET_LICENSE.txt").read_text()
+    assert "\nWordNet 3.0 Copyright 2006 by Princeton University." in text
 
 
-def test_licence_is_shipped():
-    licence = (ASSETS / "WORDNET_LICENSE.txt").read_text()
-    assert "Permission to use, copy, modify and distribute this software" in licence
-    assert licence.rstrip().endswith("LICENSEE agrees to preserve same.")
+def test_license_is_shipped():
+    text = (ASSETS / "WORDNET_LICENSE.txt").read_text()
+    assert "Permission to use, copy, modify and distribute this software" in text
+    assert text.rstrip().endswith("LICENSEE agrees to preserve same.")
 
 
 @pytest.mark.skipif(

@@ -11,6 +11,7 @@ from fedaux_pl.engine import (
     predict_features,
     predict_logits,
 )
+from fedaux_pl.engine.inference import prediction_batch_size
 from fedaux_pl.models import create_model
 from tests.federations import network
 
@@ -36,7 +37,7 @@ def test_predicting_changes_nothing(model, statistics, training):
     predict_features(model, images(), statistics)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    # and the statistics of a training step afterwards move as ever
+    # and a training step afterwards updates the statistics
     model.train()
     model(images())
     assert int(model.bn1.num_batches_tracked) == int(before["bn1.num_batches_tracked"]) + 1
@@ -59,8 +60,8 @@ def test_batch_statistics_are_training_mode(model):
     assert not torch.allclose(predict_logits(model, x, "batch"), predict_logits(model, x))
 
 
-def test_parts(model):
-    """In parts the same as at once, save that the statistics of a batch are those of a part."""
+def test_batch_sizes(model):
+    """The batch size changes nothing, except with batch statistics."""
     x = images(20)
     torch.testing.assert_close(predict_logits(model, x, batch_size=7), predict_logits(model, x))
     halves = [predict_logits(model, part, "batch") for part in x.split(10)]
@@ -68,43 +69,52 @@ def test_parts(model):
     assert predict_features(model, x, batch_size=7).shape == (20, model.feature_dim)
 
 
-def test_a_model_says_how_many_inputs_it_takes_at_a_time(model, monkeypatch):
+def test_inputs_are_predicted_in_batches(model, monkeypatch):
     x, seen = images(20), []
     features = model.features
     monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
     expected = predict_features(model, x)
     assert seen == [20]
-    monkeypatch.setattr(type(model), "rows_at_once", 8)
+    monkeypatch.setattr(inference, "BATCH_SIZE", 8)
     torch.testing.assert_close(predict_features(model, x), expected)
     predict_logits(model, x, batch_size=16)
     assert seen == [20, 8, 8, 4, 16, 4]
-    # of texts many, since they are sorted by length
-    assert create_model("tinybert", 2, pretrained=False).rows_at_once > 10_000
 
 
-def test_full_precision_takes_fewer_at_a_time_on_a_gpu(model, monkeypatch):
-    on_a_gpu = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
-    assert inference.fewer_rows(model, on_a_gpu, 2048) == 512
-    assert inference.fewer_rows(model, on_a_gpu, 30) == 8
-    assert inference.fewer_rows(model, images(2), 2048) == 2048
-    assert inference.fewer_rows(copy.deepcopy(model).bfloat16(), on_a_gpu, 2048) == 2048
+def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatch):
+    on_cpu = images(2)
+    on_cuda = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
+    assert prediction_batch_size(model, on_cpu) == 2048
+    assert prediction_batch_size(torch.nn.Linear(2, 2), on_cpu) == 2048
+    assert prediction_batch_size(model, on_cpu, captured=True) == 5120
+    # smaller in float32 on CUDA, but not with batch statistics, which depend on it
+    assert prediction_batch_size(model, on_cuda) == 512
+    assert prediction_batch_size(model, on_cuda, captured=True) == 1280
+    assert prediction_batch_size(model, on_cuda, "batch") == 2048
+    assert prediction_batch_size(copy.deepcopy(model).bfloat16(), on_cuda) == 2048
+    # texts are sorted by length
     encoder = create_model("tinybert", 2, pretrained=False)
-    assert inference.fewer_rows(encoder, on_a_gpu, 2048) == 2048
+    assert prediction_batch_size(encoder, on_cpu) == 131_072
+    assert prediction_batch_size(encoder, on_cuda) == 131_072
+    monkeypatch.setattr(inference, "BATCH_SIZE", 30)
+    assert prediction_batch_size(model, on_cuda) == 8
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
-    assert inference.fewer_rows(model, on_a_gpu, 2048) == 2048
+    assert prediction_batch_size(model, on_cuda) == 30
 
 
-def test_fewer_at_a_time_are_the_same(model, monkeypatch):
+def test_predictions_use_that_batch_size(model, monkeypatch):
     x, seen = images(20), []
     features = model.features
     monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
-    expected = predict_features(model, x)
-    monkeypatch.setattr(inference, "fewer_rows", lambda model, inputs, rows: rows // 256)
-    torch.testing.assert_close(predict_features(model, x), expected)
-    assert seen == [20, 8, 8, 4]
-    predict_features(model, x, "batch")  # statistics depend on the parts
+    monkeypatch.setattr(
+        inference,
+        "prediction_batch_size",
+        lambda model, inputs, statistics: {"running": 8, "batch": 20}[statistics],
+    )
+    predict_features(model, x)
+    predict_features(model, x, "batch")
     predict_features(model, x, batch_size=16)
-    assert seen[4:] == [20, 16, 4]
+    assert seen == [8, 8, 4, 20, 16, 4]
 
 
 def test_modes_are_restored_after_an_error(model):

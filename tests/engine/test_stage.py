@@ -1,4 +1,4 @@
-"""A stage is plain training, under the precision of the Trainer around it."""
+"""A stage is plain training with the precision of the outer Trainer."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from fedaux_pl.modules import ClientModule, ScoringHead
 
 
 class Outer(pl.LightningModule):
-    """Runs a function where a federation would run a round, or where it would prepare."""
+    """Calls a function of a stage runner in its training step, or before the first one."""
 
     def __init__(self, work, before):
         super().__init__()
@@ -40,7 +40,7 @@ class Outer(pl.LightningModule):
 
 
 def within(work, precision="32-true", before=False, accelerator="cpu"):
-    """What the function gives when it is called in a Trainer's training step, or before any."""
+    """The result of a function of a stage runner, called under a Trainer."""
     outer = Outer(work, before)
     pl.Trainer(
         accelerator=accelerator,
@@ -114,15 +114,15 @@ def test_it_is_plain_training():
     assert result.loss == pytest.approx(loss, rel=1e-6)
 
 
-def test_the_optimizer_goes_on_where_it_stopped():
+def test_the_optimizer_continues_where_it_stopped():
     one = module()
     net = copy.deepcopy(one.model)
 
-    def twice(runner):
+    def train_twice(runner):
         first = runner.run(one, batches(), 1, seed=5)
         return runner.run(one, batches(), 1, seed=6, optimizer_state=first.optimizer_state)
 
-    result = within(twice)
+    result = within(train_twice)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     for seed in (5, 6):
         by_hand(net, optimizer, 1, seed)
@@ -130,20 +130,20 @@ def test_the_optimizer_goes_on_where_it_stopped():
     assert int(result.optimizer_state["state"][0]["step"]) == 8
 
 
-def test_a_state_that_is_carried_on_stays_what_it_was():
+def test_a_stage_does_not_change_the_optimizer_state_it_is_given():
     """It may be in a checkpoint that is written later, or be needed again after a failure."""
-    kept = {}
+    states = {}
 
-    def twice(runner):
+    def train_twice(runner):
         state = runner.run(module(), batches(), 1, seed=5).optimizer_state
-        kept["before"] = copy.deepcopy(state)
+        states["before"] = copy.deepcopy(state)
         runner.run(module(), batches(), 1, seed=6, optimizer_state=state)
-        kept["after"] = state
+        states["after"] = state
 
-    within(twice)
-    for index, entries in kept["before"]["state"].items():
+    within(train_twice)
+    for index, entries in states["before"]["state"].items():
         for name, value in entries.items():
-            assert torch.equal(kept["after"]["state"][index][name], value), name
+            assert torch.equal(states["after"]["state"][index][name], value), name
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -161,10 +161,10 @@ def test_the_precision_is_that_of_the_trainer(before):
     torch.testing.assert_close(a, b, atol=1e-2, rtol=0)
 
 
-def test_randomness_comes_from_the_seed_and_leaves_no_trace():
+def test_random_numbers_depend_on_the_seed_alone():
     models = []
 
-    def thrice(runner):
+    def train_thrice(runner):
         torch.manual_seed(9)
         before = torch.get_rng_state()
         for seed in (5, 5, 6):
@@ -174,7 +174,7 @@ def test_randomness_comes_from_the_seed_and_leaves_no_trace():
             models.append(one.model.hidden.weight)
             assert torch.equal(torch.get_rng_state(), before)
 
-    within(thrice)
+    within(train_thrice)
     assert torch.equal(models[0], models[1])
     assert not torch.equal(models[0], models[2])
 
@@ -190,7 +190,7 @@ def test_a_loss_that_is_not_a_number(when):
         within(lambda runner: runner.run(one, batches(), 2, seed=0))
 
 
-def test_what_to_do_about_it_is_said():
+def test_the_error_says_what_to_do():
     with pytest.raises(FloatingPointError, match="lower its learning rate or use 32-bit"):
         within(
             lambda runner: runner.run(

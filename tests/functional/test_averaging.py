@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaux_pl.functional import average_states, proximal_penalty
+from fedaux_pl.functional import average_states
 
 
 def network(seed):
@@ -67,7 +67,7 @@ def test_half_precision_is_accumulated_in_float32():
     assert abs(result.item() - exact) <= exact * 2**-8
 
 
-def test_the_inputs_are_left_alone():
+def test_the_inputs_are_not_modified():
     state = {"w": torch.ones(3)}
     average_states([state, {"w": torch.zeros(3)}], [1, 1])["w"].fill_(9)
     assert torch.equal(state["w"], torch.ones(3))
@@ -88,7 +88,7 @@ def test_the_inputs_are_left_alone():
         ({"w": torch.zeros(2)}, [1], "2 states need 2 weights"),
     ],
 )
-def test_wrong_states_and_weights_are_named(second, weights, message):
+def test_average_states_refuses(second, weights, message):
     with pytest.raises(ValueError, match=message):
         average_states([{"w": torch.zeros(2)}, second], weights)
 
@@ -96,35 +96,6 @@ def test_wrong_states_and_weights_are_named(second, weights, message):
 def test_no_states():
     with pytest.raises(ValueError, match="no states"):
         average_states([], [])
-
-
-def test_proximal_penalty_is_half_mu_times_the_squared_distance():
-    params = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
-    anchor = [torch.randn(3, 2, requires_grad=True), torch.randn(4)]
-    naive = 0.0
-    for param, origin in zip(params, anchor, strict=True):
-        for a, b in zip(param.flatten().tolist(), origin.flatten().tolist(), strict=True):
-            naive += 0.3 / 2 * (a - b) ** 2
-    penalty = proximal_penalty(params, anchor, mu=0.3)
-    assert penalty.item() == pytest.approx(naive, rel=1e-5)
-    penalty.backward()
-    for param, origin in zip(params, anchor, strict=True):
-        torch.testing.assert_close(param.grad, 0.3 * (param - origin).detach())
-    assert anchor[0].grad is None
-
-
-@pytest.mark.parametrize(
-    ("params", "anchor", "mu", "message"),
-    [
-        ([torch.zeros(2)], [torch.zeros(2)], -1, "mu must be at least 0, but is -1"),
-        ([torch.zeros(2)], [], 1, "1 parameters cannot be held near 0 anchors"),
-        ([], [], 1, "0 parameters"),
-        ([torch.zeros(2)], [torch.zeros(2, 1)], 1, "parameter 0 has shape"),
-    ],
-)
-def test_proximal_penalty_refuses(params, anchor, mu, message):
-    with pytest.raises(ValueError, match=message):
-        proximal_penalty(params, anchor, mu)
 
 
 def test_large_finite_weights_are_averaged():

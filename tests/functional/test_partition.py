@@ -67,7 +67,7 @@ def test_small_alpha_gives_clients_of_one_class_and_large_alpha_the_mixture():
     assert purity[100.0] < 0.15
 
 
-def test_the_normalisation_is_the_papers_where_both_are_defined():
+def test_the_normalization_is_the_papers_where_both_are_defined():
     """As many clients as equally large classes: the plain iteration towards sums of 1 converges."""
     rng = np.random.default_rng(0)
     log_p = _log_dirichlet(rng, 1.0, 6, 6)

@@ -7,13 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaux_pl.functional import (
-    clip_rows,
-    fit_scoring_head,
-    fit_scoring_heads,
-    gaussian_sigma,
-    scoring_sensitivity,
-)
+from fedaux_pl.functional import clip_rows, fit_scoring_head, gaussian_sigma, scoring_sensitivity
 
 
 def test_sensitivity_is_theorem_1_plus_the_solvers_tolerance():
@@ -26,11 +20,11 @@ def unit_rows(n, d, generator):
     return x / x.norm(dim=1, keepdim=True)
 
 
-def neighbours(seed):
+def neighbors(seed):
     """Pairs of data sets (D_i, D_i', D^-) that differ in one record of D_i, rows of norm <= 1.
 
     Some are random; in the adversarial ones all other rows are small or cancel, so that the one
-    record faces the regulariser alone, and it is turned to the opposite side.
+    record faces the regularizer alone, and it is turned to the opposite side.
     """
     generator = torch.Generator().manual_seed(seed)
     d = int(torch.randint(1, 6, (), generator=generator))
@@ -52,17 +46,18 @@ def neighbours(seed):
 
 
 @pytest.mark.parametrize("regularization", [1.0, 0.1, 1e-3])
-def test_no_neighbouring_pair_moves_the_head_beyond_the_bound(regularization):
+def test_no_neighboring_pair_moves_the_head_beyond_the_bound(regularization):
     closest = 0.0
     for seed in range(120):
-        positives, changed, negatives = neighbours(seed)
-        weights, norms = fit_scoring_heads([positives, changed], negatives, regularization)
-        tolerance = norms.max().item()
+        positives, changed, negatives = neighbors(seed)
+        fits = [fit_scoring_head(own, negatives, regularization) for own in (positives, changed)]
+        weights, norms = zip(*fits, strict=True)
+        tolerance = max(norms)
         bound = scoring_sensitivity(regularization, len(positives) + len(negatives), tolerance)
         moved = (weights[0] - weights[1]).norm().item()
         assert moved <= bound
         closest = max(closest, moved / bound)
-    # |l'| = 1/2 at w = 0, where strong regularisation holds w: half the bound is nearly attained.
+    # |l'| = 1/2 at w = 0, where strong regularization holds w: half the bound is nearly attained.
     if regularization == 1.0:
         assert closest > 0.45
 
@@ -72,7 +67,7 @@ def test_the_bound_is_nearly_attained():
 
     All other records lie on the first axis and pull w to about -5.2 on it, where lambda |w| =
     1/(1 + e^|w|). The one record, (0.45, 0.89) or (0.45, -0.89), is on the wrong side of that by
-    far, so |l'| = 0.91, and nothing but the regulariser resists it on the second axis: it moves w
+    far, so |l'| = 0.91, and nothing but the regularizer resists it on the second axis: it moves w
     there by 0.89 x 0.91 = 0.81 of 1/(lambda N), up or down.
     """
     positives = torch.tensor([[-1.0, 0.0]], dtype=torch.float64).repeat(2000, 1)
@@ -81,14 +76,14 @@ def test_the_bound_is_nearly_attained():
     changed = positives.clone()
     changed[0, 1] *= -1
     negatives = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(2000, 1)
-    weights, _ = fit_scoring_heads([positives, changed], negatives, 1e-3)
+    weights = [fit_scoring_head(own, negatives, 1e-3)[0] for own in (positives, changed)]
     moved = (weights[0] - weights[1]).norm().item()
     bound = scoring_sensitivity(1e-3, 4000)
     assert 0.75 * bound < moved <= bound
 
 
 def test_the_tolerance_term_covers_a_solver_that_stops_early():
-    positives, changed, negatives = neighbours(0)
+    positives, changed, negatives = neighbors(0)
     n = len(positives) + len(negatives)
     exact, _ = fit_scoring_head(positives, negatives, 0.01)
     for tolerance in (1e-1, 1e-2, 1e-3):
@@ -183,7 +178,7 @@ def test_clipped_rows_are_within_the_bound_to_the_last_digit(dtype):
         assert clipped.double().norm(dim=1).max().item() > bound * 0.96
 
 
-def test_short_rows_are_untouched_and_long_ones_keep_their_direction():
+def test_short_rows_are_unchanged_and_long_ones_keep_their_direction():
     features = torch.tensor([[0.3, 0.4], [30.0, 40.0], [0.0, 0.0]])
     clipped = clip_rows(features, 1.0)
     assert torch.equal(clipped[0], features[0])

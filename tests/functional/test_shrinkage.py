@@ -21,38 +21,38 @@ def test_against_a_loop():
     variance = sum(float(((v - mean) ** 2).sum()) for v in vectors) / (4 * 7)
     spread = max(0.0, variance - sum(float(s) ** 2 for s in sigmas) / 5)
     for guess, vector, sigma in zip(found, vectors, sigmas, strict=True):
-        kept = spread / (spread + float(sigma) ** 2)
-        torch.testing.assert_close(guess, mean + kept * (vector - mean))
+        factor = spread / (spread + float(sigma) ** 2)
+        torch.testing.assert_close(guess, mean + factor * (vector - mean))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 3.0])
-def test_guesses_are_nearer_to_the_truth(spread):
+def test_estimates_are_closer_to_the_truth(spread):
     sigma = torch.linspace(0.5, 1.5, 20, dtype=torch.float64)
     true, noisy = drawn(20, 128, spread, sigma)
     before = (noisy - true).square().mean()
     after = (shrink_to_mean(noisy, sigma) - true).square().mean()
     best = spread**2 / (spread**2 + sigma.square())
-    # what who knew m and t would be left with, on average
+    # the mean squared error of the best estimate for known m and t
     floor = (best * sigma.square()).mean()
     assert after < before
     assert after < 1.3 * floor + 0.1 * before
 
 
-def test_those_who_differ_by_no_more_than_noise_are_alike():
+def test_vectors_that_differ_by_noise_only_become_equal():
     vectors = torch.tensor([[1.0, 2.0], [1.1, 2.0], [0.9, 1.9]])
     found = shrink_to_mean(vectors, torch.ones(3))
     torch.testing.assert_close(found, vectors.mean(dim=0).expand(3, 2))
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_what_has_no_noise_stays(n):
+def test_vectors_without_noise_are_unchanged(n):
     vectors = torch.randn(n, 3, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(shrink_to_mean(vectors, torch.zeros(n)), vectors)
-    alike = vectors[:1].expand(n, 3)
-    torch.testing.assert_close(shrink_to_mean(alike, torch.zeros(n)), alike)
+    equal = vectors[:1].expand(n, 3)
+    torch.testing.assert_close(shrink_to_mean(equal, torch.zeros(n)), equal)
 
 
-def test_a_single_vector_stays_whatever_its_noise():
+def test_a_single_vector_is_unchanged():
     vector = torch.tensor([[1.0, -2.0]])
     assert torch.equal(shrink_to_mean(vector, torch.ones(1)), vector)
 

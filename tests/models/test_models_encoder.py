@@ -1,4 +1,4 @@
-"""Encoders of text: their features are those of the transformers library, whatever the padding."""
+"""Text encoders: their features are those of the transformers library, whatever the padding."""
 
 import itertools
 import subprocess
@@ -14,7 +14,7 @@ from fedaux_pl.models import encoder as encoders
 from tests.texts import CONFIG, encoder, ids, save
 
 TYPES = ("bert", "roberta", "albert", "electra", "xlm-roberta", "deberta-v2", "mpnet")
-NOT_OF = {"distilbert": ("intermediate_size", "attention_probs_dropout_prob")}
+MISSING_OPTIONS = {"distilbert": ("intermediate_size", "attention_probs_dropout_prob")}
 
 
 @pytest.fixture
@@ -37,64 +37,68 @@ def test_features_are_those_of_the_library(pooling, folder):
         torch.testing.assert_close(model(x), model.head(torch.stack(expected)))
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_padding_changes_nothing(kind):
-    model = encoder(config=CONFIG | {"model_type": kind}).eval()
+@pytest.mark.parametrize("model_type", TYPES)
+def test_padding_changes_nothing(model_type):
+    model = encoder(config=CONFIG | {"model_type": model_type}).eval()
     x = ids(4, 20, 9, 13, pad=model.pad_id)
     longer = torch.cat([x, torch.full((4, 12), model.pad_id, dtype=torch.int32)], dim=1)
-    # with gradients on a batch is cut once; without them it is sorted and cut part by part
+    # with gradients a batch is trimmed once; without, it is sorted and trimmed part by part
     features = model.features(longer)
-    torch.testing.assert_close(model._pooled(longer), features)  # and here nothing is cut
+    torch.testing.assert_close(model._encode(longer), features)  # not trimmed
     torch.testing.assert_close(model.features(x), features)
     with torch.no_grad():
         torch.testing.assert_close(model.features(longer), features)
 
 
-def test_padding_changes_nothing_with_another_attention(folder):
-    """The library takes the mask of its own attention in another form."""
+def test_padding_changes_nothing_with_eager_attention(folder):
+    """Eager attention takes a mask (N, L) and no causal mask."""
     model = create_model("encoder", 3, source=folder).eval()
     x = ids(4, 20, 9, 13)
-    expected = model._pooled(x)
+    expected = model._encode(x)
     model.encoder.set_attn_implementation("eager")
     assert model.encoder.config._attn_implementation == "eager"
-    torch.testing.assert_close(model._pooled(x), expected)
+    torch.testing.assert_close(model._encode(x), expected)
     with pytest.raises(ValueError, match="with sdpa attention"):
         model.states(x, causal=True)
 
 
-def test_sorting_by_length_keeps_the_order():
+def test_sorting_by_length_does_not_change_the_order_of_features():
     model = encoder().eval()
     lengths = torch.randint(3, 20, (600,), generator=torch.Generator().manual_seed(0)).tolist()
     x = ids(*lengths)
     with torch.no_grad():
-        torch.testing.assert_close(model.features(x), model._pooled(x))
+        torch.testing.assert_close(model.features(x), model._encode(x))
 
 
-@pytest.mark.parametrize("most", [1, 60, 200, 10_000])
-def test_passes_are_as_large_as_they_may_be(monkeypatch, most):
-    monkeypatch.setitem(encoders._TOKENS, "cpu", most)
+@pytest.mark.parametrize("max_tokens", [1, 60, 200, 10_000])
+def test_parts_are_as_large_as_max_tokens_allows(monkeypatch, max_tokens):
+    monkeypatch.setitem(encoders.TOKENS_PER_PASS, "cpu", max_tokens)
     model = encoder().eval()
     lengths = torch.randint(2, 20, (100,), generator=torch.Generator().manual_seed(0)).tolist()
     x, shapes, states = ids(*lengths), [], model.states
     monkeypatch.setattr(model, "states", lambda part: shapes.append(part.shape) or states(part))
     with torch.no_grad():
-        torch.testing.assert_close(model.features(x), encoder().eval()._pooled(x))
+        torch.testing.assert_close(model.features(x), encoder().eval()._encode(x))
     assert sum(rows for rows, _ in shapes) == len(x)
-    assert all(rows * width <= most or rows == 1 for rows, width in shapes)
+    assert all(rows * width <= max_tokens or rows == 1 for rows, width in shapes)
     for (rows, width), (_, following) in itertools.pairwise(shapes):
         assert width <= following
-        assert (rows + 1) * following > most  # one text more would not have fitted
-    if most == 10_000:
+        assert (rows + 1) * following > max_tokens  # one text more would not fit
+    if max_tokens == 10_000:
         assert shapes == [(100, max(lengths))]
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "electra", "distilbert"])
-def test_the_type_of_the_tokens_is_said_once_for_all_texts(kind):
-    config = {key: value for key, value in CONFIG.items() if key not in NOT_OF.get(kind, ())}
-    model = encoder(config=config | {"model_type": kind}).eval()  # without dropout
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "albert", "electra", "distilbert"])
+def test_gradients_with_one_row_of_token_types_for_all_texts(model_type):
+    config = {
+        key: value
+        for key, value in CONFIG.items()
+        if key not in MISSING_OPTIONS.get(model_type, ())
+    }
+    model = encoder(config=config | {"model_type": model_type}).eval()  # without dropout
     x = ids(4, 20, 9, pad=model.pad_id)
     weight = torch.randn(3, 20, 16, generator=torch.Generator().manual_seed(3))
-    weight = weight * (x != model.pad_id)[:, :, None]  # what padding becomes is nobody's business
+    weight = weight * (x != model.pad_id)[:, :, None]  # states of padding are not used
 
     def gradients(states):
         model.zero_grad()
@@ -110,7 +114,7 @@ def test_the_type_of_the_tokens_is_said_once_for_all_texts(kind):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5 * size, msg=name)
 
 
-def test_attention_that_is_causal_sees_nothing_later():
+def test_causal_attention_ignores_later_tokens():
     model = encoder().eval()
     x = ids(20, 20)
     other = x.clone()
@@ -124,7 +128,7 @@ def test_attention_that_is_causal_sees_nothing_later():
 def test_a_folder_is_loaded_without_the_network(folder):
     code = f"""
 import socket
-def refuse(*args, **kwargs): raise SystemExit("the network was asked")
+def refuse(*args, **kwargs): raise SystemExit("the network was used")
 socket.socket.connect = socket.getaddrinfo = refuse
 from fedaux_pl.models import create_model
 model = create_model("encoder", 3, source={str(folder)!r})
@@ -138,7 +142,7 @@ print(model.mask_id, model.pad_id, model.vocabulary, model.max_length)
 def test_transformers_are_imported_when_an_encoder_is_made():
     code = """
 import sys
-import fedaux_pl.models  # alone: torchmetrics, which the rest needs, imports what is installed
+import fedaux_pl.models  # only this: other packages import torchmetrics, which imports transformers
 fedaux_pl.models.check_model("tinybert")
 assert "transformers" not in sys.modules
 fedaux_pl.models.create_model("encoder", 2, config={"hidden_size": 12, "num_hidden_layers": 1})
@@ -148,7 +152,7 @@ assert "transformers" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_weights_are_given_or_drawn(folder):
+def test_weights_are_loaded_or_random(folder):
     def vectors(**options):
         torch.manual_seed(1)
         return create_model("encoder", 3, source=folder, **options).token_embedding
@@ -168,19 +172,19 @@ def test_half_precision_weights_are_trained_in_full(tmp_path):
     assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
 
 
-def test_the_state_dict_makes_the_round_trip(folder):
+def test_state_dict_round_trip(folder):
     first, second = encoder(seed=1), encoder(seed=2)
     x = ids(7, 12)
     load_backbone(second, first.state_dict())
     first.eval(), second.eval()
     assert torch.equal(first.features(x), second.features(x))
-    assert not torch.equal(first(x), second(x))  # the head is not of h
+    assert not torch.equal(first(x), second(x))  # the head is not part of h
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(x), second(x))
     assert not any("pooler" in key for key in first.state_dict())
 
 
-def test_tinybert_is_the_papers():
+def test_tinybert_equals_the_papers():
     model = create_model("tinybert", 4, pretrained=False)
     config = model.encoder.config
     assert (config.num_hidden_layers, model.feature_dim, model.vocabulary) == (4, 312, 30522)
@@ -191,7 +195,7 @@ def test_tinybert_is_the_papers():
     assert config._attn_implementation == "sdpa"
 
 
-def test_several_encoders_have_names_and_options_of_their_own():
+def test_several_encoders_with_their_own_options():
     names = ["encoder-small", "encoder-wide"]
     options = {"mask_id": 4, names[0]: {"config": CONFIG}, names[1]: {"pooling": "cls"}}
     small = options_of(names[0], names, options)
@@ -206,10 +210,11 @@ def test_several_encoders_have_names_and_options_of_their_own():
         ({}, "either source"),
         ({"source": "a/b", "config": {}}, "either source"),
         ({"config": {}, "pooling": "max"}, "'mean' or 'cls'"),
-        ({"config": {}, "length": 0}, "length=0"),
+        ({"config": {}, "length": 0}, "length=0 is too small; pass an integer of at least 1"),
+        ({"config": {}, "pad_id": -1}, "pad_id=-1 is too small; pass an integer of at least 0"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_loaded(options, words):
+def test_wrong_options_raise_before_anything_is_loaded(options, words):
     with pytest.raises(ValueError, match=words):
         check_model("encoder", **options)
 
@@ -219,17 +224,17 @@ def test_wrong_options_are_refused_before_anything_is_loaded(options, words):
     [
         ({"config": CONFIG | {"hiden_size": 3}}, "has no hiden_size"),
         ({"config": CONFIG | {"model_type": "bird"}}, "bird"),
-        ({"config": {"model_type": "gpt2"}}, "'gpt2' is no encoder"),
+        ({"config": {"model_type": "gpt2"}}, "'gpt2' is not an encoder"),
         ({"config": CONFIG | {"pad_token_id": None}}, "pass pad_id"),
         ({"config": CONFIG, "length": 41}, "texts of 41 tokens are longer than the 40"),
     ],
 )
-def test_encoders_that_cannot_be(options, words):
+def test_invalid_configurations(options, words):
     with pytest.raises(ValueError, match=words):
         create_model("encoder", 3, **options)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_missing_or_empty_folder(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no folder"):
         create_model("encoder", 3, source=tmp_path / "no")
     (tmp_path / "empty").mkdir()
@@ -247,14 +252,14 @@ def test_a_folder_that_is_not_there(tmp_path):
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "choose a data source for text"),
     ],
 )
-def test_inputs_that_are_not_of_its_vocabulary(x, words):
+def test_invalid_inputs(x, words):
     model = encoder()
     for call in (model.check_inputs, model, model.eval()):
         with pytest.raises(ValueError, match=words):
             call(x)
 
 
-def test_models_and_data_of_different_kinds():
+def test_models_for_another_kind_of_data():
     with pytest.raises(ValueError, match="'resnet8' takes images"):
         create_for((20,), "resnet8", 3, pretrained=False)
     with pytest.raises(ValueError, match="'tinybert' takes token ids"):

@@ -84,7 +84,7 @@ def test_mu_0_is_plain_training_and_a_large_mu_holds_the_model(trainer, digits):
     assert held < 0.3 * free
 
 
-def test_a_resumed_fit_is_held_near_the_same_point(trainer, digits, tmp_path):
+def test_a_resumed_fit_has_the_same_anchor(trainer, digits, tmp_path):
     train = digits.train()
     data = loader(train.inputs, train.labels)
     whole = small(mu=1.0)
@@ -98,7 +98,7 @@ def test_a_resumed_fit_is_held_near_the_same_point(trainer, digits, tmp_path):
     assert_same_weights(whole, rest)
 
 
-def test_every_fit_has_an_anchor_of_its_own(trainer, digits):
+def test_every_fit_sets_a_new_anchor(trainer, digits):
     train = digits.train()
     client = small(mu=1.0)
     data = loader(train.inputs[:64], train.labels[:64])
@@ -108,7 +108,7 @@ def test_every_fit_has_an_anchor_of_its_own(trainer, digits):
     assert not torch.equal(client.anchor[0], first)
 
 
-def test_head_only_training_leaves_the_features_alone(trainer, digits):
+def test_head_only_training_does_not_change_the_features(trainer, digits):
     train = digits.train()
     client = small(train="head", lr=1e-2)
     before = copy.deepcopy(client.state_dict())
@@ -145,7 +145,7 @@ class Own(nn.Module):
         return self.head(self.features(x))
 
 
-def test_somebodys_own_model(trainer, digits, tmp_path):
+def test_a_user_defined_model(trainer, digits, tmp_path):
     train = digits.train()
     client = ClientModule(Own(), 10)
     fit = trainer()

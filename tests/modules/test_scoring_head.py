@@ -59,7 +59,7 @@ def test_it_tells_a_clients_images_from_the_negatives(trainer, digits, precision
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_h0_is_left_as_it_is(trainer, digits):
+def test_h0_is_unchanged(trainer, digits):
     model = create_model("resnet8", 10, **SMALL)
     before = copy.deepcopy(model.state_dict())
     data = membership(digits.train().inputs[:50], digits.auxiliary()[:50])
@@ -101,7 +101,7 @@ def test_a_second_release_is_refused_unless_it_is_accounted_for():
     assert delta == pytest.approx(1.1e-5)
 
 
-def test_fitting_again_does_not_forget_what_was_spent():
+def test_a_second_fit_keeps_the_ledger():
     head = fitted()
     head.release(0.1, 1e-5)
     head.fit_features(*features())
@@ -117,7 +117,7 @@ def test_a_refused_release_costs_nothing():
     assert head.weight is None
 
 
-def test_without_noise_nothing_is_promised():
+def test_without_noise_there_is_no_guarantee():
     head = fitted()
     head.release_without_privacy()
     assert head.spent[0] == math.inf
@@ -145,7 +145,7 @@ def test_the_bound_comes_from_the_negatives_alone():
     assert fixed.bound == 3.0
 
 
-def test_the_private_maximum_is_a_flaw_that_is_recorded():
+def test_a_private_norm_bound_is_marked_as_a_flaw():
     positives, negatives = features()
     positives[0] = 100.0
     head = ScoringHead(norm_bound="private")
@@ -156,7 +156,7 @@ def test_the_private_maximum_is_a_flaw_that_is_recorded():
     assert head.spent[0] == math.inf
 
 
-def test_the_authors_lambda_is_another_objective_and_a_flaw_that_is_recorded():
+def test_an_unnormalized_lambda_is_another_objective_and_marked_as_a_flaw():
     positives, negatives = features()
     head = ScoringHead(regularization=0.5, normalized=False)
     head.fit_features(positives, negatives)

@@ -81,10 +81,10 @@ def test_the_two_views_are_different_and_random(digits):
 def test_views_are_of_the_images_in_their_order(digits):
     model = small(min_scale=1.0, jitter=0.0, grayscale=0.0)
     x = digits.auxiliary()[:8].float() / 255
-    views = model._two_views([x])
+    views = model._two_views(x)
     distances = torch.cdist(views.flatten(1), x.flatten(1))
     assert distances.argmin(1).tolist() == [*range(8), *range(8)]
-    assert torch.equal(model._two_views([[x, x + 1]]), torch.cat([x, x + 1]))
+    assert torch.equal(model._two_views([x, x + 1]), torch.cat([x, x + 1]))
 
 
 def test_bf16_does_not_round_the_similarities(digits):
@@ -97,7 +97,7 @@ def test_bf16_does_not_round_the_similarities(digits):
     assert loss.item() == pytest.approx(nt_xent(z0, z1, 0.5), rel=1e-5)
 
 
-def test_h0_goes_into_a_classifier(trainer, digits):
+def test_h0_loads_into_a_classifier(trainer, digits):
     model = small()
     trainer().fit(model, DataLoader(digits.auxiliary(), batch_size=128))
     classifier = create_model("resnet8", 10, **SMALL)
@@ -130,7 +130,7 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
     assert again.temperature == 0.3
 
 
-def test_one_labelled_loader_is_split_and_an_unlabelled_one_measures_nothing(trainer, digits):
+def test_one_labeled_loader_is_split_and_an_unlabeled_one_measures_nothing(trainer, digits):
     test = digits.test()
     fit = trainer()
     fit.validate(small(), loader(test.inputs, test.labels), verbose=False)
@@ -164,9 +164,9 @@ def test_knn_accuracy_is_that_of_scikit_learn():
     from sklearn.neighbors import KNeighborsClassifier
 
     generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(4, 16, generator=generator)
+    centers = torch.randn(4, 16, generator=generator)
     labels = torch.randint(0, 4, (400,), generator=generator)
-    features = centres[labels] + 1.2 * torch.randn(400, 16, generator=generator)
+    features = centers[labels] + 1.2 * torch.randn(400, 16, generator=generator)
     metric = KNNAccuracy(k=7, temperature=0.1)
     metric.update(features[:150], labels[:150], query=False)
     metric.update(features[150:300], labels[150:300], query=False)
@@ -182,7 +182,7 @@ def test_knn_accuracy_is_that_of_scikit_learn():
     assert metric.compute().item() == pytest.approx(expected)
 
 
-def test_knn_accuracy_with_fewer_neighbours_than_k():
+def test_knn_accuracy_with_fewer_neighbors_than_k():
     metric = KNNAccuracy(k=200)
     assert not metric.ready
     metric.update(torch.eye(3), torch.arange(3), query=False)

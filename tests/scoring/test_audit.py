@@ -1,12 +1,12 @@
-"""An attack on every private scoring, with what an attacker may know: all but the noise.
+"""An attack on every private scoring by an attacker who knows everything but the noise.
 
-The attacker chooses two neighbouring data sets, sees releases on each, and decides by the
+The attacker chooses two neighboring data sets, sees releases on each, and decides by the
 likelihood ratio, which for Gaussian noise is the projection on the difference of the means. For an
 (epsilon, delta)-private release and every event S, P(S) <= e^epsilon P'(S) + delta; so log((P(S) -
 delta) / P'(S)) bounds epsilon from below. The probabilities are bounded by Clopper-Pearson
 intervals on releases that had no part in the choice of S.
 
-What holds must survive; what is broken must be caught by the same function.
+Sound scorings must survive the attack; the same function must catch broken ones.
 """
 
 import dataclasses
@@ -16,7 +16,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedaux_pl.scoring import SCORERS, Logistic, Mean, Scoring, spent
+from fedaux_pl import scoring as package
+from fedaux_pl.scoring import Budget, Centered, Logistic, Mean, Scorer, Whitened, spent
+from tests.paper import paper_scoring
 
 EPSILON, DELTA = 1.0, 0.05
 ALL = 6_000  # releases on each data set
@@ -27,9 +29,9 @@ PUBLIC = PUBLIC @ torch.tensor([[3.0, 1.0], [0.0, 0.5]]).double() + torch.tensor
 
 
 def epsilon_lower_bound(ones, others, delta=DELTA):
-    """What epsilon is at least, with confidence 1 - 2 ERROR, by as many values of a statistic.
+    """A lower bound on epsilon of confidence 1 - 2 ERROR, from equally many values of a statistic.
 
-    ``ones`` come from the data set on which the statistic is the larger.
+    ``ones`` come from the data set on which the statistic is larger.
     """
     learn = [values[: len(values) // 2] for values in (ones, others)]
     judge = [values[len(values) // 2 :] for values in (ones, others)]
@@ -50,18 +52,18 @@ def epsilon_lower_bound(ones, others, delta=DELTA):
     return bound(judge, *max(choices, key=lambda choice: bound(learn, *choice)))
 
 
-def neighbours():
-    """(D_i, D_i', D^-) in rows: pairs that differ in the first record, each bad for something."""
+def neighbors():
+    """Rows (D_i, D_i', D^-) whose first record differs, each a worst case of some scoring."""
     axis, n = torch.eye(2).double(), 400
     quiet = torch.zeros(n, 2).double()
     turned = quiet.clone()
     quiet[0], turned[0] = axis[0], -axis[0]
     yield quiet, turned, axis[:1].repeat(n, 1)
     # one record that is a hundred times as long as every other
-    alike = axis[1:].repeat(n, 1)
-    long = alike.clone()
+    same = axis[1:].repeat(n, 1)
+    long = same.clone()
     long[0] *= 100
-    yield alike, long, axis[:1].repeat(n, 1)
+    yield same, long, axis[:1].repeat(n, 1)
     # a record on the wrong side of all others, turned where nothing but lambda resists it
     one = -axis[:1].repeat(n, 1)
     one[0] = torch.tensor([0.45, math.sqrt(1 - 0.45**2)])
@@ -73,15 +75,15 @@ def neighbours():
 def in_features(rows, public):
     """Features that the public map takes to these rows."""
     x = rows if public.directions is None else rows @ torch.linalg.pinv(public.directions)
-    return x if public.centre is None else x + public.centre
+    return x if public.center is None else x + public.center
 
 
 def worst_case(scoring):
-    """The pair, as features, that moves the vector most; the exact vectors; and the public map."""
-    exact = dataclasses.replace(scoring, epsilon=None)
+    """The pair of data sets that moves the vector most, D^-, the public map and both vectors."""
+    exact = dataclasses.replace(scoring, budget=Budget(epsilon=None))
     cases = []
-    for pair in neighbours():
-        *own, negatives = (in_features(rows, scoring.map.fit(PUBLIC)) for rows in pair)
+    for pair in neighbors():
+        *own, negatives = (in_features(rows, scoring.feature_map.fit(PUBLIC)) for rows in pair)
         public = scoring.fit_map(PUBLIC, negatives)
         vectors = [exact.release(0, rows, negatives, public, None).weight for rows in own]
         cases.append((own, negatives, public, vectors))
@@ -89,10 +91,11 @@ def worst_case(scoring):
 
 
 def audit(scoring, full=5):
-    """A lower bound on the epsilon of a scoring, by its own releases on the worst pair.
+    """A lower bound on the epsilon of a scoring, from its releases on the worst pair.
 
-    The first ``full`` on each data set are whole: map, vector, noise. The vector is the same every
-    time, so that the others repeat the last step alone, which gives the same to the last bit.
+    Only the first ``full`` releases on each data set run map, scorer and noise. The vector before
+    noise is always the same, so the others run the noise only: the first ones show that the results
+    are equal bit for bit.
     """
     own, negatives, public, vectors = worst_case(scoring)
     direction = vectors[0] - vectors[1]
@@ -107,44 +110,43 @@ def audit(scoring, full=5):
     return epsilon_lower_bound(*samples)
 
 
-def scoring(name, **options):
-    defaults = {"epsilon": EPSILON, "delta": DELTA, "regularization": 0.01, "tolerance": 1e-8}
-    return Scoring(scoring=name, **(defaults | options))
+def scoring(scorer, **options):
+    return paper_scoring(scorer=scorer, **({"epsilon": EPSILON, "delta": DELTA} | options))
 
 
-WHITENED = {"feature_map": "whitened", "dimensions": 2, "norm_bound": "unit"}
+LOGISTIC = Logistic(regularization=0.01, tolerance=1e-8)
+WHITENED = {"feature_map": Whitened(dimensions=2, whitening=1.0), "norm_bound": "unit"}
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "tight"),
+    ("scorer", "options", "tight"),
     [
-        ("mean", {}, 0.6),
-        ("mean", WHITENED, 0.6),
-        ("mean", {"feature_map": "centred", "norm_bound": 0.5, "mechanism": "classical"}, 0.0),
-        ("logistic", {}, 0.3),
-        ("logistic", WHITENED, 0.3),
+        (Mean(), {}, 0.6),
+        (Mean(), WHITENED, 0.6),
+        (Mean(), {"feature_map": Centered(), "norm_bound": 0.5, "mechanism": "classical"}, 0.0),
+        (LOGISTIC, {}, 0.3),
+        (LOGISTIC, WHITENED, 0.3),
     ],
 )
-def test_what_is_claimed_survives(name, options, tight):
-    """And the attack is not blind: it finds a good part of the epsilon that is there."""
-    sound = scoring(name, **options)
+def test_sound_scorings_survive(scorer, options, tight):
+    """The attack is not blind: its lower bound is a good part of epsilon."""
+    sound = scoring(scorer, **options)
     assert sound.flaw == ""
     assert tight < audit(sound, full=100) <= EPSILON
 
 
-def test_every_scoring_is_attacked():
-    assert set(SCORERS) == {"mean", "logistic"}
+def test_every_scorer_is_attacked():
+    parts = [getattr(package, name) for name in package.__all__]
+    kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
+    assert set(kinds) == {Scorer, Mean, Logistic}
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("logistic", {"normalized": False}),
-        ("mean", {"norm_bound": "private"}),
-    ],
+    ("scorer", "options"),
+    [(dataclasses.replace(LOGISTIC, normalized=False), {}), (Mean(), {"norm_bound": "private"})],
 )
-def test_what_the_records_call_flawed_is_caught(name, options):
-    broken = scoring(name, **options)
+def test_scorings_that_are_marked_as_flawed_are_caught(scorer, options):
+    broken = scoring(scorer, **options)
     assert broken.flaw
     assert audit(broken) > EPSILON
 
@@ -159,21 +161,20 @@ class HalfMean(Mean):
 
 @dataclasses.dataclass(frozen=True)
 class LooseLogistic(Logistic):
-    """Theorem 1 with N = |D_i|^2: the kind of slip that a formula invites."""
+    """Theorem 1 with N = |D_i|^2 + |D^-|: a plausible mistake."""
 
     def sensitivity(self, num_positives, num_negatives):
         return super().sensitivity(num_positives**2, num_negatives)
 
 
-@pytest.mark.parametrize("broken", [HalfMean, LooseLogistic])
-def test_a_wrong_sensitivity_is_caught(broken, monkeypatch):
-    monkeypatch.setitem(SCORERS, "broken", broken)
-    assert audit(scoring("broken")) > EPSILON
+@pytest.mark.parametrize("broken", [HalfMean(), LooseLogistic(0.01, tolerance=1e-8)])
+def test_a_wrong_sensitivity_is_caught(broken):
+    assert audit(scoring(broken)) > EPSILON
 
 
 def test_two_releases_cost_what_the_ledger_says():
-    """Not more than composed, and more than either alone."""
-    single = scoring("mean")
+    """The lower bound is at most the composed epsilon, and more than that of one release."""
+    single = scoring(Mean())
     own, negatives, public, vectors = worst_case(single)
     records = [single.release(0, own[0], negatives, public, seed).release for seed in range(2)]
     epsilon, delta = spent(records, DELTA)
@@ -188,13 +189,13 @@ def test_two_releases_cost_what_the_ledger_says():
     assert EPSILON < epsilon_lower_bound(*samples) <= epsilon
 
 
-def test_without_any_noise_the_two_are_told_apart():
-    """The intervals alone limit what 3000 certain answers can show."""
+def test_without_noise_the_lower_bound_is_large():
+    """Only the confidence intervals of 3000 correct decisions limit it."""
     ones, others = torch.ones(ALL), torch.zeros(ALL)
     assert epsilon_lower_bound(ones, others) > 5
 
 
-def test_the_same_data_show_nothing():
+def test_equal_data_sets_give_no_lower_bound():
     generator = torch.Generator().manual_seed(0)
     one, other = torch.randn(2, ALL, generator=generator)
     assert epsilon_lower_bound(one, other) < 0.2

@@ -1,4 +1,4 @@
-"""What figures are drawn from, as plain arrays that were looked at."""
+"""Checks of the arrays that figures are drawn from, and statistics of them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MAX_CLIENTS = 100
-"""More rows or columns than this cannot be told apart: the first ones are shown."""
+"""The maximum number of clients in a figure; of more clients the first ones are shown."""
 
 
 def _plain(values: Array, name: str, axes: tuple[str, ...]) -> NDArray[Any]:
-    """Brings an array or a tensor of any device to numpy and checks its shape."""
+    """Converts an array or a tensor on any device to numpy and checks its shape."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         # numpy has no bfloat16
@@ -35,7 +35,7 @@ def _plain(values: Array, name: str, axes: tuple[str, ...]) -> NDArray[Any]:
 
 
 def as_floats(values: Array, name: str, axes: tuple[str, ...]) -> Floats:
-    """Numbers that are finite, with the axes that are named."""
+    """Converts to float64 and checks the shape and that all values are finite."""
     plain = _plain(values, name, axes).astype(np.float64)
     if not np.isfinite(plain).all():
         raise ValueError(f"{name} must be finite, but hold {plain[~np.isfinite(plain)][0]}")
@@ -43,7 +43,7 @@ def as_floats(values: Array, name: str, axes: tuple[str, ...]) -> Floats:
 
 
 def as_integers(values: Array, name: str, axes: tuple[str, ...]) -> Integers:
-    """Whole numbers, with the axes that are named."""
+    """Converts to int64 and checks the shape and that the values are integers."""
     plain = _plain(values, name, axes)
     if not np.issubdtype(plain.dtype, np.integer):
         raise ValueError(f"{name} must be integers, but are {plain.dtype}")
@@ -53,7 +53,7 @@ def as_integers(values: Array, name: str, axes: tuple[str, ...]) -> Integers:
 def class_indices(
     values: Array, name: str, count: int, of_what: str, classes: Sequence[str]
 ) -> Integers:
-    """Checks that there is one class index for each sample or client."""
+    """Checks that there is one valid class index for each sample or client."""
     indices = as_integers(values, name, (f"n_{of_what}s",))
     if len(indices) != count:
         raise ValueError(
@@ -69,7 +69,7 @@ def class_indices(
 
 
 def check_images(images: Array, count: int) -> None:
-    """Refuses what are not so many images of one or three channels."""
+    """Checks that there are ``count`` uint8 images with 1 or 3 channels."""
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise ValueError(
             f"images must have shape (N, C, H, W) with C = 1 or 3, but have {tuple(images.shape)}"
@@ -86,27 +86,27 @@ def check_images(images: Array, count: int) -> None:
 def relative_weights(
     scores: Array, client_classes: Array, classes: Sequence[str]
 ) -> tuple[Floats, Integers]:
-    """Computes n s_i(x) / sum_j s_j(x), over all n clients, for the clients that are shown."""
+    """Computes n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
     axes = ("n_clients", "n_samples")
     table = _plain(scores, "scores", axes)
     main = class_indices(client_classes, "client_classes", len(table), "client", classes)
     total = np.zeros(table.shape[1])
-    for start in range(0, len(table), MAX_CLIENTS):  # of many clients, never a wider copy of all
+    for start in range(0, len(table), MAX_CLIENTS):  # no float64 copy of the whole table
         part = as_floats(table[start : start + MAX_CLIENTS], "scores", axes)
         if part.min() < 0:
             raise ValueError(f"scores must be at least 0, but the smallest is {part.min()}")
         total += part.sum(axis=0)
     if total.min() == 0:
         raise ValueError(
-            f"sample {total.argmin()} has the score 0 from every client, so nobody has a share: "
-            "scores must be positive"
+            f"every sample needs a client with a positive score, but sample {total.argmin()} has "
+            "the score 0 of all clients"
         )
     shown = as_floats(table[:MAX_CLIENTS], "scores", axes)
     return shown * (len(table) / total), main[:MAX_CLIENTS]
 
 
 def mean_by_class(weights: Floats, labels: Integers, n_classes: int) -> Floats:
-    """Averages over the samples of each class; NaN where there are none."""
+    """Averages over the samples of each class; NaN for a class without samples."""
     member = labels[:, None] == np.arange(n_classes)
     sizes = member.sum(axis=0)
     means = np.full((len(weights), n_classes), np.nan)
@@ -120,7 +120,7 @@ def runs_of(values: Integers) -> Iterator[tuple[int, int]]:
 
 
 def round_down(value: float) -> int:
-    """The largest of 1, 2, 5, 10, 20, 50, ... that is not above a value, or 0."""
+    """The largest of 0, 1, 2, 5, 10, 20, 50, ... that is at most the value."""
     if value < 1:
         return 0
     power: int = 10 ** math.floor(math.log10(value))
@@ -128,5 +128,5 @@ def round_down(value: float) -> int:
 
 
 def clipped(value: float, low: float, high: float) -> float:
-    """The value, or the bound that it is beyond."""
+    """The value, limited to low ... high."""
     return min(max(value, low), high)

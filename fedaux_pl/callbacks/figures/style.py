@@ -1,4 +1,4 @@
-"""How figures look: colours, sizes of type, and the room that labels take."""
+"""The style of figures: colors, font sizes, axes and labels."""
 
 import math
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From Okabe and Ito's palette, which people with any colour vision tell apart.
+# from the palette of Okabe and Ito, which is distinguishable with any color vision
 BLUE, ORANGE = "#0072B2", "#D55E00"
 INK, MUTED, FAINT, BAND = "#1f2933", "#5f6b7a", "#dfe3e8", "#f3f5f7"
 NO_DATA = "#c9ced6"
 
-# Lengths are in inches and sizes of type in points throughout, at 100 pixels to the inch.
+# lengths are in inches and font sizes in points, at 100 pixels per inch
 _TITLE_SIZE, _NOTE_SIZE, LABEL_SIZE, TICK_SIZE = 14.0, 10.0, 11.0, 9.5
 SMALL_TICK_SIZE = 8.0
 _HEADER = 0.95  # inches above the axes for the title and the note
-_EDGE = 0.15  # inches that stay empty along the border
+_EDGE = 0.15  # inches of the empty border
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def canvas(
     plot: tuple[float, float], left: float, right: float, bottom: float, title: str, note: str
-) -> "Axes":
-    """Makes a figure with a title and one pair of axes of the given size.
+) -> tuple["Figure", "Axes"]:
+    """Creates a figure with a title, a note and axes of the given size; lengths are in inches.
 
-    The axes are placed by hand because the size of bubbles and cells has to be known when they
-    are drawn, which automatic layouts only settle afterwards.
+    The position of the axes is computed here: the size of bubbles and cells must be known when
+    they are drawn, before an automatic layout would determine it.
     """
     from matplotlib.figure import Figure
 
@@ -38,9 +38,8 @@ def canvas(
     width = max(left + plot[0] + right, headline + 2 * _EDGE)
     height = _HEADER + plot[1] + bottom
     figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
-    axes = figure.add_axes(
-        (left / width, bottom / height, plot[0] / width, plot[1] / height), facecolor="white"
-    )
+    box = (left / width, bottom / height, plot[0] / width, plot[1] / height)
+    axes = figure.add_axes(box, facecolor="white")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=5, colors=INK, labelsize=TICK_SIZE)
     axes.set_axisbelow(True)
@@ -49,15 +48,7 @@ def canvas(
     style: dict[str, Any] = {"fontsize": _TITLE_SIZE, "fontweight": "bold", "color": INK}
     figure.suptitle(title, x=x, y=1 - 0.12 / height, **place, **style)
     figure.text(x, 1 - 0.41 / height, note, place, fontsize=_NOTE_SIZE, color=MUTED)
-    return axes
-
-
-def figure_of(axes: "Axes") -> "Figure":
-    """The figure that axes belong to."""
-    from matplotlib.figure import Figure
-
-    assert isinstance(axes.figure, Figure)  # noqa: S101 - there are no subfigures here
-    return axes.figure
+    return figure, axes
 
 
 LABEL_HEAD = "main class · client"
@@ -66,7 +57,7 @@ LABEL_HEAD = "main class · client"
 def client_labels(
     order: Integers, main: Integers, classes: Sequence[str], row: float
 ) -> dict[float, str]:
-    """Names every row where there is room, otherwise every group of clients with one class."""
+    """Labels by row: one for each client or, if rows are small, one for each main class."""
     if row >= line_height(TICK_SIZE):
         return {y: f"{shorten(classes[main[i]])} · {i}" for y, i in enumerate(order)}
     labels: dict[float, str] = {}
@@ -80,43 +71,40 @@ def client_labels(
 
 
 def client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
-    """Writes the labels of the rows, and above them what they are."""
+    """Writes the labels of the rows and a heading above them."""
     head = LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
     axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
-    axes.annotate(
-        head,
-        xy=(0, 1),
-        xycoords="axes fraction",
-        xytext=(-5, 5),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=TICK_SIZE,
-        color=MUTED,
-    )
+    style: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": TICK_SIZE, "color": MUTED}
+    axes.annotate(head, (0, 1), (-5, 5), "axes fraction", "offset points", **style)
 
 
 def tick_rotation(names: Sequence[str], column: float) -> float:
-    """Turns labels below columns only as far as they need, since turned text is hard to read."""
+    """The smallest rotation of labels, in degrees, at which they fit below their columns."""
     if text_width(names, TICK_SIZE) + 0.08 <= column:
         return 0
     return 35 if column >= 2 * line_height(TICK_SIZE) else 90
 
 
 def thinned(count: int, pitch: float, needed: float) -> list[int]:
-    """Chooses every k-th place, k a round number, so that each label has the inches it needs."""
+    """Every k-th of ``count`` positions, k a round number, so that labels do not overlap.
+
+    Args:
+        count: The number of positions.
+        pitch: The inches between two positions.
+        needed: The inches that a label needs.
+    """
     step = next((k for k in (1, 2, 5, 10, 20, 50) if k * pitch >= needed), 100)
     return list(range(0, count, step))
 
 
 def line_height(size: float) -> float:
-    """The height of one line of text with the space to the next."""
+    """The height of a line of text in inches, with its spacing."""
     return size * 1.25 / 72
 
 
 def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
-    """The width of the widest of some lines."""
+    """The width of the widest line in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -126,20 +114,20 @@ def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> flo
 
 
 def shorten(name: str, length: int = 22) -> str:
-    """A name that is not too long for a tick."""
+    """The name, cut to a length that fits a tick."""
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """A number with its noun, such as "1 client" or "1,000 samples"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def of_more(shown: int, total: int) -> str:
-    """What a title says where not all clients are shown."""
+    """The end of a title if not all clients are shown; otherwise empty."""
     return "" if shown == total else f" (the first {shown} of {total:,} clients shown)"
 
 
 def score_text(value: float) -> str:
-    """A number in as many digits as tell it from others."""
+    """A score with three digits, or in scientific notation."""
     return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

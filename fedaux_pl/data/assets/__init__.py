@@ -1,1 +1,1 @@
-"""Small data files that travel with the package, their licences, and what built them."""
+"""Small data files of the package, their licenses, and the scripts that built them."""

@@ -1,7 +1,7 @@
-"""Builds ``digits.npz`` from the copy of the UCI digits that comes with scikit-learn.
+"""Builds ``digits.npz`` from scikit-learn's copy of the UCI digits.
 
-Run as ``python -m fedaux_pl.data.assets.build_digits``; needs scikit-learn, which the package
-itself does not.
+Run as ``python -m fedaux_pl.data.assets.build_digits``; needs scikit-learn, which the package does
+not require.
 """
 
 from pathlib import Path
@@ -14,34 +14,21 @@ NAMES = ("private", "test", "auxiliary")
 
 
 def split(labels: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Deals the images of each class, in their order, to the three parts by the cycle ``PARTS``.
+    """Assigns the images of each class, in order, to the parts in the cycle ``PARTS``.
 
-    The images come writer after writer; dealing them in turn gives each part its share of every
-    class and every writer.
-
-    Args:
-        labels: The class of each image.
-
-    Returns:
-        The part of each image, as an index into ``NAMES``.
+    The file is sorted by writer, so that each part has images of every class and writer. Returns
+    the part of each image as an index into ``NAMES``.
     """
     parts = np.empty(len(labels), dtype=np.uint8)
     cycle = np.array([NAMES.index(name) for name in PARTS], dtype=np.uint8)
     for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        parts[places] = cycle[np.arange(len(places)) % len(cycle)]
+        positions = np.flatnonzero(labels == label)
+        parts[positions] = cycle[np.arange(len(positions)) % len(cycle)]
     return parts
 
 
 def build(folder: Path) -> Path:
-    """Writes the file.
-
-    Args:
-        folder: Where to write.
-
-    Returns:
-        The path of the file.
-    """
+    """Writes ``digits.npz`` to a folder and returns its path."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     digits = load_digits()

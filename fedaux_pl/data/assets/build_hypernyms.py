@@ -1,8 +1,7 @@
-"""Builds ``wordnet_hypernyms.npz``, the table of what is a kind of what, from WordNet itself.
+"""Builds ``wordnet_hypernyms.npz``, the noun hierarchy, from WordNet.
 
-Run as ``python -m fedaux_pl.data.assets.build_hypernyms PATH_TO_data.noun``; the file
-``data.noun`` of WordNet 3.0 comes for instance with Debian's package ``wordnet-base``. ImageNet
-once answered such questions over the web, at an address that no longer exists.
+Run as ``python -m fedaux_pl.data.assets.build_hypernyms PATH_TO_data.noun``; Debian's package
+``wordnet-base`` holds that file of WordNet 3.0. ImageNet's web service for the hierarchy is gone.
 """
 
 import argparse
@@ -12,44 +11,37 @@ from pathlib import Path
 
 import numpy as np
 
-HEADER = "  "  # how the lines of the licence begin, before their number
-HYPERNYMS = ("@", "@i")  # "is a kind of" and "is an instance of"
+LICENSE_PREFIX = "  "  # lines of the license start with it
+HYPERNYMS = ("@", "@i")  # pointer symbols: "is a kind of" and "is an instance of"
 PREFACE = """\
 wordnet_hypernyms.npz, beside this file, was derived from data.noun of WordNet 3.0 by
 build_hypernyms.py: of every noun synset it keeps the offset, the first lemma, and the offsets of
-its hypernyms and instance hypernyms; everything else was left out. WordNet's licence follows.
+its hypernyms and instance hypernyms; everything else was left out. WordNet's license follows.
 
 """
 
 
 @dataclass
 class Nouns:
-    """What is kept of ``data.noun``: offsets name synsets, as in the ids of ImageNet.
+    """The parts of ``data.noun`` in use; a synset is identified by its offset, as in ImageNet.
 
     Args:
         lemmas: The first lemma of each synset, by offset.
         edges: Pairs (offset, offset of a hypernym).
-        licence: The text at the head of the file.
+        license: The lines of the license at the start of the file.
     """
 
     lemmas: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int]] = field(default_factory=list)
-    licence: list[str] = field(default_factory=list)
+    license: list[str] = field(default_factory=list)
 
 
 def parse(lines: Iterable[str]) -> Nouns:
-    """Reads ``data.noun`` (its format is described in the manual page wndb(5WN)).
-
-    Args:
-        lines: The lines of the file.
-
-    Returns:
-        Synsets, hypernyms and licence.
-    """
+    """Parses the lines of ``data.noun``, whose format is in the manual page wndb(5WN)."""
     nouns = Nouns()
     for number, line in enumerate(lines, start=1):
-        if line.startswith(HEADER):
-            nouns.licence.append(line.strip().partition(" ")[2])
+        if line.startswith(LICENSE_PREFIX):
+            nouns.license.append(line.strip().partition(" ")[2])
             continue
         try:
             _parse_synset(line, nouns)
@@ -72,21 +64,13 @@ def _parse_synset(line: str, nouns: Nouns) -> None:
 
 
 def build(source: Path, folder: Path) -> Path:
-    """Writes the table and the licence.
-
-    Args:
-        source: The file ``data.noun``.
-        folder: Where to write.
-
-    Returns:
-        The path of the table.
-    """
+    """Writes the table and the license of ``data.noun`` to a folder; returns the table's path."""
     with source.open(encoding="ascii") as file:
         nouns = parse(file)
     synsets = sorted(nouns.lemmas)
     edges = np.array(sorted(nouns.edges), dtype=np.int32).reshape(-1, 2)
     table = folder / "wordnet_hypernyms.npz"
-    # one text, since an array of strings would pad each to the length of the longest
+    # one string: an array of strings would pad each to the longest
     lemmas = "\n".join(nouns.lemmas[offset] for offset in synsets)
     np.savez_compressed(
         table,
@@ -95,13 +79,13 @@ def build(source: Path, folder: Path) -> Path:
         parent=edges[:, 1],
         lemmas=np.frombuffer(lemmas.encode("ascii"), dtype=np.uint8),
     )
-    licence = PREFACE + "\n".join(nouns.licence) + "\n"
-    (folder / "WORDNET_LICENSE.txt").write_text(licence, encoding="ascii")
+    license_text = PREFACE + "\n".join(nouns.license) + "\n"
+    (folder / "WORDNET_LICENSE.txt").write_text(license_text, encoding="ascii")
     return table
 
 
 def main() -> None:
-    """The command line."""
+    """Builds from the file on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, metavar="PATH_TO_data.noun")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where to write")

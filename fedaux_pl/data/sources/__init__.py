@@ -1,7 +1,6 @@
-"""Where data comes from: each class can be chosen by its name in a configuration."""
+"""The data sources. A configuration chooses any imported subclass of ``Source`` by class name."""
 
-from fedaux_pl.data.sources.cifar10 import CIFAR10
-from fedaux_pl.data.sources.cifar100 import CIFAR100
+from fedaux_pl.data.sources.cifar import CIFAR10, CIFAR100
 from fedaux_pl.data.sources.digits import Digits
 from fedaux_pl.data.sources.glosses import Glosses
 from fedaux_pl.data.sources.hub_text import AGNews, AmazonReviews, BookCorpus

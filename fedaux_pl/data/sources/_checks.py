@@ -8,28 +8,12 @@ EMBEDDED = "to run without any download use the embedded data: `configs/quicksta
 
 
 def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
-    """The error for data that is not there.
-
-    Args:
-        what: What was looked for, at the beginning of a sentence.
-        where: The file or folder, named with its absolute path in the message.
-        remedy: What to change, at the beginning of a sentence, without a full stop.
-
-    Returns:
-        The error, to be raised.
-    """
+    """Makes the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
     return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {EMBEDDED}.")
 
 
 def check_size(size: int) -> int:
-    """Refuses a size that is no number of pixels.
-
-    Args:
-        size: Height and width of the images.
-
-    Returns:
-        The size.
-    """
+    """Returns the size (height and width of images), or raises a ValueError below 1."""
     if size < 1:
         raise ValueError(f"size must be a positive number of pixels, but is {size}")
     return size

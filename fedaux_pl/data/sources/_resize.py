@@ -1,21 +1,16 @@
-"""Images of one size from images of another."""
+"""Resizes batches of images."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-CHUNK = 512  # images that are held as floating point numbers at a time: 57 MB at 96 x 96 x 3
+CHUNK = 512  # images converted to float at a time: 57 MB at 96 x 96 x 3
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Crops images to the square in their middle and scales that (bilinear, antialiased).
+    """Scales the central square of images, uint8 (N, C, H, W), to (N, C, size, size).
 
-    Args:
-        images: uint8 of shape (N, C, H, W).
-        size: The height and width to reach.
-
-    Returns:
-        uint8 of shape (N, C, size, size).
+    The interpolation is bilinear and antialiased.
     """
     height, width = images.shape[-2:]
     side = min(height, width)
@@ -25,12 +20,8 @@ def resize(images: Tensor, size: int) -> Tensor:
         return square.contiguous()
     result = torch.empty((*images.shape[:2], size, size), dtype=torch.uint8)
     for start in range(0, len(square), CHUNK):
-        # not on the bytes themselves: the kernels for uint8 differ between processors
-        scaled = functional.interpolate(
-            square[start : start + CHUNK].float(),
-            size=(size, size),
-            mode="bilinear",
-            antialias=True,
-        )
+        # in float: the uint8 kernels round differently on different CPUs
+        chunk = square[start : start + CHUNK].float()
+        scaled = functional.interpolate(chunk, (size, size), mode="bilinear", antialias=True)
         result[start : start + CHUNK] = scaled.round_().clamp_(0, 255)
     return result

@@ -1,4 +1,4 @@
-"""Calls torchvision's data set classes and explains what went wrong."""
+"""Opens torchvision's data sets, with error messages that say what to change."""
 
 import tarfile
 from collections.abc import Callable
@@ -8,39 +8,35 @@ from typing import Any
 
 from fedaux_pl.data.sources._checks import not_found
 
-# what torchvision raises for missing or damaged files, and what the network can raise
-# (URLError is an OSError)
-FAILURES = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)
+# raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
+_OPEN_ERRORS = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)
 
 
 def open_dataset(
-    name: str, make: Callable[[], Any], root: Path, content: str, download: bool
+    dataset: Callable[..., Any], root: Path, content: str, download: bool, **options: Any
 ) -> Any:
-    """Constructs a data set of torchvision.
+    """Constructs ``dataset(root, download=download, **options)``, a data set of torchvision.
 
     Args:
-        name: What to call the data set in messages.
-        make: Constructs it.
-        root: The folder it was told to look in.
-        content: What the folder should hold.
-        download: Whether it was told to download.
+        dataset: The class.
+        root: The folder of the data set.
+        content: What the folder must hold, for messages.
+        download: Whether to download missing files.
+        **options: The part of the data set, such as ``split="test"``.
 
-    Returns:
-        The data set of torchvision.
+    Raises:
+        DataNotFoundError: If files are missing or damaged, or the download fails.
     """
     try:
-        return make()
-    except FAILURES as error:
+        return dataset(root, download=download, **options)
+    except _OPEN_ERRORS as error:
+        name = dataset.__name__
         if download:
-            raise not_found(
-                f"{name} could not be downloaded ({error}) to",
-                root,
-                f"Check the network, or put {content} there by hand",
-            ) from error
-        # torchvision's own words say no more than this message; those of the system do
-        reason = "" if isinstance(error, RuntimeError) else f" ({error})"
-        raise not_found(
-            f"{name} was not found{reason}: {content}, complete and undamaged, should be in",
-            root,
-            "Set `download: true`, or put the files there",
-        ) from error
+            what = f"{name} could not be downloaded ({error}) to"
+            remedy = f"Check the network, or put {content} there by hand"
+        else:
+            # torchvision's RuntimeError adds nothing to this message; other errors do
+            reason = "" if isinstance(error, RuntimeError) else f" ({error})"
+            what = f"{name} was not found{reason}: {content}, complete and undamaged, should be in"
+            remedy = "Set `download: true`, or put the files there"
+        raise not_found(what, root, remedy) from error

@@ -1,4 +1,4 @@
-"""A small real set of texts that needs no download."""
+"""A small data set of word definitions that needs no download."""
 
 import csv
 import lzma
@@ -9,45 +9,52 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.sources._text import TextSource
+from fedaux_pl.data.sources._text_source import TextSource
 
 CLASSES = ("animal", "body", "food", "location", "person", "plant")
 
 
 class Glosses(TextSource):
-    """Definitions of 5,100 English nouns, from WordNet 3.1, which come with the package.
+    """Definitions of 5,100 English nouns from WordNet 3.1, included in the package.
 
-    The task is to say from the definition alone what a noun names: an animal, a part of the body,
-    a food, a location, a person or a plant. There are 250 definitions of each class to train on
-    and 100 for the test; 3,000 more of nouns of all kinds, without labels, are auxiliary.
+    The task is to predict from the definition whether a noun is an animal, a body part, a food, a
+    location, a person or a plant. Each class has 250 training and 100 test definitions; 3,000
+    definitions of other nouns, without labels, are the auxiliary data.
 
     Args:
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
-            vocabulary of 4,000 pieces of words that comes with the definitions.
-        max_length: How many tokens of a definition are kept.
+            included vocabulary of 4,000 word pieces.
+        max_length: The number of token ids of a definition.
+
+    Example:
+        >>> from fedaux_pl.data import Glosses
+        >>> test = Glosses(max_length=16).test()
+        >>> test.inputs.shape, test.classes[:3]
+        (torch.Size([600, 16]), ('animal', 'body', 'food'))
     """
 
     def __init__(self, tokenizer: str | Path | None = None, max_length: int = 32) -> None:
         super().__init__(tokenizer, max_length)
 
     def train(self) -> Examples:
-        """The 1,500 labelled definitions to train on."""
-        return self._labelled("train")
+        """The 1,500 training definitions."""
+        return self._labeled("train")
 
     def test(self) -> Examples:
         """The 600 test definitions."""
-        return self._labelled("test")
+        return self._labeled("test")
 
     def auxiliary(self) -> Tensor:
-        """The 3,000 definitions of nouns of all kinds."""
-        return self._tokens([text for part, _, text in _rows() if part == "auxiliary"])
+        """The 3,000 unlabeled definitions."""
+        return self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
 
-    def _labelled(self, wanted: str) -> Examples:
-        chosen = [(label, text) for part, label, text in _rows() if part == wanted]
-        labels = torch.tensor([CLASSES.index(label) for label, _ in chosen])
-        return Examples(self._tokens([text for _, text in chosen]), labels, CLASSES)
+    def _labeled(self, split: str) -> Examples:
+        rows = [(label, text) for part, label, text in _rows() if part == split]
+        labels = torch.tensor([CLASSES.index(label) for label, _ in rows])
+        return Examples(self._tokenize([text for _, text in rows]), labels, CLASSES)
 
 
 def _rows() -> list[list[str]]:
+    """The rows (part, label, text) of the file."""
     packed = (files("fedaux_pl.data.assets") / "glosses.csv.xz").read_bytes()
     return list(csv.reader(lzma.decompress(packed).decode().splitlines()))[1:]

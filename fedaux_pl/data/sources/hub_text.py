@@ -1,8 +1,8 @@
-"""The texts of the paper, through the ``datasets`` library.
+"""The text data sets of the paper, loaded with the ``datasets`` library.
 
-Two of the three places that the paper names are gone: the Multilingual Amazon Reviews Corpus was
-withdrawn by its provider in 2023, and BookCorpus was there as a script, which ``datasets`` no
-longer runs from its version 4 on. The default of ``repo`` is a copy with the same rows.
+Two of the three original repositories no longer work: the Multilingual Amazon Reviews Corpus was
+withdrawn in 2023, and BookCorpus was a loading script, which ``datasets`` 4 and later refuses. The
+default of ``repo`` is a copy with the same rows.
 """
 
 from pathlib import Path
@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedaux_pl.data.cache import FOLDER
+from fedaux_pl.data.cache import CACHE_FOLDER
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.sources._text import TextSource, check_limit, draw
+from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 
 
-class HubText(TextSource):
-    """A data set of the hub with a column ``text`` and, where it has labels, a column ``label``."""
+class _HubText(TextSource):
+    """A data set of the Hugging Face hub with a column ``text`` and, if labeled, ``label``."""
 
     classes: ClassVar[tuple[str, ...]] = ()
 
@@ -39,44 +39,48 @@ class HubText(TextSource):
         self.cache_dir = Path(cache_dir).expanduser()
 
     def train(self) -> Examples:
-        """The training part."""
-        return self._load("train", labelled=bool(self.classes))
+        """The training texts."""
+        return self._load("train", labeled=bool(self.classes))
+
+    def test(self) -> Examples:
+        """The test texts."""
+        return self._load("test", labeled=True) if self.classes else super().test()
 
     def auxiliary(self) -> Tensor:
         """The training texts; labels are not read."""
-        return self._load("train", labelled=False).inputs
+        return self._load("train", labeled=False).inputs
 
-    def _load(self, split: str, labelled: bool) -> Examples:
+    def _load(self, split: str, labeled: bool) -> Examples:
         dataset = self._open(split)
         limit = self.limit if split == "train" else None
+        # the names of the entries are part of the cache key: do not rename them
         key: dict[str, str | int] = {
             "data": f"{self.repo}\0{self.config}\0{split}\0{dataset._fingerprint}",
             "drawn": repr((limit, self.seed)),
-            "labelled": int(labelled),
+            "labelled": int(labeled),
         }
 
         def read() -> tuple[list[str], list[str]]:
-            chosen = dataset.select(draw(len(dataset), limit, self.seed).tolist())
-            rows = [(str(row["text"]).strip(), row.get("label")) for row in chosen]
-            rows = [(text, label) for text, label in rows if text]
-            texts = [text for text, _ in rows]
-            return texts, [str(label) for _, label in rows] if labelled else []
+            chosen = dataset.select(sample_positions(len(dataset), limit, self.seed).tolist())
+            rows = [(str(row["text"]).strip(), str(row.get("label"))) for row in chosen]
+            rows = [row for row in rows if row[0]]  # without empty texts
+            return [text for text, _ in rows], [label for _, label in rows] if labeled else []
 
-        return self.kept(self.cache_dir / FOLDER, key, read, self.classes if labelled else ())
+        classes = self.classes if labeled else ()
+        return self.load_tokens(self.cache_dir / CACHE_FOLDER, key, read, classes)
 
     def _open(self, split: str) -> Any:
         try:
             import datasets
         except ImportError as error:
             raise ConfigurationError(
-                f"{type(self).__name__} is read through the datasets library, which is not "
-                "installed: pip install 'fedaux-pl[text]', or use TextFiles for files of your own"
+                f"{type(self).__name__} needs the datasets library, which is not installed: run "
+                "pip install 'fedaux-pl[text]', or use TextFiles for files of your own"
             ) from error
         try:
-            dataset = datasets.load_dataset(
-                self.repo, self.config, split=split, cache_dir=str(self.cache_dir)
-            )
-        # a repository that is gone, offline or a script can surface as nearly any exception
+            folder = str(self.cache_dir)
+            dataset = datasets.load_dataset(self.repo, self.config, split=split, cache_dir=folder)
+        # a missing repository, a script or no network can raise nearly any exception
         except Exception as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise DataNotFoundError(
@@ -84,24 +88,24 @@ class HubText(TextSource):
                 f"{type(self).__name__}, or use TextFiles for files of your own"
             ) from error
         needed = ["text", "label"] if self.classes else ["text"]
-        if lacking := [name for name in needed if name not in dataset.column_names]:
+        if missing := [name for name in needed if name not in dataset.column_names]:
             raise DataError(
-                f"{self.repo} has no column {', '.join(lacking)}, but: "
-                f"{', '.join(dataset.column_names)}"
+                f"{self.repo} has no column {', '.join(missing)}; its columns are "
+                f"{', '.join(dataset.column_names)}: set `repo` to another copy"
             )
         return dataset
 
 
-class AGNews(HubText):
+class AGNews(_HubText):
     """AG News (Zhang et al. 2015): 120,000 training and 7,600 test articles, four topics.
 
     Args:
         tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: How many tokens of an article are kept.
+        max_length: The number of token ids of an article.
         repo: The data set on the hub.
-        limit: How many training articles are drawn at random; null for all.
-        seed: Of what is drawn.
-        cache_dir: Where downloads and token ids are kept.
+        limit: The number of training articles, drawn at random; null for all.
+        seed: The seed of the draw.
+        cache_dir: The folder of downloads and token ids.
     """
 
     classes = ("World", "Sports", "Business", "Sci/Tech")
@@ -117,25 +121,20 @@ class AGNews(HubText):
     ) -> None:
         super().__init__(repo, tokenizer, max_length, limit, seed, cache_dir)
 
-    def test(self) -> Examples:
-        """The test part."""
-        return self._load("test", labelled=True)
 
-
-class AmazonReviews(HubText):
+class AmazonReviews(_HubText):
     """The English part of the Multilingual Amazon Reviews Corpus (Keung et al. 2020).
 
-    200,000 training and 5,000 test reviews with one to five stars, 20 % each. The terms under
-    which it was given out allow research, not commerce.
+    200,000 training and 5,000 test reviews with one to five stars, 20 % each. Its license allows
+    research only, no commercial use.
 
     Args:
         tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: How many tokens of a review are kept.
-        repo: The data set on the hub; SetFit/amazon_reviews_multi_en is another copy, which wants
-            no name of a language.
-        limit: How many training reviews are drawn at random; null for all.
-        seed: Of what is drawn.
-        cache_dir: Where downloads and token ids are kept.
+        max_length: The number of token ids of a review.
+        repo: The data set on the hub; SetFit/amazon_reviews_multi_en is another copy.
+        limit: The number of training reviews, drawn at random; null for all.
+        seed: The seed of the draw.
+        cache_dir: The folder of downloads and token ids.
     """
 
     classes = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
@@ -149,25 +148,21 @@ class AmazonReviews(HubText):
         seed: int = 0,
         cache_dir: str | Path = "data",
     ) -> None:
-        language = "en" if repo.startswith("mteb/") else None
+        language = "en" if repo.startswith("mteb/") else None  # other copies have one language
         super().__init__(repo, tokenizer, max_length, limit, seed, cache_dir, language)
 
-    def test(self) -> Examples:
-        """The test part."""
-        return self._load("test", labelled=True)
 
-
-class BookCorpus(HubText):
-    """Sentences of BookCorpus (Zhu et al. 2015), unlabeled: auxiliary data.
+class BookCorpus(_HubText):
+    """Sentences of BookCorpus (Zhu et al. 2015), unlabeled: for auxiliary data.
 
     Args:
         tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: How many tokens of a sentence are kept.
+        max_length: The number of token ids of a sentence.
         repo: The data set on the hub.
-        limit: How many of the 74 million sentences are drawn at random. The paper has 160,000 in
+        limit: The number of the 74 million sentences, drawn at random. The paper has 160,000 in
             D^- and as many in D_distill.
-        seed: Of what is drawn.
-        cache_dir: Where downloads (gigabytes) and token ids are kept.
+        seed: The seed of the draw.
+        cache_dir: The folder of downloads (gigabytes) and token ids.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The subsets of ImageNet that serve the paper as auxiliary data."""
+"""The subsets of ImageNet that the paper uses as auxiliary data."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,8 @@ from torch import tensor
 
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size, not_found
-from fedaux_pl.data.sources._files import list_images, load_images
-from fedaux_pl.data.sources.wordnet import hyponyms, lemma
+from fedaux_pl.data.sources._image_files import list_images, load_images
+from fedaux_pl.data.sources._wordnet import hyponyms, lemma
 from fedaux_pl.errors import DataError
 
 SUBSETS = {
@@ -23,19 +23,19 @@ SUBSETS = {
 
 
 class ImageNetSubset(Source):
-    """All classes of ImageNet, or Tiny ImageNet, below one entry of WordNet.
+    """All classes of ImageNet or Tiny ImageNet below one WordNet synset.
 
     Reads ``root/train/<id>/...`` or ``root/<id>/...``, where ``<id>`` is a WordNet id such as
-    n02085620; images may lie deeper, as in Tiny ImageNet's ``<id>/images``. The square in the
-    middle of each image is made ``size`` pixels wide (bilinear, antialiased).
+    n02085620; deeper folders, such as Tiny ImageNet's ``<id>/images``, are searched too. The
+    central square of each image is scaled to ``size`` pixels (bilinear, antialiased).
 
     Args:
         root: The folder of ImageNet or Tiny ImageNet.
         subset: Animals, Birds, Dogs, Devices, Invertebrates or Structures, as in the paper's table
-            of WordNet ids; Mammals, which the paper's text names where the table has Animals (the
-            size given there is that of all animals); or any WordNet noun id, like n02121808.
-        size: The height and width of the images that are returned.
-        cache_dir: Where to keep the decoded images; by default ``.fedaux_cache`` in ``root``.
+            of WordNet ids; Mammals, which the paper's text names in place of Animals (with the
+            size of Animals); or any WordNet noun id, such as n02121808.
+        size: The height and width of the images.
+        cache_dir: The folder for decoded images; by default ``.fedaux_cache`` in ``root``.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class ImageNetSubset(Source):
         self.root = Path(root).expanduser()
         self.subset = subset
         self.wnid = SUBSETS.get(subset, subset)
-        lemma(self.wnid)  # an id that does not exist is an error before anything is read
+        lemma(self.wnid)  # raises a ValueError if there is no such id
         self.size = check_size(size)
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def train(self) -> Examples:
-        """The images of the subset, labelled with its classes in the order of their ids."""
+        """The images of the subset; its classes are sorted by WordNet id."""
         folders = self._class_folders()
         files: list[Path] = []
         labels: list[int] = []
@@ -74,35 +74,29 @@ class ImageNetSubset(Source):
         return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
 
     def _class_folders(self) -> list[Path]:
-        """The folders of the classes in the subset, sorted."""
-        place = self.root / "train" if (self.root / "train").is_dir() else self.root
-        seen = []
-        if place.is_dir():
-            seen = [
-                folder
-                for folder in place.iterdir()
-                if re.fullmatch(r"n\d{8}", folder.name) and folder.is_dir()
-            ]
-        if not seen:
+        parent = self.root / "train" if (self.root / "train").is_dir() else self.root
+        entries = parent.iterdir() if parent.is_dir() else ()
+        folders = [e for e in entries if re.fullmatch(r"n\d{8}", e.name) and e.is_dir()]
+        if not folders:
             raise not_found(
                 "No class folders of ImageNet, with names like n02085620, were found in",
-                place,
-                "Let `root` be the folder of ImageNet or Tiny ImageNet that holds `train`",
+                parent,
+                "Set `root` to the folder of ImageNet or Tiny ImageNet that holds `train`",
             )
         wanted = hyponyms(self.wnid)
-        chosen = sorted(folder for folder in seen if folder.name in wanted)
+        chosen = sorted(folder for folder in folders if folder.name in wanted)
         if not chosen:
             raise not_found(
-                f"No class below {self.wnid} ({lemma(self.wnid)}; {len(wanted)} WordNet ids were "
-                f"looked for) is among the {len(seen)} class folders in",
-                place,
+                f"No class below {self.wnid} ({lemma(self.wnid)}, with {len(wanted)} WordNet ids) "
+                f"is among the {len(folders)} class folders in",
+                parent,
                 "Choose another `subset`, or add its classes",
             )
         return chosen
 
 
 def _names(wnids: list[str]) -> tuple[str, ...]:
-    """Words for ids; ImageNet has two classes "crane", so that a word may need its id."""
+    """Class names of WordNet ids; a name that occurs twice, such as "crane", gets its id."""
     words = [lemma(wnid) for wnid in wnids]
     return tuple(
         f"{word} ({wnid})" if words.count(word) > 1 else word

@@ -9,30 +9,27 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import FOLDER, cached, fingerprint
+from fedaux_pl.data.cache import CACHE_FOLDER, cached, fingerprint
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size
 from fedaux_pl.data.sources._resize import resize
 from fedaux_pl.data.sources._torchvision import open_dataset
 
 PIXELS = 96
-CLASSES = (
-    *("airplane", "bird", "car", "cat", "deer"),
-    *("dog", "horse", "monkey", "ship", "truck"),
-)
+CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 
 
 class STL10(Source):
-    """STL-10: 100,000 unlabeled photos, and 5,000 + 8,000 labelled ones of 10 classes.
+    """STL-10: 100,000 unlabeled photos, and 5,000 + 8,000 labeled ones of 10 classes.
 
-    The images have 96 x 96 pixels and are made smaller (bilinear, antialiased). The result is
-    kept in the folder ``.fedaux_cache`` in ``root``; the original files are read and compared
-    with their checksums only when there is nothing kept for them.
+    The images have 96 x 96 pixels and are scaled to ``size`` (bilinear, antialiased). The result
+    is cached in ``root/.fedaux_cache``; the original files are read, and their checksums verified,
+    only if nothing is cached.
 
     Args:
         root: The folder that holds ``stl10_binary``.
-        download: Whether to download the data set (2.6 GB) where it is missing.
-        size: The height and width of the images that are returned.
+        download: Whether to download the data set (2.6 GB) if it is missing.
+        size: The height and width of the images.
     """
 
     def __init__(self, root: str | Path = "data", download: bool = False, size: int = 32) -> None:
@@ -41,26 +38,26 @@ class STL10(Source):
         self.size = check_size(size)
 
     def train(self) -> Examples:
-        """The 5,000 labelled training images."""
-        return self._labelled("train")
+        """The 5,000 labeled training images."""
+        return self._labeled("train")
 
     def test(self) -> Examples:
-        """The 8,000 labelled test images."""
-        return self._labelled("test")
+        """The 8,000 labeled test images."""
+        return self._labeled("test")
 
     def auxiliary(self) -> Tensor:
         """The 100,000 unlabeled images."""
         (file,) = self._files("unlabeled")
 
         def build() -> dict[str, Tensor]:
-            self._open("train")  # compares all files, of all parts, with their checksums
-            # 2.8 GB, of which only the piece in work is in memory; columns come first in the file
+            self._open("train")  # verifies the checksums of the files of all parts
+            # 2.8 GB, mapped so that one chunk at a time is in memory; stored column by column
             images = np.memmap(file, mode="c").reshape(-1, 3, PIXELS, PIXELS)
             return {"images": resize(torch.from_numpy(images).transpose(2, 3), self.size)}
 
         return self._cached("unlabeled", build)["images"]
 
-    def _labelled(self, split: str) -> Examples:
+    def _labeled(self, split: str) -> Examples:
         def build() -> dict[str, Tensor]:
             loaded = self._open(split)
             return {
@@ -74,24 +71,19 @@ class STL10(Source):
     def _cached(self, split: str, build: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         files = self._files(split)
         if not all(file.is_file() for file in files):
-            self._open("train")  # downloads all parts, or says what is missing
+            self._open("train")  # downloads all parts, or raises
         key: dict[str, str | int] = {
             "kind": f"stl10-{split}",
             "root": str(self.root.absolute()),
             "size": self.size,
             "files": fingerprint(files),
         }
-        return cached(self.root / FOLDER, key, build)
+        return cached(self.root / CACHE_FOLDER, key, build)
 
     def _files(self, split: str) -> list[Path]:
         folder = self.root / datasets.STL10.base_folder
         return [folder / f"{split}_{part}.bin" for part in ("X" if split == "unlabeled" else "Xy")]
 
     def _open(self, split: str) -> Any:
-        return open_dataset(
-            "STL10",
-            lambda: datasets.STL10(self.root, split=split, download=self.download),
-            self.root,
-            f"the folder {datasets.STL10.base_folder}",
-            self.download,
-        )
+        content = f"the folder {datasets.STL10.base_folder}"
+        return open_dataset(datasets.STL10, self.root, content, self.download, split=split)

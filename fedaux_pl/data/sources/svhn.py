@@ -14,7 +14,7 @@ class SVHN(Source):
 
     Args:
         root: The folder that holds ``train_32x32.mat`` and ``test_32x32.mat``.
-        download: Whether to download the files (182 MB and 64 MB) where they are missing.
+        download: Whether to download the files (182 MB and 64 MB) if they are missing.
     """
 
     def __init__(self, root: str | Path = "data", download: bool = False) -> None:
@@ -22,7 +22,7 @@ class SVHN(Source):
         self.download = download
 
     def train(self) -> Examples:
-        """The 73,257 training images (not the 531,131 easier ones of the "extra" part)."""
+        """The 73,257 training images, without the 531,131 easier ones of the "extra" part."""
         return self._load("train")
 
     def test(self) -> Examples:
@@ -30,12 +30,7 @@ class SVHN(Source):
         return self._load("test")
 
     def _load(self, split: str) -> Examples:
-        loaded = open_dataset(
-            "SVHN",
-            lambda: datasets.SVHN(self.root, split=split, download=self.download),
-            self.root,
-            f"the file {split}_32x32.mat",
-            self.download,
-        )
+        content = f"the file {split}_32x32.mat"
+        loaded = open_dataset(datasets.SVHN, self.root, content, self.download, split=split)
         images = torch.from_numpy(loaded.data).contiguous()
         return Examples(images, torch.from_numpy(loaded.labels), tuple("0123456789"))

@@ -1,44 +1,53 @@
-"""Texts in files of one's own."""
+"""Texts in a user's files."""
 
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import FOLDER, fingerprint
+from fedaux_pl.data.cache import CACHE_FOLDER, fingerprint
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.sources._text import TextSource, check_limit, draw
-from fedaux_pl.data.tables import Columns, read_texts
+from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
+from fedaux_pl.data.text_reader import Columns, read_texts
 from fedaux_pl.errors import DataError, DataNotFoundError
 
-_SPLIT = 1  # of the seeds that are drawn from
+_TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts
 
 
 class TextFiles(TextSource):
-    """Texts in a CSV (or .tsv), JSON-lines or plain text file, which may be .xz, .gz or .bz2.
+    r"""Texts in a .csv, .tsv, .jsonl or .txt file, which may be compressed (.xz, .gz, .bz2).
 
-    A CSV file names its columns in its first line; a .txt file has a text on every line and no
-    labels, and can serve as auxiliary data only. Labels may be names or numbers: without
-    ``classes`` every different label of the training file is a class, in the order of their
-    values where all are integers, and in alphabetic order otherwise. Rows without a text are left
-    out, with a warning.
+    The first line of a CSV file names its columns. A .txt file has one text per line and no
+    labels, and can be auxiliary data only. Labels are class names or integers: without ``classes``
+    the distinct labels of the training file are the classes, sorted by value if all are integers
+    and alphabetically otherwise. Rows without a text are skipped with a warning.
 
     Args:
         path: The file.
         test_path: The file of the test data, with the same columns.
-        text: The column of the texts, or several, whose values are joined by a space.
-        label: The column of the labels; null where there are none.
-        classes: The names of the classes in their order; the labels are then these names, or
-            their numbers from 0.
+        text: The column of the texts, or several columns, whose values are joined by a space.
+        label: The column of the labels; null for none.
+        classes: The names of the classes, in order; the labels are these names or their indices
+            from 0.
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
-            small English vocabulary that comes with the package.
-        max_length: How many tokens of a text are kept; shorter ones are padded to that length.
-        limit: How many texts are drawn at random; null for all.
-        test_share: The share of ``path`` that is held out as test data, without a ``test_path``.
-        skip: Lines of a .txt file that begin with this are left out, such as headings.
-        sentences: Whether every sentence of an unlabeled text is a text of its own.
-        seed: Of what is drawn.
-        cache_dir: Where to keep the token ids; by default ``.fedaux_cache`` beside the file.
+            small English vocabulary of the package.
+        max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
+        limit: The number of training texts, drawn at random; null for all.
+        test_share: The share of ``path`` to hold out as test data, if there is no ``test_path``.
+        skip: Lines of a .txt file that start with this prefix, such as headings, are skipped.
+        sentences: Whether to split unlabeled texts into sentences, each of them one sample.
+        seed: The seed of the draws.
+        cache_dir: The folder for token ids; by default ``.fedaux_cache`` in the file's folder.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from fedaux_pl.data import TextFiles
+        >>> path = Path(tempfile.mkdtemp()) / "reviews.csv"
+        >>> _ = path.write_text("text,label\na good book,good\na dull film,bad\n")
+        >>> train = TextFiles(path, max_length=8).train()
+        >>> train.inputs.shape, train.classes
+        (torch.Size([2, 8]), ('bad', 'good'))
     """
 
     def __init__(
@@ -52,18 +61,18 @@ class TextFiles(TextSource):
         max_length: int = 128,
         limit: int | None = None,
         test_share: float = 0.0,
-        skip: str = "",  # not optional: as one, the command line would read "#" as null
+        skip: str = "",  # not None: the command line would parse "#" as null
         sentences: bool = False,
         seed: int = 0,
         cache_dir: str | Path | None = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
         if not 0 <= test_share < 1:
-            raise ValueError(f"test_share must lie in 0 ... 1, without 1, but is {test_share}")
+            raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
         if test_share and test_path is not None:
-            raise ValueError("test data come from test_path or from test_share, not from both")
+            raise ValueError("test data comes from test_path or test_share: set one, not both")
         if sentences and label is not None:
-            raise ValueError("sentences have no labels of their own: set label to null")
+            raise ValueError("single sentences have no labels: set label to null")
         self.path = Path(path).expanduser()
         self.test_path = None if test_path is None else Path(test_path).expanduser()
         self.text = text
@@ -77,15 +86,15 @@ class TextFiles(TextSource):
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def train(self) -> Examples:
-        """The texts of ``path``, without those that are held out."""
+        """The texts of ``path``, without the test texts."""
         return self._load(self.path, self.label, "train")
 
     def test(self) -> Examples:
-        """The texts of ``test_path``, or those of ``path`` that are held out."""
+        """The texts of ``test_path``, or the held-out share of ``path``."""
         if self.test_path is None and not self.test_share:
             raise DataError(
-                "this TextFiles has no test data: set `test_path`, or `test_share` to hold a part "
-                "of `path` out, or choose another source for it"
+                "this TextFiles has no test data: set `test_path`, or `test_share` to hold out a "
+                "share of `path`"
             )
         if self.test_path is None:
             return self._load(self.path, self.label, "test")
@@ -106,14 +115,15 @@ class TextFiles(TextSource):
             )
         texts = (self.text,) if isinstance(self.text, str) else tuple(self.text)
         columns = Columns(texts, label, self.skip, self.sentences)
+        # the names of the entries are part of the cache key: do not rename them
         key: dict[str, str | int] = {
             "files": fingerprint([path]),
             "columns": repr(columns),
             "part": part,
             "drawn": repr((self.limit, self.test_share, self.seed)),
         }
-        folder = path.parent / FOLDER if self.cache_dir is None else self.cache_dir
-        return self.kept(
+        folder = path.parent / CACHE_FOLDER if self.cache_dir is None else self.cache_dir
+        return self.load_tokens(
             folder, key, lambda: self._read(path, columns, part), names or self.classes or ()
         )
 
@@ -121,11 +131,11 @@ class TextFiles(TextSource):
         texts, labels = read_texts(path, columns)
         where = torch.arange(len(texts))
         if part != "all" and self.test_share:
-            held = draw(len(texts), round(len(texts) * self.test_share), self.seed + _SPLIT)
-            mask = torch.zeros(len(texts), dtype=torch.bool)
-            mask[held] = True
-            where = where[mask if part == "test" else ~mask]
+            count = round(len(texts) * self.test_share)
+            held_out = torch.zeros(len(texts), dtype=torch.bool)
+            held_out[sample_positions(len(texts), count, self.seed + _TEST_SEED_OFFSET)] = True
+            where = where[held_out if part == "test" else ~held_out]
         if part == "train":
-            where = where[draw(len(where), self.limit, self.seed)]
+            where = where[sample_positions(len(where), self.limit, self.seed)]
         chosen = where.tolist()
         return [texts[i] for i in chosen], [labels[i] for i in chosen] if labels else []

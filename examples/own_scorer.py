@@ -1,0 +1,57 @@
+"""Your own scorer: what a client releases about its data, with the proof of its sensitivity.
+
+python examples/own_scorer.py
+
+From the command line, with this folder on the PYTHONPATH:
+fedaux-pl fit --config configs/quickstart.yaml --model.algorithm.scorer own_scorer.MeanSign
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedaux_pl import FedAUX
+from fedaux_pl.scoring import Scorer
+
+
+@dataclass(frozen=True)
+class MeanSign(Scorer):
+    """Releases the mean of sign(row) / sqrt(k): every direction counts the same.
+
+    Sensitivity: 2 / n for n = |D_i|. Proof: sign(row) has k entries of at most 1 in absolute value,
+    so |sign(row)| / sqrt(k) <= 1. Replacing one row moves the mean by the difference of two such
+    vectors over n, whose norm is at most 2 / n.
+    """
+
+    what = "the mean of the signs of its feature rows"
+
+    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Computes the vector before noise, shape (k,)."""
+        return positives.sign().mean(dim=0) / positives.shape[1] ** 0.5
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """2 / |D_i|."""
+        return 2 / num_positives
+
+
+def main() -> Tensor:
+    """Scores public samples for two clients whose data differ; returns scores of shape (2, N)."""
+    torch.manual_seed(0)
+    direction = torch.randn(16)
+    public = torch.randn(1000, 16)  # features h_0(x) of D_aux
+    clients = [torch.randn(500, 16) + direction, torch.randn(500, 16) - direction]
+
+    scoring = FedAUX(scorer=MeanSign(), epsilon=1.0).scoring
+    public_map = scoring.fit_map(public, negatives=public)
+    heads = [
+        scoring.release(client, features, public[:0], public_map, noise_seed=None)
+        for client, features in enumerate(clients)
+    ]
+    logits = [head.logits(public) for head in heads]
+    return torch.stack([scoring.calibration.scores(one, reference=one) for one in logits])
+
+
+if __name__ == "__main__":
+    scores = main()
+    print(f"weight of client 0 on the first public samples: {(scores[0] / scores.sum(0))[:5]}")

@@ -1,0 +1,76 @@
+"""Attention of a BERT's layers, forward and backward, one kernel each."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.accelerate.bert.launch_sizes import next_power_of_two
+from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
+from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+
+# A program holds all keys and values of a head in registers.
+MAX_LENGTH, MAX_HEAD_DIM = 128, 64
+MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
+
+
+def attend(config: PassConfig, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:
+    """The attention output of all heads, before the output projection, shape (rows, width).
+
+    Args:
+        config: The pass.
+        qkv: Queries, keys and values side by side, shape (rows, 3 * width).
+        ids: Token ids (N, L).
+        dropout: The dropout of attention probabilities.
+    """
+    from fedaux_pl.accelerate import kernels
+
+    out = qkv.new_empty(config.rows, config.encoder.width)
+    options = _kernel_options(config, dropout, fewest_warps=1)
+    with on_device_of(qkv):
+        kernels.attention_kernel[(config.texts * config.encoder.heads,)](
+            qkv, ids, out, *dropout.seed_arguments(ids),
+            config.length, config.encoder.pad_id, options["DIM"] ** -0.5, dropout.rate, **options,
+        )  # fmt: skip
+    return out
+
+
+def attend_backward(
+    config: PassConfig,
+    *,
+    dout: Tensor,
+    qkv: Tensor,
+    ids: Tensor,
+    dropout: Dropout,
+    partials: Tensor,
+) -> Tensor:
+    """The gradient of queries, keys and values; writes partial sums of those of their biases."""
+    from fedaux_pl.accelerate import kernels
+
+    dqkv = torch.empty_like(qkv)
+    options = _kernel_options(config, dropout, fewest_warps=2)
+    with on_device_of(qkv):
+        kernels.attention_backward_kernel[(config.parts * config.encoder.heads,)](
+            dout, qkv, ids, dqkv, partials, *dropout.seed_arguments(ids),
+            config.texts, config.length, config.encoder.pad_id, options["DIM"] ** -0.5,
+            dropout.rate, config.parts, partials.stride(0), **options,
+        )  # fmt: skip
+    return dqkv
+
+
+def _kernel_options(config: PassConfig, dropout: Dropout, fewest_warps: int) -> dict[str, Any]:
+    """Compile-time arguments of both kernels; short texts take ``fewest_warps``."""
+    dim = config.encoder.width // config.encoder.heads
+    dim_block = next_power_of_two(dim, MIN_BLOCK)
+    length_block = next_power_of_two(config.length, MIN_BLOCK)
+    warps = 4 if length_block * dim_block <= 2048 else 8
+    return {
+        "CAUSAL": config.causal,
+        "DROPOUT": dropout.is_active,
+        "HEADS": config.encoder.heads,
+        "DIM": dim,
+        "BLOCK_Q": length_block if length_block <= 64 else 32,
+        "BLOCK_L": length_block,
+        "BLOCK_D": dim_block,
+        "num_warps": fewest_warps if length_block <= 32 else warps,
+    }

@@ -1,0 +1,99 @@
+"""What the kernels of one pass through a BERT share: sizes, settings and dropout seeds."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.accelerate.bert import launch_sizes
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The settings of an encoder.
+
+    Args:
+        width: The hidden size.
+        heads: The number of attention heads.
+        eps: The eps of LayerNorm.
+        pad_id: The id of the padding token, to which no token attends.
+        padding_index: The row of the word-embedding table without a gradient; -1 if there is none.
+    """
+
+    width: int
+    heads: int
+    eps: float
+    pad_id: int
+    padding_index: int
+
+
+@dataclass(frozen=True)
+class PassConfig:
+    """One pass through an encoder. States are matrices (rows, width), a row for each token.
+
+    Args:
+        encoder: The settings of the encoder.
+        texts: The number of texts N.
+        length: The number of tokens L of each text, padding included.
+        causal: Whether a token attends to itself and earlier tokens only.
+        dtype: The dtype of matrix products.
+        dropout_rates: The rates of all dropout layers: after the embedding, then for each layer in
+            attention, after attention and after the MLP. An index identifies a dropout layer.
+    """
+
+    encoder: EncoderConfig
+    texts: int
+    length: int
+    causal: bool
+    dtype: torch.dtype
+    dropout_rates: tuple[float, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of tokens N * L."""
+        return self.texts * self.length
+
+    @property
+    def parts(self) -> int:
+        """The number of partial sums of a sum over all rows."""
+        sizes = launch_sizes
+        return sizes.FEW_PARTS if self.rows < sizes.MANY_ROWS else sizes.MANY_PARTS
+
+    @property
+    def rows_per_part(self) -> int:
+        """The rows of a partial sum."""
+        return -(-self.rows // self.parts)
+
+    def dropout(self, index: int, seeds: Tensor | None) -> "Dropout":
+        """The dropout layer with an index."""
+        return Dropout(self.dropout_rates[index], seeds, index)
+
+    def draw_seeds(self, device: torch.device) -> Tensor | None:
+        """Random seeds of all dropout layers; None if nothing is dropped."""
+        if not any(self.dropout_rates):
+            return None
+        return torch.randint(2**63 - 1, (len(self.dropout_rates),), device=device)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """A dropout layer of a pass.
+
+    Args:
+        rate: The probability that a value becomes zero.
+        seeds: The seeds of all dropout layers of the pass; None without dropout.
+        index: The index of this layer.
+    """
+
+    rate: float
+    seeds: Tensor | None
+    index: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any values are dropped."""
+        return self.rate > 0
+
+    def seed_arguments(self, placeholder: Tensor) -> tuple[Tensor, int]:
+        """The seeds and the index as kernel arguments; ``placeholder`` stands for missing seeds."""
+        return (placeholder if self.seeds is None else self.seeds), self.index

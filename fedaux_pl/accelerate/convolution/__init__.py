@@ -1,0 +1,1 @@
+"""Convolutional networks on CUDA: fused layers and the networks that use them."""

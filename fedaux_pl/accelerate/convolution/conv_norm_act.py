@@ -1,0 +1,181 @@
+"""A convolution with its norm layer, residual and activation in as few kernels as possible.
+
+On CUDA, networks for small images are limited by the operations between their convolutions and by
+the number of kernels. :func:`conv_norm_act` computes what the modules compute, by the path that
+:func:`~fedaux_pl.accelerate.convolution.paths.choose_path` selects. Results differ from those of
+the modules by rounding only, and on the CPU not at all.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedaux_pl.accelerate.casting import cast_all
+from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.convolution.batch_norm import (
+    Activation,
+    batch_norm_act,
+    batch_norm_act_eval,
+    channels_last,
+)
+from fedaux_pl.accelerate.convolution.folding import convolve_folded
+from fedaux_pl.accelerate.convolution.image_stem import (
+    ALIGNMENT,
+    convolve_stem,
+    is_stem,
+    pad_channels,
+    prepare_stem_input,
+)
+from fedaux_pl.accelerate.convolution.paths import (
+    Path,
+    choose_path,
+    is_castable,
+    is_dense_conv,
+    is_grouped_pointwise,
+    is_standard_batch_norm,
+)
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    convolve_with_side_stream,
+    uses_side_stream,
+)
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
+
+# half-precision weights by convolution, see weights_cast
+_cast_weights: ContextVar[Mapping[nn.Module, Tensor]] = ContextVar(
+    "cast_weights", default=MappingProxyType({})
+)
+
+
+@contextmanager
+def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """Within it :func:`conv_norm_act` reads half-precision weights that were cast all at once.
+
+    This has no effect outside of training, in float32 and without BatchNorm layers.
+
+    Args:
+        model: The model; :func:`conv_norm_act` computes its convolutions.
+        x: Its inputs.
+    """
+    dtype = compute_dtype(x)
+    is_casting = fusable(x) and dtype in HALF and torch.is_grad_enabled() and model.training
+    modules = list(model.modules()) if is_casting else []
+    convs = [module for module in modules if is_castable(module)]
+    if not convs or not any(map(is_standard_batch_norm, modules)):
+        yield
+        return
+    cast = dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True))  # type: ignore[misc]
+    with setting(_cast_weights, cast):
+        yield
+
+
+def conv_norm_act(
+    conv: nn.Module,
+    norm: nn.Module,
+    x: Tensor,
+    residual: Tensor | None = None,
+    *,
+    shortcut: nn.Sequential | None = None,
+    relu: bool = True,
+    upper: float | None = None,
+) -> Tensor:
+    """Compute relu(norm(conv(x)) + residual).
+
+    Args:
+        conv: The convolution.
+        norm: Its norm layer.
+        x: Activations or images of shape (N, C, H, W).
+        residual: Added before the activation.
+        shortcut: A convolution and its norm layer, which are applied to the residual first.
+        relu: Whether there is an activation.
+        upper: Upper bound of the activation, 6 for ReLU6.
+    """
+    activation = Activation(relu, upper)
+    dtype = compute_dtype(x)
+
+    def path_of(*layers: nn.Module) -> Path:
+        return choose_path(
+            *layers,
+            usable=fusable(x) and (residual is None or residual.dtype == dtype),
+            dtype=dtype,
+            grad=torch.is_grad_enabled(),
+            activation=activation,
+        )
+
+    path = path_of(conv, norm)
+    if residual is not None and shortcut is not None:
+        layers = shortcut[0], shortcut[1]
+        if path == "fold" and path_of(*layers) == "fold":
+            return convolve_folded(conv, norm, x.to(dtype), residual, layers)  # type: ignore[arg-type]
+        residual = conv_norm_act(*layers, residual, relu=False)
+        path = path_of(conv, norm)  # the residual's dtype can change the path
+    if path == "fold":
+        return convolve_folded(conv, norm, x.to(dtype), residual)  # type: ignore[arg-type]
+    out: Tensor = conv(x) if path == "plain" else _convolve(conv, x, dtype)
+    if path != "plain" and isinstance(norm, nn.BatchNorm2d) and _fits_kernel(out, residual, dtype):
+        fused = batch_norm_act if path == "train" else batch_norm_act_eval
+        return fused(norm, out, residual, activation)
+    out = norm(out)
+    if residual is not None:
+        out = out + residual
+    if not relu:
+        return out
+    return F.relu(out, inplace=True) if upper is None else F.hardtanh(out, 0.0, upper, inplace=True)
+
+
+def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether the BatchNorm kernels support these activations.
+
+    Activations with one value per channel are left to the module, which raises an error.
+    """
+    return (
+        out.ndim == 4
+        and out.dtype == dtype
+        and out.numel() > out.shape[1]
+        and (residual is None or residual.shape == out.shape)
+    )
+
+
+def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute the convolution with the fastest kernel.
+
+    Tensor cores need channels in multiples of 8: without padding, cuDNN uses a slow kernel for
+    images and converts their layout twice. Stems have a Triton kernel, because cuDNN can be slow
+    even with padding. Grouped 1x1 convolutions are matrix products.
+    """
+    if dtype in HALF and isinstance(conv, nn.Conv2d) and is_dense_conv(conv):
+        fits = x.numel() > 0 and x.shape[1] == conv.in_channels
+        stem = fits and conv.bias is None and is_stem(conv)
+        cast = _cast_weights.get().get(conv)
+        if uses_side_stream(conv):
+            x = pad_channels(x.to(dtype))
+            return convolve_with_side_stream(conv, x, stem=stem, cast=cast)
+        if cast is not None:
+            return torch.conv2d(x.to(dtype), cast, None, conv.stride, conv.padding, conv.dilation)
+        if stem:
+            return convolve_stem(conv, prepare_stem_input(x.to(dtype)))
+        if conv.in_channels % ALIGNMENT:
+            weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
+            x = pad_channels(x.to(dtype))
+            return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
+    if dtype in HALF and isinstance(conv, nn.Conv2d) and is_grouped_pointwise(conv):
+        return _multiply_groups(conv, x.to(dtype))
+    out: Tensor = conv(x)
+    return out
+
+
+def _multiply_groups(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """A grouped 1x1 convolution as one matrix product with a block-diagonal weight.
+
+    Groups are narrower than a tile of the tensor cores, so the zeros cost little, and much less
+    than cuDNN's two conversions of the activations' layout.
+    """
+    n, channels, height, width = x.shape
+    blocks = conv.weight.flatten(1).to(x.dtype).chunk(conv.groups)
+    rows = channels_last(x).permute(0, 2, 3, 1).reshape(-1, channels)
+    out = F.linear(rows, torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
+    return out.view(n, height, width, conv.out_channels).permute(0, 3, 1, 2)

@@ -1,0 +1,204 @@
+"""Fast versions of the networks for images and of the blocks they are made of.
+
+Every call chooses by its input and its modules: the plain version runs on the CPU, under
+torch.compile, in unsupported dtypes, and if a module that a fused layer would skip has hooks.
+"""
+
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.mobilenetv2 import InvertedResidual
+from torchvision.models.resnet import BasicBlock
+from torchvision.ops.misc import Conv2dNormActivation
+
+from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.convolution.batch_norm import branch
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.image_stem import (
+    ALIGNMENT,
+    MAX_NCHW_CHANNELS,
+    is_stem,
+    standardize,
+)
+from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
+from fedaux_pl.accelerate.versions import fast_version
+from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
+from fedaux_pl.models.mobilenet import MobileNetV2
+from fedaux_pl.models.resnet import ResNet8
+from fedaux_pl.models.shufflenet import ShuffleNet, ShuffleUnit, channel_shuffle
+
+# whether InputNormalization returns contiguous NCHW images
+_nchw: ContextVar[bool] = ContextVar("nchw", default=False)
+
+
+@fast_version(InputNormalization)
+class FastInputNormalization(InputNormalization):
+    """Standardizes images in one kernel, to the dtype of autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardize a batch of images of shape (N, in_channels, H, W)."""
+        if not self._fits_kernel(x):
+            return super().forward(x)
+        self.check_images(x)
+        return standardize(x, self.mean, self.std, compute_dtype(x), nchw=_nchw.get())
+
+    def _fits_kernel(self, x: Tensor) -> bool:
+        return (
+            fusable(x)
+            and compute_dtype(x) in HALF
+            and torch.is_autocast_enabled(x.device.type)
+            and self.mean.dtype == self.std.dtype == torch.float32
+            and self.in_channels <= ALIGNMENT
+            and x.numel() > 0
+            and not x.requires_grad
+        )
+
+
+class FastFeatures(FeatureClassifier):
+    """Casts all weights of a network at once, and gives NCHW images to stems that read them."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map images to features of shape (N, feature_dim)."""
+        if not fusable(x):
+            return super().features(x)
+        with weights_cast(self, x), setting(_nchw, reads_nchw(self, x)):
+            return super().features(x)
+
+
+def reads_nchw(model: nn.Module, x: Tensor) -> bool:
+    """Whether NCHW images are the fastest inputs of a network's stem.
+
+    They are if there is no backward pass and our kernel computes the stem. The first convolution in
+    ``model.modules()`` is assumed to be the stem. If another one is, it pads and copies NCHW
+    images, and the result is the same.
+
+    Args:
+        model: The network; :func:`conv_norm_act` computes its stem.
+        x: Its inputs.
+    """
+    if torch.is_grad_enabled() or not fusable(x):
+        return False
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return (
+        first is not None
+        and is_bias_free_conv(first)
+        and first.in_channels <= MAX_NCHW_CHANNELS
+        and is_stem(first)
+        and any(map(is_standard_batch_norm, model.modules()))
+    )
+
+
+@fast_version(BasicBlock)
+class FastBasicBlock(BasicBlock):  # type: ignore[misc]
+    """The block as two or three fused layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        shortcut = self.downsample
+        if not _can_fuse(x, self.relu) or not (shortcut is None or _is_pair(shortcut)):
+            return super().forward(x)  # type: ignore[no-any-return]
+        x, shortcut_input = branch(x)
+        out = conv_norm_act(self.conv1, self.bn1, x)
+        return conv_norm_act(self.conv2, self.bn2, out, shortcut_input, shortcut=shortcut)
+
+
+@fast_version(ResNet8)
+class FastResNet8(FastFeatures, ResNet8):
+    """ResNet-8 with a fused stem."""
+
+    def feature_map(self, x: Tensor) -> Tensor:
+        """Map standardized images to the output of the last stage."""
+        if not _can_fuse(x, self.relu):
+            return super().feature_map(x)
+        x = conv_norm_act(self.conv1, self.bn1, x)
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+        return x
+
+
+@fast_version(Conv2dNormActivation)
+class FastConv2dNormActivation(Conv2dNormActivation):  # type: ignore[misc]
+    """Convolution, norm layer and ReLU6 as one fused layer; other sequences are not fused."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        if len(self) != 3 or not _can_fuse(x, self[2], nn.ReLU6):
+            return super().forward(x)  # type: ignore[no-any-return]
+        return conv_norm_act(self[0], self[1], x, upper=6.0)
+
+
+@fast_version(InvertedResidual)
+class FastInvertedResidual(InvertedResidual):  # type: ignore[misc]
+    """The block with its last convolution, norm layer and residual as one fused layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        if not fusable(x) or has_hooks(self.conv):
+            return super().forward(x)  # type: ignore[no-any-return]
+        *hidden, conv, norm = self.conv
+        out, shortcut_input = branch(x)
+        for layer in hidden:
+            out = layer(out)
+        residual = shortcut_input if self.use_res_connect else None
+        return conv_norm_act(conv, norm, out, residual, relu=False)
+
+
+@fast_version(MobileNetV2)
+class FastMobileNetV2(FastFeatures, MobileNetV2):
+    """MobileNetV2; its stem and blocks have their own fast versions."""
+
+
+@fast_version(ShuffleUnit)
+class FastShuffleUnit(ShuffleUnit):
+    """The unit as three fused layers, with a shuffle that keeps the channels-last layout."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps, of half the size with stride 2."""
+        if not fusable(x):
+            return super().forward(x)
+        x, shortcut_input = branch(x)
+        out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
+        out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
+        if self.downsample:
+            pooled = F.relu(F.avg_pool2d(shortcut_input, 3, stride=2, padding=1))
+            return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
+        return conv_norm_act(self.expand, self.norm3, out, shortcut_input)
+
+
+@fast_version(ShuffleNet)
+class FastShuffleNet(FastFeatures, ShuffleNet):
+    """ShuffleNet with a fused stem."""
+
+    def feature_map(self, x: Tensor) -> Tensor:
+        """Map standardized images to the output of the last stage."""
+        if not _can_fuse(x, self.relu):
+            return super().feature_map(x)
+        maps: Tensor = self.units(conv_norm_act(self.stem, self.stem_norm, x))
+        return maps
+
+
+def _can_fuse(x: Tensor, activation: nn.Module, kind: type[nn.Module] = nn.ReLU) -> bool:
+    """Whether our kernels can run on ``x`` and replace an in-place activation layer."""
+    return (
+        fusable(x)
+        and type(activation) is kind
+        and bool(activation.inplace)
+        and not has_hooks(activation)
+    )
+
+
+def _is_pair(shortcut: nn.Module) -> bool:
+    """Whether a shortcut is a sequence of two layers, such as a convolution and a norm layer."""
+    return type(shortcut) is nn.Sequential and len(shortcut) == 2 and not has_hooks(shortcut)
+
+
+def _shuffle(x: Tensor, groups: int) -> Tensor:
+    """Compute :func:`channel_shuffle`, but keep the layout of channels-last maps."""
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        return channel_shuffle(x, groups)
+    n, channels, height, width = x.shape
+    rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
+    return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)

@@ -1,0 +1,109 @@
+"""Which fused computation a convolution and its norm layer are eligible for."""
+
+from typing import Literal, TypeGuard
+
+import torch
+from torch import nn
+
+from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem
+from fedaux_pl.accelerate.eligibility import HALF, has_hooks
+
+Path = Literal["plain", "train", "apply", "fold"]
+
+
+def choose_path(
+    conv: nn.Module,
+    norm: nn.Module,
+    *,
+    usable: bool,
+    dtype: torch.dtype,
+    grad: bool,
+    activation: Activation,
+) -> Path:
+    """Choose how a convolution, its norm layer and its activation are computed.
+
+    Args:
+        conv: The convolution.
+        norm: Its norm layer.
+        usable: Whether our kernels can run on the activations, see
+            :func:`~fedaux_pl.accelerate.eligibility.fusable`.
+        dtype: The dtype in which the convolution computes.
+        grad: Whether autograd is enabled.
+        activation: The activation.
+
+    Returns:
+        ``"plain"``: the modules themselves. ``"train"``: BatchNorm with the batch's statistics.
+        ``"apply"``: BatchNorm with the running statistics, after the convolution. ``"fold"``: the
+        running statistics folded into the convolution's weight, with residual and ReLU in the same
+        cuDNN kernel.
+    """
+    if not usable or dtype not in (*HALF, torch.float32) or not is_standard_batch_norm(norm):
+        return "plain"
+    if norm.training:
+        return "train"
+    if grad:
+        return "plain"
+    if activation.relu and activation.upper is None and dtype in HALF and is_foldable(conv):
+        return "fold"
+    return "apply"
+
+
+def is_standard_batch_norm(norm: nn.Module) -> bool:
+    """Whether a layer is BatchNorm with float32 parameters and running statistics, and no hooks."""
+    if type(norm) is not nn.BatchNorm2d or norm.momentum is None or not norm.track_running_stats:
+        return False
+    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    return (
+        norm.num_batches_tracked is not None
+        and all(t is not None and t.dtype == torch.float32 and t.is_contiguous() for t in state)
+        and not has_hooks(norm)
+    )
+
+
+def is_dense_conv(conv: nn.Module) -> bool:
+    """Whether a layer is a convolution without groups, with zero padding and no hooks."""
+    return (
+        type(conv) is nn.Conv2d
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+        and conv.weight.dtype == torch.float32
+        and not has_hooks(conv)
+    )
+
+
+def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a dense convolution without bias and with its padding in pixels."""
+    return (
+        isinstance(conv, nn.Conv2d)
+        and is_dense_conv(conv)
+        and conv.bias is None
+        and not isinstance(conv.padding, str)
+    )
+
+
+def is_castable(conv: nn.Module) -> bool:
+    """Whether a convolution's weight can be cast in advance: it needs no padding afterwards."""
+    return is_bias_free_conv(conv) and conv.in_channels % ALIGNMENT == 0 and not is_stem(conv)
+
+
+def is_foldable(conv: nn.Module) -> bool:
+    """Whether cuDNN has a kernel for the convolution with bias, residual and ReLU."""
+    return (
+        is_bias_free_conv(conv)
+        and conv.out_channels % ALIGNMENT == 0
+        and torch.backends.cudnn.enabled
+    )
+
+
+def is_grouped_pointwise(conv: nn.Conv2d) -> bool:
+    """Whether a layer is a grouped 1x1 convolution, neither dense nor depthwise."""
+    return (
+        type(conv) is nn.Conv2d
+        and 1 < conv.groups < conv.in_channels
+        and conv.kernel_size == conv.stride == (1, 1)
+        and conv.padding == (0, 0)
+        and conv.bias is None
+        and conv.weight.dtype == torch.float32
+        and not has_hooks(conv)
+    )

@@ -1,0 +1,64 @@
+"""Whether our kernels can run: on a device, on a tensor, in place of a module."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.accelerate.contexts import setting
+
+HALF = (torch.bfloat16, torch.float16)
+_plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_layers() -> Iterator[None]:
+    """Within it fast versions run the forward pass of the plain modules, for comparisons."""
+    with setting(_plain, True):
+        yield
+
+
+def fusable(x: Tensor) -> bool:
+    """Whether our kernels can run on a tensor in the current context."""
+    return (
+        not torch.compiler.is_compiling()  # first: torch.compile must not trace the rest
+        and has_kernels(x.device)
+        and not _plain.get()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+@cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether our kernels support a device: NVIDIA GPUs since Ampere, which have bfloat16.
+
+    They need Triton, which PyTorch installs on Linux only.
+    """
+    return (
+        device.type == "cuda"
+        and find_spec("triton") is not None
+        and torch.version.cuda is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a convolution or a linear layer computes: of autocast, or of ``x``."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call does more than ``forward`` of the class: hooks or a patched ``forward``."""
+    return bool(
+        "forward" in module.__dict__
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )

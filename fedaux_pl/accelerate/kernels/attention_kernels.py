@@ -1,0 +1,130 @@
+"""Attention for short texts: a program holds all keys and values of a head.
+
+Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. So one
+matrix product computes all three, one the gradient of their input and one that of their weights.
+No query attends to padding; a query without any key gets zeros. Softmax and sums are in float32.
+"""
+
+import triton
+import triton.language as tl
+
+from fedaux_pl.accelerate.kernels.dropout_mask import is_kept
+
+
+@triton.jit
+def _probabilities(
+    query, key, is_token, rows, cols, length, text_head, seeds, seed_index, scale, rate,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """The attention probabilities, and the factors of their dropout: 0 or 1 / (1 - rate)."""
+    scores = tl.dot(query, tl.trans(key)) * scale
+    can_attend = is_token[None, :]
+    if CAUSAL:
+        can_attend = can_attend & (cols[None, :] <= rows[:, None])
+    scores = tl.where(can_attend, scores, float("-inf"))
+    largest = tl.max(scores, 1)
+    largest = tl.where(largest == float("-inf"), 0.0, largest)
+    weights = tl.exp(scores - largest[:, None])
+    total = tl.sum(weights, 1)
+    probs = weights / tl.where(total == 0.0, 1.0, total)[:, None]
+    dropout_scale = tl.full(probs.shape, 1.0, tl.float32)
+    if DROPOUT:
+        counter = (text_head * length + rows)[:, None] * length + cols[None, :]
+        kept = is_kept(tl.load(seeds + seed_index), counter, rate)
+        dropout_scale = tl.where(kept, 1.0 / (1.0 - rate), 0.0)
+    return probs, dropout_scale
+
+
+@triton.jit(do_not_specialize=["seed_index", "length", "pad_id"])
+def attention_kernel(
+    qkv, ids, out, seeds, seed_index, length, pad_id, scale, rate,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Softmax(Q K' / sqrt(DIM)) V, one program for each text and head."""
+    text_head = tl.program_id(0)
+    text = (text_head // HEADS).to(tl.int64)
+    head = text_head % HEADS
+    cols = tl.arange(0, BLOCK_L)
+    dims = tl.arange(0, BLOCK_D)
+    is_token = tl.load(ids + text * length + cols, mask=cols < length, other=pad_id) != pad_id
+    qkv += text * length * (3 * HEADS * DIM) + head * DIM
+    out += text * length * (HEADS * DIM) + head * DIM
+    key_mask = (cols < length)[:, None] & (dims < DIM)[None, :]
+    key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
+    key = tl.load(qkv + HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+    value = tl.load(qkv + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+    for first in range(0, length, BLOCK_Q):
+        rows = first + tl.arange(0, BLOCK_Q)
+        mask = (rows < length)[:, None] & (dims < DIM)[None, :]
+        query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
+        query = tl.load(qkv + query_offsets, mask=mask, other=0.0)
+        probs, dropout_scale = _probabilities(
+            query, key, is_token, rows, cols, length, text_head, seeds, seed_index, scale, rate,
+            CAUSAL, DROPOUT,
+        )  # fmt: skip
+        output = tl.dot((probs * dropout_scale).to(value.dtype), value)
+        out_offsets = rows[:, None] * (HEADS * DIM) + dims[None, :]
+        tl.store(out + out_offsets, output.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["seed_index", "texts", "length", "pad_id", "parts", "columns"])
+def attention_backward_kernel(
+    dout, qkv, ids, dqkv, partials, seeds, seed_index,
+    texts, length, pad_id, scale, rate, parts, columns,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries, keys and values, and partial sums of those of their biases.
+
+    A program computes one head of every ``parts``-th text.
+    """
+    part = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    cols = tl.arange(0, BLOCK_L)
+    dims = tl.arange(0, BLOCK_D)
+    key_mask = (cols < length)[:, None] & (dims < DIM)[None, :]
+    key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
+    query_sums = tl.zeros((BLOCK_D,), tl.float32)
+    key_sums = tl.zeros((BLOCK_D,), tl.float32)
+    value_sums = tl.zeros((BLOCK_D,), tl.float32)
+    for text in range(part, texts, parts):
+        row = tl.cast(text, tl.int64) * length
+        is_token = tl.load(ids + row + cols, mask=cols < length, other=pad_id) != pad_id
+        qkv_text = qkv + row * (3 * HEADS * DIM) + head * DIM
+        dqkv_text = dqkv + row * (3 * HEADS * DIM) + head * DIM
+        dout_text = dout + row * (HEADS * DIM) + head * DIM
+        key = tl.load(qkv_text + HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+        value = tl.load(qkv_text + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+        dkey = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
+        dvalue = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
+        for first in range(0, length, BLOCK_Q):
+            rows = first + tl.arange(0, BLOCK_Q)
+            mask = (rows < length)[:, None] & (dims < DIM)[None, :]
+            query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
+            query = tl.load(qkv_text + query_offsets, mask=mask, other=0.0)
+            doutput = tl.load(
+                dout_text + rows[:, None] * (HEADS * DIM) + dims[None, :], mask=mask, other=0.0
+            )
+            probs, dropout_scale = _probabilities(
+                query, key, is_token, rows, cols, length, text * HEADS + head, seeds, seed_index,
+                scale, rate, CAUSAL, DROPOUT,
+            )  # fmt: skip
+            dvalue += tl.dot(tl.trans((probs * dropout_scale).to(value.dtype)), doutput)
+            dprobs = tl.dot(doutput, tl.trans(value)) * dropout_scale
+            dscores = probs * (dprobs - tl.sum(probs * dprobs, 1)[:, None]) * scale
+            dscores = dscores.to(value.dtype)
+            dquery = tl.dot(dscores, key)
+            dkey += tl.dot(tl.trans(dscores), query)
+            tl.store(dqkv_text + query_offsets, dquery.to(dqkv.dtype.element_ty), mask=mask)
+            query_sums += tl.sum(dquery, 0)
+        dkey_text = dqkv_text + HEADS * DIM + key_offsets
+        dvalue_text = dqkv_text + 2 * HEADS * DIM + key_offsets
+        tl.store(dkey_text, dkey.to(dqkv.dtype.element_ty), mask=key_mask)
+        tl.store(dvalue_text, dvalue.to(dqkv.dtype.element_ty), mask=key_mask)
+        key_sums += tl.sum(dkey, 0)
+        value_sums += tl.sum(dvalue, 0)
+    partials += part.to(tl.int64) * columns + head * DIM
+    tl.store(partials + dims, query_sums, mask=dims < DIM)
+    tl.store(partials + HEADS * DIM + dims, key_sums, mask=dims < DIM)
+    tl.store(partials + 2 * HEADS * DIM + dims, value_sums, mask=dims < DIM)

@@ -1,0 +1,201 @@
+"""BatchNorm with residual and activation, forward.
+
+PyTorch's BatchNorm of channels-last half precision reaches a tenth of a GPU's bandwidth, and the
+residual and the activation are further passes over the same values. These kernels see channels-last
+activations as a matrix (rows, channels) with N * H * W rows. A program processes one block of
+``BLOCK_C`` channels and one chunk of ``chunk_rows`` rows, in tiles of (BLOCK_M, BLOCK_C). The grid
+is (channel blocks, chunks).
+
+``channels`` is passed as ``units * UNIT`` with a compile-time power of two ``UNIT``: the compiler
+needs it for wide memory accesses. The run-time sizes are not specialized on, so a network compiles
+few variants.
+"""
+
+import triton
+import triton.language as tl
+
+# ACT, the activation
+LINEAR = tl.constexpr(0)
+RELU = tl.constexpr(1)
+CLAMP = tl.constexpr(2)  # ReLU with an upper bound
+
+SIZES = ["rows", "units", "chunks", "chunk_rows"]
+
+
+@triton.jit
+def _activate(z, upper, ACT: tl.constexpr):
+    """Apply the activation. NaN passes, as in PyTorch: comparisons with it are false."""
+    if ACT != LINEAR:
+        z = tl.where(z < 0, 0.0, z)
+    if ACT == CLAMP:
+        z = tl.where(z > upper, upper, z)
+    return z
+
+
+@triton.jit
+def _compute_moments(
+    x, count, channels, channel,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Mean and sum of squared deviations of each channel over ``count`` rows.
+
+    Values are shifted by the first row, because sums of squares of large values would cancel. Each
+    element of a tile has its own sum over the tiles; these sums are added at the end.
+    """
+    channel_mask = channel < channels
+    shift = tl.load(x + channel, mask=channel_mask, other=0.0).to(tl.float32)
+    sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
+        row = first + tl.arange(0, BLOCK_M)
+        mask = (row < count)[:, None] & channel_mask[None, :]
+        offsets = row[:, None] * channels + channel[None, :]
+        tile = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+        difference = tl.where(mask, tile - shift[None, :], 0.0)
+        sums += difference
+        squares += difference * difference
+    total = tl.sum(sums, 0)
+    offset = total / count
+    return shift + offset, tl.maximum(tl.sum(squares, 0) - total * offset, 0.0)
+
+
+@triton.jit
+def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P: tl.constexpr):
+    """Mean and sum of squared deviations over all rows, from those of the chunks.
+
+    After Chan, Golub and LeVeque, 1979; ``partials`` is as :func:`moments_kernel` writes it.
+    """
+    channel_mask = channel < channels
+    shift = tl.load(partials + channel, mask=channel_mask, other=0.0)
+    total = tl.zeros_like(shift)
+    squares = tl.zeros_like(shift)
+    for first in range(0, chunks, BLOCK_P):
+        chunk = first + tl.arange(0, BLOCK_P)
+        mask = (chunk < chunks)[:, None] & channel_mask[None, :]
+        offsets = chunk[:, None] * channels + channel[None, :]
+        means = tl.load(partials + offsets, mask=mask, other=0.0)
+        within = tl.load(partials + chunks * channels + offsets, mask=mask, other=0.0)
+        counts = tl.minimum(chunk_rows, rows - chunk * chunk_rows).to(tl.float32)[:, None]
+        difference = tl.where(mask, means - shift[None, :], 0.0)
+        total += tl.sum(counts * difference, 0)
+        squares += tl.sum(within + counts * difference * difference, 0)
+    offset = total / rows
+    return shift + offset, tl.maximum(squares - total * offset, 0.0)
+
+
+@triton.jit
+def _store_statistics(
+    mean, m2, statistics, running_mean, running_var, batches,
+    rows, channels, channel, momentum, eps, is_first,
+):  # fmt: skip
+    """Save mean and 1 / std for the backward pass, update the buffers, and return 1 / std.
+
+    All programs of a channel block compute the same values; only the first one writes them.
+    """
+    channel_mask = channel < channels
+    invstd = 1.0 / tl.sqrt(m2 / rows + eps)
+    write = channel_mask & is_first
+    tl.store(statistics + channel, mean, mask=write)
+    tl.store(statistics + channels + channel, invstd, mask=write)
+    old_mean = tl.load(running_mean + channel, mask=write, other=0.0)
+    old_var = tl.load(running_var + channel, mask=write, other=0.0)
+    tl.store(running_mean + channel, (1 - momentum) * old_mean + momentum * mean, mask=write)
+    unbiased = m2 / (rows - 1)
+    tl.store(running_var + channel, (1 - momentum) * old_var + momentum * unbiased, mask=write)
+    if is_first & (tl.program_id(0) == 0):
+        tl.store(batches, tl.load(batches) + 1)
+    return invstd
+
+
+@triton.jit
+def _normalize(
+    x, residual, y, mean, invstd, weight, bias,
+    count, channels, channel, upper,
+    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write y = act((x - mean) / std * weight + bias + residual) of ``count`` rows."""
+    channel_mask = channel < channels
+    scale = invstd * tl.load(weight + channel, mask=channel_mask, other=0.0)
+    shift = tl.load(bias + channel, mask=channel_mask, other=0.0)
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
+        row = first + tl.arange(0, BLOCK_M)
+        mask = (row < count)[:, None] & channel_mask[None, :]
+        offsets = row[:, None] * channels + channel[None, :]
+        z = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+        z = (z - mean[None, :]) * scale[None, :] + shift[None, :]
+        if HAS_RESIDUAL:
+            z += tl.load(residual + offsets, mask=mask, other=0.0).to(tl.float32)
+        tl.store(y + offsets, _activate(z, upper, ACT).to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def moments_kernel(
+    x, partials, rows, units, chunks, chunk_rows,
+    UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """First of two kernels: write the moments of each chunk.
+
+    ``partials``, (2, chunks, channels), are the means and the sums of squared deviations.
+    """
+    channels = units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    chunk = tl.program_id(1)
+    start = chunk * chunk_rows
+    count = tl.minimum(chunk_rows, rows - start)
+    x += start.to(tl.int64) * channels
+    mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
+    tl.store(partials + chunk * channels + channel, mean, mask=channel < channels)
+    tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=channel < channels)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def normalize_kernel(
+    x, residual, y, partials, statistics,
+    weight, bias, running_mean, running_var, batches,
+    rows, units, chunks, chunk_rows, momentum, eps, upper,
+    UNIT: tl.constexpr, ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SINGLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Second of two kernels: write the output, the running statistics and ``statistics``.
+
+    With ``SINGLE`` it is the only kernel: a program processes all rows and reads no ``partials``.
+    ``statistics``, (2, channels), are the batch's mean and 1 / std, for the backward pass.
+    """
+    channels = units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    start = tl.program_id(1) * chunk_rows
+    count = tl.minimum(chunk_rows, rows - start)
+    if SINGLE:
+        mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
+    else:
+        mean, m2 = _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P)
+    invstd = _store_statistics(
+        mean, m2, statistics, running_mean, running_var, batches,
+        rows, channels, channel, momentum, eps, tl.program_id(1) == 0,
+    )  # fmt: skip
+    chunk_offset = start.to(tl.int64) * channels
+    _normalize(
+        x + chunk_offset, residual + chunk_offset, y + chunk_offset, mean, invstd, weight, bias,
+        count, channels, channel, upper, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=SIZES)
+def normalize_eval_kernel(
+    x, residual, y, weight, bias, running_mean, running_var,
+    rows, units, chunk_rows, eps, upper,
+    UNIT: tl.constexpr, ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the output in evaluation mode, with the running statistics."""
+    channels = units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    start = tl.program_id(1) * chunk_rows
+    chunk_offset = start.to(tl.int64) * channels
+    mean = tl.load(running_mean + channel, mask=channel < channels, other=0.0)
+    variance = tl.load(running_var + channel, mask=channel < channels, other=1.0)
+    _normalize(
+        x + chunk_offset, residual + chunk_offset, y + chunk_offset,
+        mean, 1.0 / tl.sqrt(variance + eps), weight, bias, tl.minimum(chunk_rows, rows - start),
+        channels, channel, upper, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""CUDA graphs: captured training steps of replicas, captured predictions, and their runner."""

@@ -1,0 +1,82 @@
+"""Captured predictions: one architecture, with the weights of many models.
+
+A large GPU computes faster than the host launches the kernels of a network. So the second forward
+pass for each batch shape is captured. Later passes copy their weights and inputs to the memory of
+the captured pass and replay it.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.accelerate.convolution.folding import FoldCache
+from fedaux_pl.accelerate.eligibility import compute_dtype
+from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
+from fedaux_pl.engine.inference import prediction_batch_size
+from fedaux_pl.modules.state_dicts import copy_tensors
+
+
+class _CapturedPass(NamedTuple):
+    """A captured forward pass, with the tensors that it reads and writes."""
+
+    inputs: Tensor
+    logits: Tensor
+    replay: Replay
+
+
+# shape and dtype of the inputs, dtype of the computation
+_PassKind = tuple[torch.Size, torch.dtype, torch.dtype]
+
+
+class CapturedPredictor:
+    """Predicts with any weights of one architecture, with BatchNorm's running statistics.
+
+    Args:
+        model: A model of the architecture; it is copied.
+        recorder: Captures the forward passes.
+    """
+
+    def __init__(self, model: nn.Module, recorder: CudaGraphs) -> None:
+        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        # without BatchNorm's counters, which predictions do not use
+        self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
+        self._folds = FoldCache()
+        self._recorder, self._pool = recorder, recorder.memory_pool()
+        self._captured: dict[_PassKind, _CapturedPass] = {}
+        self._seen: set[_PassKind] = set()
+
+    @torch.no_grad()
+    def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Computes the logits of all inputs with the given weights, shape (N, C), float32."""
+        copy_tensors(self._weights.values(), [state[name] for name in self._weights])
+        self._folds.refresh()
+        size = prediction_batch_size(self._model, inputs, captured=True)
+        # Batches of nearly equal sizes: a small last one would take as long as a full one.
+        batches = torch.tensor_split(inputs, max(1, -(-len(inputs) // size)))
+        with self._folds.active():
+            return torch.cat([self._predict_batch(batch) for batch in batches])
+
+    def _predict_batch(self, x: Tensor) -> Tensor:
+        kind = x.shape, x.dtype, compute_dtype(x)
+        if kind not in self._seen:  # run once as usual: kernels are compiled and selected
+            self._seen.add(kind)
+            logits: Tensor = self._model(x)
+            return logits.float()
+        if kind not in self._captured:
+            self._captured[kind] = self._capture(x)
+        captured = self._captured[kind]
+        captured.inputs.copy_(x)
+        captured.replay()
+        return captured.logits.clone()
+
+    def _capture(self, x: Tensor) -> _CapturedPass:
+        inputs = torch.empty_like(x, memory_format=torch.contiguous_format)
+        logits = torch.empty(len(x), self._model.head.out_features, device=x.device)  # type: ignore[union-attr, arg-type]
+
+        def forward() -> None:
+            logits.copy_(self._model(inputs))
+
+        return _CapturedPass(inputs, logits, self._recorder.capture([forward], self._pool))

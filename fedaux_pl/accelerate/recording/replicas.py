@@ -1,0 +1,167 @@
+"""Replicas of a module that train at the same time, with captured steps.
+
+Steps of the same replicas with the same batch size are of one kind. The first step of a kind runs
+as usual, the second is captured, and all later ones are replayed. Smaller last batches are other
+kinds, so every step uses exactly the samples of plain training.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import pytorch_lightning as pl
+import torch
+from torch.optim import Optimizer
+
+from fedaux_pl.accelerate.recording.cuda_graphs import (
+    CudaGraphs,
+    DeviceRNG,
+    ProbeResult,
+    Replay,
+    Step,
+)
+from fedaux_pl.accelerate.recording.static_batches import StaticBatches
+from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine.stage import Job, create_optimizer
+
+_Item = TypeVar("_Item")
+
+
+class StepKind(NamedTuple):
+    """The replicas and the batch size for which a captured step can be replayed."""
+
+    replicas: tuple[int, ...]
+    batch_size: int
+
+
+class Replica:
+    """One copy of a module, with its optimizer, its random numbers and its batches.
+
+    Args:
+        module: The copy.
+        optimizer: The optimizer of the copy.
+        rng: The generator of the copy; None if its steps draw no random numbers.
+    """
+
+    def __init__(
+        self, module: pl.LightningModule, optimizer: Optimizer, rng: DeviceRNG | None
+    ) -> None:
+        self.module, self.optimizer, self.rng = module, optimizer, rng
+        self.batches = StaticBatches()
+        self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
+
+    def start(self, job: Job) -> None:
+        """Puts the job's initial weights, optimizer state and seed in place."""
+        job.start(self.module, self.optimizer)
+        if self.rng is not None:
+            self.rng.seed(job.seed)
+
+    def take_step(self, step: Step, batch_size: int) -> None:
+        """Takes a step with the next batch and adds its loss to ``loss_sum``."""
+        batch = self.batches.next_batch(batch_size)
+        with nullcontext() if self.rng is None else self.rng.active():
+            self.loss_sum += step(self.module, self.optimizer, batch, 0)
+
+
+class Replicas:
+    """A module and copies of it, which train at the same time.
+
+    Args:
+        module: The first replica.
+        step: Takes one optimization step.
+        recorder: Captures the steps.
+        probe: The recorder's probe of this module.
+    """
+
+    def __init__(
+        self, module: pl.LightningModule, *, step: Step, recorder: CudaGraphs, probe: ProbeResult
+    ) -> None:
+        self._step, self._recorder, self._probe = step, recorder, probe
+        self._pool = recorder.memory_pool()
+        self._replicas: list[Replica] = []
+        self._captured: dict[StepKind, Replay] = {}
+        self._seen: set[StepKind] = set()
+        self._add(module)
+
+    def _add(self, module: pl.LightningModule) -> None:
+        optimizer = create_optimizer(module)
+        self._recorder.prepare_optimizer(optimizer)
+        rng = self._recorder.create_rng() if self._probe.uses_rng else None
+        self._replicas.append(Replica(module, optimizer, rng))
+
+    def waves(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+        """Splits items into the fewest groups that fit on the device, of nearly equal sizes."""
+        count = -(-len(items) // self._probe.max_replicas)
+        for number in range(count):
+            yield items[number * len(items) // count : (number + 1) * len(items) // count]
+
+    def take(self, count: int) -> list[Replica]:
+        """Returns the first ``count`` replicas, creating those that are missing."""
+        while len(self._replicas) < count:
+            self._add(copy.deepcopy(self._replicas[0].module))
+        return self._replicas[:count]
+
+    def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
+        """Trains replicas for one epoch and returns their mean losses.
+
+        Args:
+            batches: The data of each replica, longest first. So the replicas that have batches
+                left are always the first ones, and there are few kinds of steps.
+            epoch: The epoch.
+        """
+        for replica in self._replicas:
+            replica.loss_sum.zero_()
+        active = self._replicas[: len(batches)]
+        for replica, data in zip(active, batches, strict=True):
+            if replica.batches.load_epoch(data, epoch):
+                # Captured steps read the old buffers. Their memory pool is freed with them.
+                self._captured.clear()
+                self._pool = self._recorder.memory_pool()
+        full = batches[0].batch_size
+        counts = [len(data) for data in batches]
+        for index in range(counts[0]):
+            sizes = {
+                number: min(full, replica.batches.num_samples - index * full)
+                for number, replica in enumerate(active)
+                if index < counts[number]
+            }
+            for kind in _group_by_size(sizes, full):
+                self._take_step(kind)
+        sums = torch.stack([replica.loss_sum for replica in active]).tolist()
+        return [total / count for total, count in zip(sums, counts, strict=True)]
+
+    def _take_step(self, kind: StepKind) -> None:
+        replicas = [self._replicas[number] for number in kind.replicas]
+        steps = [partial(replica.take_step, self._step, kind.batch_size) for replica in replicas]
+        if kind not in self._seen:
+            self._seen.add(kind)
+            for step in steps:
+                with self._recorder.sharing_device(len(steps) - 1):
+                    step()
+            return
+        if kind not in self._captured:
+            rngs = [replica.rng for replica in replicas if replica.rng is not None]
+            self._captured[kind] = self._recorder.capture(steps, self._pool, rngs)
+            for replica in replicas:  # the capture allocated gradients in the pool
+                replica.optimizer.zero_grad(set_to_none=True)
+        self._captured[kind]()
+
+
+def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:
+    """Groups replicas that take their next step together, by the size of their next batches.
+
+    Replicas with full batches are one group. Each replica with a smaller batch is a separate group,
+    unless the batches of all replicas have the same size.
+
+    Args:
+        sizes: The size of the next batch of each replica, by its number.
+        full: The size of full batches.
+    """
+    if len(set(sizes.values())) == 1:
+        return [StepKind(tuple(sizes), next(iter(sizes.values())))]
+    with_full = tuple(number for number, size in sizes.items() if size == full)
+    groups = [StepKind(with_full, full)] if with_full else []
+    groups += [StepKind((number,), size) for number, size in sizes.items() if size != full]
+    return groups

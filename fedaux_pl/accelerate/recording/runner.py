@@ -1,0 +1,144 @@
+"""The stage runner for CUDA: steps and predictions are captured in CUDA graphs and replayed."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.accelerate.convolution.weight_gradients import join_weight_gradients
+from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
+from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
+from fedaux_pl.accelerate.recording.replicas import Replicas
+from fedaux_pl.accelerate.versions import speed_up
+from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.seeds import isolated_rng
+from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner, check_finite
+from fedaux_pl.functional.averaging import State
+
+_log = logging.getLogger(__name__)
+
+
+class CudaRunner(StageRunner):
+    """Captures the steps of a module and replays them, for several jobs at the same time.
+
+    Samples and their order are those of plain training. A module whose steps cannot be captured
+    runs as in ``StageRunner``, and the reason is logged.
+
+    Args:
+        trainer: The outer Trainer.
+        recorder: Captures steps and predictions; by default on the Trainer's device.
+    """
+
+    def __init__(self, trainer: pl.Trainer, recorder: CudaGraphs | None = None) -> None:
+        super().__init__(trainer)
+        self.recorder = CudaGraphs(self.device) if recorder is None else recorder
+        self._replicas: dict[pl.LightningModule, Replicas | None] = {}
+        self._predictors: dict[nn.Module, CapturedPredictor] = {}
+
+    def adopt(self, module: nn.Module) -> None:
+        """Moves a module to the device, with the fast versions of its layers, channels last."""
+        super().adopt(module)
+        if self.device.type == "cuda" and module not in self._replicas:
+            speed_up(module)
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def run_all(
+        self,
+        module: pl.LightningModule,
+        jobs: Sequence[Job],
+        on_epoch: EpochHook | None = None,
+        on_done: DoneHook | None = None,
+    ) -> list[StageResult]:
+        """Runs several jobs with one module, as many at the same time as the device can hold."""
+        self.adopt(module)
+        with torch.enable_grad():
+            replicas = self._find_replicas(module, jobs)
+            if replicas is None:
+                return super().run_all(module, jobs, on_epoch, on_done)
+            results: dict[int, StageResult] = {}
+            lengths = [len(job.batches) for job in jobs]
+            longest_first = sorted(range(len(jobs)), key=lambda number: -lengths[number])
+            for wave in replicas.waves(longest_first):
+                done = self._run_wave(replicas, [jobs[number] for number in wave], on_epoch)
+                results.update(zip(wave, done, strict=True))
+                if on_done is not None:
+                    for result in done:
+                        on_done(result)
+        return [results[number] for number in range(len(jobs))]
+
+    def forget(self, module: pl.LightningModule) -> None:
+        """Frees the replicas and captured steps of a module."""
+        self._replicas.pop(module, None)
+
+    def predict(
+        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+    ) -> Tensor:
+        """Computes the logits of a model with the given weights.
+
+        Passes are captured with running BatchNorm statistics and inputs of a fixed size.
+        """
+        if statistics != "running" or not getattr(model, "fixed_size_inputs", False):
+            return super().predict(model, state, inputs, statistics)
+        if model not in self._predictors:
+            self._predictors[model] = CapturedPredictor(model, self.recorder)
+        return self._predictors[model].predict(state, inputs)
+
+    def finish_backward(self) -> None:
+        """Waits for weight gradients that are computed on a side stream."""
+        join_weight_gradients()
+
+    def _find_replicas(self, module: pl.LightningModule, jobs: Sequence[Job]) -> Replicas | None:
+        """Returns the replicas of a module; None if its steps are not captured."""
+        if not jobs or not jobs[0].epochs or getattr(module, "is_distributed", False):
+            return None
+        if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
+            return None
+        if module not in self._replicas:
+            batches = cast("TensorBatches", jobs[0].batches)
+            self._replicas[module] = self._create_replicas(module, batches)
+        return self._replicas[module]
+
+    def _create_replicas(
+        self, module: pl.LightningModule, batches: TensorBatches
+    ) -> Replicas | None:
+        module.train()
+        index = batches.positions(0)[0]
+        batch = tuple(tensor[index] for tensor in batches.tensors)
+        self.reset_scaler()
+        probe = self.recorder.probe(module, batch, self.step)
+        if probe.obstacle:
+            _log.info(
+                f"{type(module).__name__}: steps run one by one, because they cannot be "
+                f"captured ({probe.obstacle})"
+            )
+            return None
+        if self.scaler:  # replicas would share its scale
+            probe = dataclasses.replace(probe, max_replicas=1)
+        return Replicas(module, step=self.step, recorder=self.recorder, probe=probe)
+
+    def _run_wave(
+        self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None
+    ) -> list[StageResult]:
+        """Runs jobs at the same time, each with its own replica."""
+        wave = replicas.take(len(jobs))
+        for replica, job in zip(wave, jobs, strict=True):
+            replica.start(job)
+        self.reset_scaler()
+        batches = [cast("TensorBatches", job.batches) for job in jobs]
+        losses: list[float] = []
+        with isolated_rng(jobs[0].seed):  # replicas draw from their own generators
+            for epoch in range(jobs[0].epochs):
+                losses = replicas.train_epoch(batches, epoch)
+                for loss in losses:
+                    check_finite(loss, wave[0].module, epoch)
+                if on_epoch is not None:
+                    on_epoch(sum(losses) / len(losses))
+        return [
+            job.result(replica.module, replica.optimizer, loss, job.epochs * len(job.batches))
+            for replica, job, loss in zip(wave, jobs, losses, strict=True)
+        ]

@@ -1,0 +1,87 @@
+"""Batches for captured steps, which read the same memory in every replay."""
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.data import TensorBatches
+
+
+class StaticBatches:
+    """The batches of consecutive trainings, read from static memory on the device.
+
+    A captured step finds its next batch without the host: the data, the order of the epoch and the
+    index of the next batch are tensors at fixed addresses.
+
+    Data is read in place as long as every epoch has the same tensors. Tensors that change, such as
+    each round's soft labels or each client's data, are copied into a buffer from their second
+    version on. A buffer grows to the size of the largest tensor.
+
+    Attributes:
+        num_samples: The number of samples in the epoch.
+    """
+
+    def __init__(self) -> None:
+        self.num_samples = 0
+        self._data: list[Tensor] = []
+        self._buffers: set[int] = set()  # indices of ``_data`` that are copies
+        self._order = torch.empty(0, 0, dtype=torch.long)  # (batches, batch size)
+        self._next = torch.empty(0, dtype=torch.long)
+
+    def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
+        """Loads the data and the order of an epoch.
+
+        Args:
+            batches: The data with its shuffling.
+            epoch: The epoch.
+
+        Returns:
+            Whether an address has changed, so that steps captured before cannot be replayed.
+        """
+        moved = self._load_data(batches.tensors)
+        order = batches.order(epoch)
+        self.num_samples = len(order)
+        rows = max(len(batches), -(-len(batches.tensors[0]) // batches.batch_size))
+        if (
+            self._order.device != order.device
+            or self._order.shape[1] != batches.batch_size
+            or len(self._order) < rows
+        ):
+            self._order = order.new_zeros(rows, batches.batch_size)
+            self._next = order.new_zeros(1)
+            moved = True
+        self._order.view(-1)[: self.num_samples].copy_(order)
+        self._next.zero_()
+        return moved
+
+    def next_batch(self, size: int) -> tuple[Tensor, ...]:
+        """Returns the first ``size`` samples of the next batch."""
+        index = self._order.index_select(0, self._next).view(-1)[:size]
+        self._next += 1
+        return tuple(tensor.index_select(0, index) for tensor in self._data)
+
+    def _load_data(self, tensors: tuple[Tensor, ...]) -> bool:
+        if len(tensors) != len(self._data) or not all(map(_same_format, tensors, self._data)):
+            self._data, self._buffers = list(tensors), set()
+            return True
+        moved = False
+        for number, (tensor, known) in enumerate(zip(tensors, self._data, strict=True)):
+            is_buffer = number in self._buffers
+            if not is_buffer and _same_memory(tensor, known):
+                continue
+            if not is_buffer or len(tensor) > len(known):
+                rows = max(len(tensor), len(known))
+                self._data[number] = tensor.new_empty(rows, *tensor.shape[1:])
+                self._buffers.add(number)
+                moved = True
+            self._data[number][: len(tensor)].copy_(tensor)
+        return moved
+
+
+def _same_format(a: Tensor, b: Tensor) -> bool:
+    """Whether the samples of two tensors have the same shape, dtype and device."""
+    return (a.shape[1:], a.dtype, a.device) == (b.shape[1:], b.dtype, b.device)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are views of the same memory."""
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())

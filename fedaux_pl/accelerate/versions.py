@@ -1,0 +1,62 @@
+"""Fast versions of modules, registered for the types that they replace.
+
+A fast version is a subclass that overrides ``forward`` or a method that ``forward`` calls, and adds
+no state. So a module becomes its fast version by assigning its ``__class__``: parameters, buffers,
+hooks, state-dict names, copies and pickles are unaffected, and every call can still decide by its
+input whether our kernels can run. Wrappers would rename the entries of the state dict, and patched
+methods would stay bound to the original in a copy.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+_Version = TypeVar("_Version", bound=type[nn.Module])
+_VERSIONS: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def fast_version(plain: type[nn.Module]) -> Callable[[_Version], _Version]:
+    """Register the decorated subclass as the fast version of ``plain``.
+
+    Only modules whose type is exactly ``plain`` are replaced: a user's subclass may compute
+    something else.
+
+    Raises:
+        TypeError: If the decorated class is not a subclass of ``plain``.
+    """
+
+    def decorate(version: _Version) -> _Version:
+        if not issubclass(version, plain):
+            raise TypeError(
+                f"{version.__name__} is registered as the fast version of {plain.__name__}, but is "
+                f"not a subclass of it; derive it from {plain.__name__}."
+            )
+        _VERSIONS[plain] = version
+        return version
+
+    return decorate
+
+
+def speed_up(module: nn.Module) -> nn.Module:
+    """Turn a module and all its submodules into their fast versions, in place.
+
+    Args:
+        module: Any module; modules without a fast version stay as they are.
+
+    Returns:
+        The same module.
+
+    Example:
+        >>> from fedaux_pl.accelerate import speed_up
+        >>> from fedaux_pl.models import ResNet8
+        >>> model = ResNet8(10, width=0.125)
+        >>> names = list(model.state_dict())
+        >>> type(speed_up(model)).__name__
+        'FastResNet8'
+        >>> isinstance(model, ResNet8) and list(model.state_dict()) == names
+        True
+    """
+    for part in module.modules():
+        part.__class__ = _VERSIONS.get(type(part), type(part))
+    return module

@@ -1,0 +1,121 @@
+"""The entry point of ``fedaux-pl VERB ...``.
+
+It imports nothing heavy, so that --help and --version answer at once; a verb imports the rest.
+"""
+
+import gc
+import sys
+from collections.abc import Sequence
+from contextvars import copy_context
+from importlib import import_module
+from types import ModuleType
+
+from fedaux_pl._version import __version__
+from fedaux_pl.errors import FedauxError
+
+VERBS = {
+    "fit": "run a federation: prepare it, then train round by round",
+    "validate": "measure the accuracy of a checkpoint on the test data",
+    "test": "the same as validate",
+    "predict": "write class probabilities for images (a folder, an npz file) or a file of texts",
+    "pretrain": "only pre-train the models on the auxiliary data; fit then reuses them",
+    "benchmark": "measure the speed of the rounds on this machine, stage by stage",
+}
+
+_HELP = """usage: fedaux-pl VERB [--config FILE ...] [--OPTION VALUE ...]
+
+Federated learning with unlabeled auxiliary data (FedAUX).
+
+verbs:
+{verbs}
+
+options:
+  -h, --help   show this text
+  --version    show the version
+
+First runs (no download, about a minute each):
+  fedaux-pl fit --config configs/quickstart.yaml
+  fedaux-pl fit --config configs/text_quickstart.yaml
+
+Common options:
+  --model.algorithm FedAUX             the method: FedAUX, FedAvg, FedBE, FedDF or FedProx
+  --model.algorithm.pretrained true    start from features learned on the auxiliary data
+  --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
+  --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
+  --model.algorithm.feature_map.dimensions 64
+                                       dimensions of the features that it is computed from
+  --model.clients '{{resnet8: 20}}'      clients per architecture: one or several architectures
+  --model.participation 0.4            share of the clients that train in a round
+  --data.private CIFAR10               labeled data, split over the clients
+  --data.auxiliary STL10               unlabeled public data
+  --data.alpha 0.01                    Dirichlet split: with a small alpha, clients hold few classes
+  --trainer.max_epochs 100             number of rounds
+  --trainer.default_root_dir logs      folder of all output
+  --trainer.precision bf16-mixed       mixed precision, for recent GPUs
+  --seed_everything 0                  seed of the run
+  --ckpt_path last                     resume the newest run; or the path of a checkpoint
+
+More commands:
+  fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
+  fedaux-pl predict --ckpt_path last --texts FILE --column title,text
+  fedaux-pl benchmark --config configs/quickstart.yaml --rounds 5 --output benchmark.json
+
+More help:
+  fedaux-pl fit --model.help                       options of the federation
+  fedaux-pl fit --model.algorithm.help FedAUX      options of one method
+  fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scorer.help Logistic  options of a scorer
+  fedaux-pl fit --data.auxiliary.help ImageFolder  options of one data source
+  fedaux-pl fit --config FILE --print_config       all values of a configuration
+  fedaux-pl fit --help                             all options, most of them the Trainer's
+"""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one verb.
+
+    Args:
+        args: The command line without the program's name; None for ``sys.argv``.
+
+    Returns:
+        The exit status: 0, 1 if the run failed with a message on stderr, or 2 for an unknown verb.
+
+    Raises:
+        SystemExit: With status 2 if the options of a verb are wrong, as argparse does.
+    """
+    verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
+    if verb in ("-h", "--help"):
+        width = max(map(len, VERBS))
+        print(_HELP.format(verbs="\n".join(f"  {v:{width}}  {t}" for v, t in VERBS.items())))
+        return 0
+    if verb == "--version":
+        print(f"fedaux-pl {__version__}")
+        return 0
+    if verb not in VERBS:
+        problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}"
+        print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
+        return 2
+    verbs = _import_verbs()
+    try:
+        # jsonargparse holds its last parser, and so the whole run, in a context variable
+        copy_context().run(getattr(verbs, verb), rest)
+    except (FedauxError, FloatingPointError, OSError) as error:
+        print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _import_verbs() -> ModuleType:
+    """Imports the verbs without garbage collection.
+
+    The imports create a million permanent objects, and collections meanwhile would take a second.
+    """
+    name = "fedaux_pl.cli.verbs"
+    if name in sys.modules or not gc.isenabled():
+        return import_module(name)
+    gc.disable()
+    try:
+        verbs = import_module(name)
+        gc.freeze()
+    finally:
+        gc.enable()
+    return verbs

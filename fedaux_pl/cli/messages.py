@@ -1,0 +1,147 @@
+"""Error messages of the command line: jsonargparse's, rewritten to one line."""
+
+import re
+from collections.abc import Iterator, Mapping
+from inspect import isabstract
+from itertools import takewhile
+from typing import get_args, get_type_hints
+
+# The names that messages give to Python's types.
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a mapping such as {name: value}",
+    "float": "a number",
+    "int": "an integer",
+    "NoneType": "null",
+    "str": "text",
+}
+# Messages that do not name a value, and their replacements.
+_REWRITTEN = {
+    r'Linked "([\w.]+)" must be given via "([\w.]+)"\.': r"\1 is set by \2: give --\2 instead",
+    r"Option '([\w.]+)' is not accepted": r"there is no option \1",
+    r"Group '(model|data)([\w.]*)' does not accept option '([\w.]+)'": (
+        r"there is no option \1\2.\3; all options: {prog} --\1.help"
+    ),
+    r"unrecognized arguments: --(model|data)(.*)": (
+        r"there is no option --\1\2; all options: {prog} --\1.help"
+    ),
+    r"the following arguments are required: ((?:model|data)\..*)": (
+        r"missing options: \1; add them, or a file such as --config configs/quickstart.yaml"
+    ),
+    r'Parser key "config": File does not exist: (.*)': r"config: the file \1 does not exist",
+}
+# Former options and values of FedAUX, and their new spelling.
+_FORMER = {
+    "scoring": "scorer (Mean or Logistic)",
+    "regularization": "scorer.regularization (with scorer Logistic)",
+    "normalized": "scorer.normalized (with scorer Logistic)",
+    "tolerance": "scorer.tolerance (with scorer Logistic)",
+    "feature_map none": "Identity",
+    "feature_map centred": "Centered",
+    "feature_map whitened": "Whitened",
+    "dimensions": "feature_map.dimensions (with feature_map Whitened)",
+    "whitening": "feature_map.whitening (with feature_map Whitened)",
+    "calibration none": "Sigmoid",
+    "calibration standardise": "Standardized",
+    "xi": "calibration.xi (with calibration Sigmoid)",
+    "sharpness": "calibration.sharpness (with calibration Standardized)",
+}
+
+
+def clarify(message: str, prog: str, roots: Mapping[str, type], meanings: Mapping[str, str]) -> str:
+    """Rewrites a message of jsonargparse to one line; a message of unknown form is not changed.
+
+    Args:
+        message: The message of jsonargparse.
+        prog: The program and its verb, for commands that show help.
+        roots: The class behind the first part of an option, such as "model".
+        meanings: The allowed values of options whose type does not describe them.
+    """
+    for pattern, replacement in _REWRITTEN.items():
+        if match := re.fullmatch(pattern, message):
+            return match.expand(replacement.replace("{prog}", prog))
+    keys = list(dict.fromkeys(re.findall(r'Parser key "([\w.]+)"', message)))
+    key, reason = ".".join(keys), _innermost(message)
+    if missing := re.search(r"class_path '([\w.]+)':\s+(No module named .*)", message):
+        return f"{key}: cannot import {missing[1]} ({missing[2]}): add its folder to PYTHONPATH"
+    owners = re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)
+    if len(owners) < len(keys) and (names := class_names(roots, key)):
+        allowed = f"one of {', '.join(names)}, or the import path of your own class"
+        if early := re.search(r"value: NestedArg\(key='([\w.]+)'", reason):
+            return f"{key}.{early[1]} needs a class for {key}: add --{key} before it, {allowed}"
+        wrong = r"(?:import path string:|Not a valid subclass of \w+\. Got value:) (.*)"
+        if name := re.search(wrong, reason):
+            new = _FORMER.get(f"{keys[-1]} {name[1]}")
+            hint = f", which is now {new}" if new else ""
+            return f"{key} must be {allowed}, but is {name[1]}{hint}"
+    if owners:
+        owned = ".".join(keys[: len(owners)])
+        chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
+        show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
+        if option := re.search(r"Option '([\w.]+)' is not accepted", message):
+            if owners[-1] == "FedAUX" and option[1] in _FORMER:
+                new = f"{owned}.{_FORMER[option[1]]}"
+                return f"{owned}.{option[1]} is now {new}; configs/scoring shows it in YAML"
+            return f"{owned}: {owners[-1]} has no option {option[1]}; all options: {show_help}"
+        if missing := re.search(r"arguments are required: (.*)", message):
+            first = missing[1].split(",")[0]
+            what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
+            return f"{owned}: {what}; all options: {show_help}"
+    value = re.search(r"(?:Got|Given) value: (.*)", reason)
+    allowed = meanings.get(key) or _allowed_values(reason)
+    if not (key and value and allowed):
+        return message
+    return f"{key} must be {allowed}, but is {'not set' if value[1] == 'None' else value[1]}"
+
+
+def class_names(roots: Mapping[str, type], key: str) -> list[str]:
+    """The classes that an option accepts by name; empty if it does not take a class.
+
+    These are the imported subclasses of the class in the option's type, a user's own included.
+
+    Args:
+        roots: The class behind the first part of the key.
+        key: The option, such as "model.algorithm" or "model.algorithm.scorer".
+    """
+    root, *parameters = key.split(".")
+    owners = [roots[root]] if root in roots else []
+    for name in parameters:
+        hints = [get_type_hints(owner.__init__).get(name) for owner in owners]  # type: ignore[misc]
+        types = {part for hint in hints for part in (get_args(hint) or (hint,))}
+        bases = [t for t in types if isinstance(t, type) and t.__module__ != "builtins"]
+        owners = [subclass for base in bases for subclass in concrete_subclasses(base)]
+    is_foreign = {owner.__name__: not owner.__module__.startswith("fedaux_pl.") for owner in owners}
+    return sorted(is_foreign, key=lambda name: (is_foreign[name], name)) if parameters else []
+
+
+def concrete_subclasses(base: type) -> Iterator[type]:
+    """Yields the imported subclasses of a class that can be created by name."""
+    subclasses: list[type] = base.__subclasses__()
+    for subclass in subclasses:
+        is_private = subclass.__name__.startswith("_") or "<locals>" in subclass.__qualname__
+        if not is_private and not isabstract(subclass):
+            yield subclass
+        yield from concrete_subclasses(subclass)
+
+
+def _innermost(message: str) -> str:
+    """The lines that belong to the last "Parser key": those that are indented below it."""
+    *_, last = re.split(r"^(?=.*Parser key)", message, flags=re.MULTILINE)
+    first, *others = last.splitlines() or [""]
+    indent = len(first) - len(first.lstrip())
+    inner = takewhile(lambda line: not line.strip() or line[: indent + 1].isspace(), others)
+    return "\n".join([first, *inner])
+
+
+def _allowed_values(message: str) -> str:
+    """The expected types in words; empty if one of them is unknown."""
+    allowed: dict[str, None] = {}
+    for expected in re.findall(r"Expected an? (.+?)(?:\. Got value: .*)?$", message, re.MULTILINE):
+        if literal := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected):
+            allowed |= dict.fromkeys(re.sub(r"['\"]", "", literal[1]).split(", "))
+        elif (name := re.fullmatch(r"<class '(\w+)'>", expected)) and name[1] in _TYPES:
+            allowed[_TYPES[name[1]]] = None
+        else:
+            return ""
+    *others, last = allowed or [""]
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,236 @@
+"""The parsers of the verbs, and the model, data and Trainer that they create."""
+
+import logging
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytorch_lightning as pl
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.strategies import SingleDeviceStrategy
+
+from fedaux_pl.benchmark import MeasuredData, MeasuredFederation, RoundClock
+from fedaux_pl.callbacks.progress import FederationProgress
+from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.cli.messages import clarify
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
+from fedaux_pl.engine.checkpoints import find_checkpoint, load_checkpoint
+from fedaux_pl.federation import Federation
+
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+_ROOTS = {"model": Federation, "data": FederatedDataModule}
+# The allowed values of options whose type does not describe them.
+_MEANINGS = {
+    "model.clients": "architectures with their numbers of clients, like {resnet8: 20}",
+    "seed_everything": "an integer",
+    "trainer.precision": f"one of {', '.join(_PRECISIONS)}",
+}
+_TRAINER_DEFAULTS = {
+    "default_root_dir": "logs",
+    "devices": 1,
+    "benchmark": True,  # cuDNN benchmarks its kernels: there are few input shapes
+    "max_epochs": 100,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+}
+
+
+class FederationParser(LightningArgumentParser):
+    """Reports errors in one line without the usage, and adds --model.help and --data.help."""
+
+    def parse_args(self, *args: Any, **options: Any) -> Any:
+        """Parses the command line, or prints the help of the model's or the data's options."""
+        for part in ("model", "data"):
+            if args and args[0] is not None and f"--{part}.help" in args[0]:
+                sections = self.format_help().split("\n\n")
+                of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
+                print("\n\n".join(section for section in sections if of_part.search(section)))
+                self.exit()
+        return super().parse_args(*args, **options)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Prints the error and ends the process with status 2."""
+        if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
+            super().error(message, ex)
+        print(
+            f"{self.prog}: error: {clarify(message, self.prog, _ROOTS, _MEANINGS)}\n"
+            f"(fedaux-pl --help shows examples and the common options, {self.prog} --help all)",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from ex
+
+
+class FederationCLI(LightningCLI):
+    """The parser of the verbs that run a federation, and the objects that it creates."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds --ckpt_path; links the seed and the number of clients of model and data."""
+        about = "A checkpoint to resume; 'last' for the newest below default_root_dir."
+        parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
+
+    def before_instantiate_classes(self) -> None:
+        """Finds the checkpoint and adds the callbacks of every run."""
+        settings = self.config.trainer
+        self.checkpoint = find_checkpoint(self.config.ckpt_path, Path(settings.default_root_dir))
+        if self.checkpoint is not None:
+            load_checkpoint(self.checkpoint)  # raises if it is not a checkpoint of a federation
+            # A resumed run writes to the same folder, or to one that was moved: both are intended.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
+            warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if settings.deterministic:  # the fastest kernel can differ from run to run
+            settings.benchmark = False
+        callbacks: list[Callback] = [FederationReport()]
+        if settings.enable_progress_bar is not False:
+            callbacks.append(FederationProgress())
+        if settings.enable_checkpointing is not False:
+            every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+            last = ModelCheckpoint(filename="last", enable_version_counter=False, **every_round)
+            callbacks.append(last)
+        self.trainer_defaults["callbacks"] = callbacks
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Creates a Trainer that logs to TensorBoard, in the folder of a resumed run."""
+        settings = self.config.trainer
+        if settings.logger in (None, True):
+            root = settings.default_root_dir
+            version = _run_version(self.checkpoint, Path(root))
+            kwargs["logger"] = TensorBoardLogger(root, name="runs", version=version)
+        if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
+            kwargs["strategy"] = ClientParallel()
+        plugins = settings.plugins or []  # Lightning gives one plugin, a list or None
+        given = plugins if isinstance(plugins, list) else [plugins]
+        kwargs["plugins"] = [AtomicCheckpointIO(), *given]
+        return super().instantiate_trainer(**kwargs)
+
+    def instantiate_classes(self) -> None:
+        """Creates all objects; a setting that a class refuses is an error of the command line."""
+        try:
+            super().instantiate_classes()
+            _check_trainer(self.trainer)
+        except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
+            self.parser.error(str(error))
+
+
+class BenchmarkCLI(FederationCLI):
+    """The parser of ``benchmark``: that of ``fit`` with the options of the measurement."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the options of the measurement."""
+        super().add_arguments_to_parser(parser)
+        output = "The JSON file to write; default: benchmark/benchmark.json in default_root_dir."
+        for name, kind, default, about in (
+            ("rounds", int, 5, "The number of measured rounds."),
+            ("warmup", int, 2, "The number of rounds before them, which do not count."),
+            ("pretraining_steps", int, 20, "The maximum number of steps of a pre-training epoch."),
+            ("compare_plain", bool, False, "Whether to repeat each round as a plain PyTorch loop."),
+            ("output", Path | None, None, output),
+        ):
+            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+
+    def before_instantiate_classes(self) -> None:
+        """Writes all output of the run to a temporary folder."""
+        for name, minimum in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
+            if (value := self.config[name]) < minimum:
+                self.parser.error(f"{name} must be at least {minimum}, but is {value}")
+        if self.config.ckpt_path is not None:
+            self.parser.error("benchmark cannot resume a run: leave out ckpt_path")
+        settings = self.config.trainer
+        folder = Path(settings.default_root_dir) / "benchmark"
+        self.output = self.config.output or folder / "benchmark.json"
+        for path in (folder, self.output.parent):
+            path.mkdir(parents=True, exist_ok=True)
+        # below default_root_dir, so that checkpoints are written to the same disk as in fit
+        self.scratch = tempfile.TemporaryDirectory(prefix=".run-", dir=folder)
+        settings.default_root_dir = self.scratch.name
+        settings.max_epochs = self.config.warmup + self.config.rounds
+        settings.logger = settings.logger is not False
+        super().before_instantiate_classes()
+        self.clock = RoundClock(self.config.compare_plain)
+        self.trainer_defaults["callbacks"].insert(0, self.clock)
+
+
+def parse(verb: str, args: Sequence[str]) -> FederationCLI:
+    """Parses a command line and creates model, data and Trainer, without running anything.
+
+    Args:
+        verb: The verb, for messages.
+        args: The command line after the verb.
+    """
+    return FederationCLI(Federation, FederatedDataModule, **_options(verb, args))
+
+
+def parse_benchmark(args: Sequence[str]) -> BenchmarkCLI:
+    """Parses the command line of ``benchmark``, whose model and data also measure."""
+    return BenchmarkCLI(MeasuredFederation, MeasuredData, **_options("benchmark", args))
+
+
+def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
+    """The arguments of LightningCLI for a verb; also silences warnings without a meaning here."""
+    # LightningCLI warns about arguments that are passed by a program.
+    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+    # Lightning uses a deprecated function of torch, and advertises a product at every start.
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+    return {
+        "args": list(args),
+        "run": False,
+        "auto_configure_optimizers": False,
+        "seed_everything_default": 0,
+        "trainer_defaults": dict(_TRAINER_DEFAULTS),
+        "parser_class": FederationParser,
+        "parser_kwargs": {"prog": f"fedaux-pl {verb}"},
+        # the other verbs must not overwrite the configuration of the run that they measure
+        "save_config_callback": SaveConfigCallback if verb in ("fit", "pretrain") else None,
+        "save_config_kwargs": {"overwrite": True},
+    }
+
+
+def _check_trainer(trainer: pl.Trainer) -> None:
+    """Refuses settings of the Trainer that a federation does not support."""
+    if trainer.precision not in _PRECISIONS:
+        allowed = _MEANINGS["trainer.precision"]
+        raise ValueError(f"trainer.precision must be {allowed}, but is {trainer.precision}")
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
+        raise ValueError(
+            "trainer.strategy must be auto, which trains clients in parallel if there are several "
+            f"devices, but is {type(trainer.strategy).__name__}"
+        )
+    if trainer.gradient_clip_val is not None or trainer.accumulate_grad_batches != 1:
+        raise ValueError(
+            "trainer.gradient_clip_val and trainer.accumulate_grad_batches would not affect the "
+            "training of the clients: leave them out"
+        )
+
+
+def _run_version(checkpoint: Path | None, root: Path) -> int | None:
+    """The version of the run of a checkpoint, if the folder of that run is below root."""
+    if checkpoint is None or not checkpoint.absolute().is_relative_to((root / "runs").absolute()):
+        return None
+    match = re.search(r"version_(\d+)", str(checkpoint.absolute().relative_to(root.absolute())))
+    return int(match[1]) if match else None
+
+
+def _is_one_device(devices: Any, num_nodes: int) -> bool:
+    """Whether exactly one device is requested; 'auto' and -1 can mean several."""
+    count = len(devices) if isinstance(devices, list) else devices
+    return num_nodes == 1 and count in (1, "1")
+
+
+def _is_not_tip(record: logging.LogRecord) -> bool:
+    return "Tip:" not in record.getMessage()
+
+
+def _total_clients(clients: dict[str, int]) -> int:
+    return sum(clients.values())

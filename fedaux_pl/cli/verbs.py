@@ -1,0 +1,131 @@
+"""The verbs of the command line; each takes the arguments after it."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+from fedaux_pl.benchmark import format_table, summarize
+from fedaux_pl.cli import prediction
+from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
+from fedaux_pl.engine.checkpoints import find_checkpoint
+from fedaux_pl.errors import ConfigurationError
+
+__all__ = ["benchmark", "fit", "parse", "predict", "pretrain", "test", "validate"]
+
+
+def fit(args: Sequence[str]) -> FederationCLI:
+    """Runs or resumes a federation."""
+    cli = parse("fit", args)
+    _run(cli, cli.trainer.fit)
+    federation = cli.model
+    if not federation.history or cli.trainer.interrupted:
+        return cli
+    # log_dir is broadcast from the first process: all processes must read it
+    folder = cli.trainer.log_dir or cli.trainer.default_root_dir
+    if cli.trainer.is_global_zero:
+        measured = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
+        outcome = "accuracy not measured"
+        if measured:
+            outcome = f"accuracy {measured[-1]:.1%} (best {max(measured):.1%})"
+        print(f"{federation.algorithm.name} after {_rounds(len(federation.history))}: {outcome}")
+        print(f"Results and checkpoint: {folder}")
+        print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
+    return cli
+
+
+def validate(args: Sequence[str]) -> FederationCLI:
+    """Measures the accuracy of a checkpoint on the test data."""
+    return _evaluate("validate", args)
+
+
+def test(args: Sequence[str]) -> FederationCLI:
+    """Measures the accuracy of a checkpoint on the test data."""
+    return _evaluate("test", args)
+
+
+def _evaluate(verb: str, args: Sequence[str]) -> FederationCLI:
+    cli = parse(verb, args)
+    if cli.checkpoint is None:
+        raise ConfigurationError(
+            f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
+        )
+    _run(cli, getattr(cli.trainer, verb))
+    if cli.trainer.is_global_zero:
+        rounds, metrics = len(cli.model.history), cli.trainer.callback_metrics
+        each = [f"{name} {float(metrics[f'accuracy/{name}']):.2%}" for name in cli.model.clients]
+        print(
+            f"{cli.model.algorithm.name} after {_rounds(rounds)}: accuracy "
+            f"{float(metrics['accuracy']):.2%}" + (f" ({', '.join(each)})" if each[1:] else "")
+        )
+    return cli
+
+
+def pretrain(args: Sequence[str]) -> FederationCLI:
+    """Pre-trains h_0 of every architecture and caches it for ``fit``."""
+    cli = parse("pretrain", args)
+    if not cli.model.algorithm.pretrained:
+        raise ConfigurationError(
+            f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
+            "set model.algorithm.pretrained to true, or choose FedAUX"
+        )
+    cli.model.only_pretrain = True
+    _run(cli, cli.trainer.fit)
+    if cli.trainer.is_global_zero:
+        for name, accuracy in cli.model.h0_accuracy.items():
+            print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
+        print(f"Cached in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
+    return cli
+
+
+def benchmark(args: Sequence[str]) -> dict[str, Any]:
+    """Measures a few rounds stage by stage; leaves logs and cache unchanged."""
+    cli = parse_benchmark(args)
+    cli.datamodule.pretraining_steps = cli.config.pretraining_steps
+    with cli.scratch:
+        _run(cli, cli.trainer.fit)
+    summary = summarize(cli.model, cli.clock, cli.config.warmup, args)
+    cli.output.write_text(json.dumps(summary, indent=2) + "\n")
+    print(format_table(summary))
+    print(f"Written to {cli.output}")
+    return summary
+
+
+def predict(args: Sequence[str]) -> Path:
+    """Writes class probabilities for a folder or an npz file of images, or a file of texts."""
+    parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
+    add = parser.add_argument
+    add("--ckpt_path", type=str, required=True, help="A checkpoint; 'last' for the newest.")
+    add("--root", type=Path, default=Path("logs"), help="The folder to search with 'last'.")
+    add("--images", type=Path | None, default=None, help="A folder of images, or an npz file.")
+    add("--key", type=str, default="train_x", help="The array of the npz file.")
+    add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
+    add("--column", type=str, default="text", help="Its text column; several with commas.")
+    add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")
+    options = parser.parse_args(list(args))
+    if (options.images is None) == (options.texts is None):
+        parser.error("give either --images PATH or --texts FILE")
+    checkpoint = find_checkpoint(options.ckpt_path, options.root)
+    assert checkpoint is not None  # noqa: S101 - None only without ckpt_path
+    if options.texts is not None:
+        columns = options.column.split(",")
+        return prediction.predict_texts(checkpoint, options.texts, options.output, columns)
+    return prediction.predict_images(checkpoint, options.images, options.output, options.key)
+
+
+def _run(cli: FederationCLI, run: Callable[..., Any]) -> None:
+    """Runs a method of the Trainer; a refused setting becomes a message without traceback."""
+    try:
+        run(cli.model, datamodule=cli.datamodule, ckpt_path=cli.checkpoint, weights_only=True)
+    except MisconfigurationException as error:
+        raise ConfigurationError(str(error)) from error
+    except ValueError as error:
+        if cli.model.metrics:  # within a round: rather a bug than a wrong setting
+            raise
+        raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'' if count == 1 else 's'}"

@@ -1,0 +1,175 @@
+"""Reads texts and labels from CSV, JSON-lines and plain text files, compressed or not."""
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.errors import DataError, DataNotFoundError
+
+_DECOMPRESSORS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_SUFFIXES = (*_DELIMITERS, ".jsonl", ".ndjson", ".txt")
+# spaces after the end of a sentence, or after a quotation mark or bracket that follows it
+_SENTENCE_BREAK = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+")
+
+
+@dataclass(frozen=True)
+class Columns:  # its repr is part of cache keys: do not rename the class or its fields
+    """The parts of a file to read.
+
+    Args:
+        text: The columns whose values are joined by a space to one text; in a .txt file each line
+            is a text.
+        label: The column of the labels; None for no labels.
+        skip: Lines of a .txt file that start with this prefix are skipped; empty for none.
+        sentences: Whether to split texts into sentences; only without labels.
+    """
+
+    text: Sequence[str] = ("text",)
+    label: str | None = None
+    skip: str = ""
+    sentences: bool = False
+
+
+def read_texts(path: Path, columns: Columns) -> tuple[list[str], list[str]]:
+    """Reads the texts of a file and their labels, as strings.
+
+    Rows without a text are skipped with a warning, empty lines of .txt files silently.
+
+    Raises:
+        DataNotFoundError: If there is no such file.
+        DataError: If it cannot be read, lacks a column or a label, or holds no texts.
+    """
+    texts, labels, empty = [], [], []
+    for where, text, label in _rows(path, columns):
+        if not text:
+            empty.append(where)
+            continue
+        if columns.label is not None and not label:
+            raise DataError(f"{path.absolute()} has no {columns.label} in {where}: add it")
+        parts = _SENTENCE_BREAK.split(text) if columns.sentences else [text]
+        texts += [part for part in parts if part]
+        labels.append(label)
+    if not texts:
+        raise DataError(f"{path.absolute()} holds no texts")
+    if empty:
+        warnings.warn(
+            f"{path.absolute()}: {len(empty)} of {len(empty) + len(labels)} rows have no text and "
+            f"are skipped, the first in {empty[0]}",
+            stacklevel=2,
+        )
+    return texts, labels if columns.label is not None else []
+
+
+def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """Turns labels into class indices.
+
+    Args:
+        labels: Class names, or class indices as strings, 0 ... len(classes) - 1.
+        classes: The names of the classes, in order.
+    """
+    indices = {name: index for index, name in enumerate(classes)}
+    if not set(labels) <= indices.keys():
+        indices = {str(index): index for index in range(len(classes))}
+    if unknown := sorted(set(labels) - indices.keys()):
+        raise DataError(
+            f"labels must be the classes {', '.join(classes)} or their indices from 0, but the "
+            f"file has {', '.join(map(repr, unknown[:5]))}: set `classes`, or correct the file"
+        )
+    return torch.tensor([indices[label] for label in labels])
+
+
+def class_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """The distinct labels: sorted by value if all are integers, otherwise alphabetically."""
+    names = set(labels)
+    try:
+        return tuple(sorted(names, key=int))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, str, str]]:
+    """Yields for each row its line (for messages), text and label; "" for a missing one."""
+    if not path.is_file():
+        raise DataNotFoundError(f"there is no file of texts at {path.absolute()}: correct the path")
+    is_compressed = path.suffix in _DECOMPRESSORS
+    suffix = (path.with_suffix("") if is_compressed else path).suffix
+    if suffix not in _SUFFIXES:
+        raise DataError(
+            f"{path.absolute()} must end in one of {', '.join(_SUFFIXES)}, followed by "
+            f"{', '.join(_DECOMPRESSORS)} if it is compressed"
+        )
+    opener: Any = _DECOMPRESSORS.get(path.suffix, open)
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            if suffix == ".txt":
+                yield from _plain_rows(file, path, columns)
+                return
+            rows = _json_rows(file, path)
+            if suffix in _DELIMITERS:
+                rows = _csv_rows(file, path, _DELIMITERS[suffix])
+            for where, row in rows:
+                yield where, *_text_and_label(row, path, where, columns)
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError, gzip.BadGzipFile, csv.Error) as error:
+        raise DataError(f"{path.absolute()} cannot be read as text ({error})") from error
+
+
+def _plain_rows(file: IO[str], path: Path, columns: Columns) -> Iterator[tuple[str, str, str]]:
+    if columns.label is not None:
+        raise DataError(
+            f"{path.absolute()} is plain text, which has no column {columns.label!r} of labels: "
+            "set `label: null` and use it as auxiliary data"
+        )
+    for count, line in enumerate(file, 1):
+        text = line.strip()
+        if text and not (columns.skip and line.startswith(columns.skip)):
+            yield f"line {count}", text, ""
+
+
+def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    csv.field_size_limit(1 << 30)  # long texts exceed the default
+    reader = csv.DictReader(file, delimiter=delimiter)
+    if not reader.fieldnames:
+        raise DataError(f"{path.absolute()} is empty: its first line must name the columns")
+    for row in reader:
+        yield f"line {reader.line_num}", row
+
+
+def _json_rows(file: IO[str], path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for count, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path.absolute()}, line {count}, is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path.absolute()}, line {count}, is not a JSON object of columns")
+        yield f"line {count}", row
+
+
+def _text_and_label(
+    row: Mapping[str, Any], path: Path, where: str, columns: Columns
+) -> tuple[str, str]:
+    names = [*columns.text] + ([] if columns.label is None else [columns.label])
+    if missing := [name for name in names if name not in row]:
+        existing = ", ".join(str(name) for name in row if name is not None)
+        raise DataError(
+            f"{path.absolute()} has no column {', '.join(map(repr, missing))} in {where}; its "
+            f"columns are {existing}: set `text` and `label` to columns that it has"
+        )
+    values = ["" if row[name] is None else str(row[name]).strip() for name in names]
+    count = len(columns.text)
+    text = " ".join(value for value in values[:count] if value)
+    return text, "" if columns.label is None else values[count]

@@ -1,0 +1,69 @@
+"""Copies of an optimizer's state, and restoring them in place."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from fedaux_pl.modules.state_dicts import copy_tensors
+
+# Optimizers whose state starts as zeros: setting it to zero is a fresh start.
+RESETTABLE = (Adam, AdamW, SGD)
+
+
+def snapshot(optimizer: Optimizer) -> dict[str, Any]:
+    """Returns a copy of the optimizer's state dict, which later steps do not change."""
+    content = optimizer.state_dict()
+    return {
+        "state": {
+            index: {
+                name: value.detach().clone() if isinstance(value, Tensor) else value
+                for name, value in entries.items()
+            }
+            for index, entries in content["state"].items()
+        },
+        "param_groups": content["param_groups"],
+    }
+
+
+@torch.no_grad()
+def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
+    """Restores the state of an optimizer, or resets it.
+
+    State tensors that exist are overwritten in place, because captured steps refer to them.
+    Learning rates and other settings stay the optimizer's own.
+
+    Args:
+        optimizer: A new optimizer, or one of ``RESETTABLE``.
+        saved: The result of ``snapshot``; None resets the optimizer.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    saved_entries = {} if saved is None else saved["state"]
+    to_zero: list[Tensor] = []
+    to_copy: list[tuple[Tensor, Tensor]] = []
+    for index, parameter in enumerate(parameters):
+        own = optimizer.state.get(parameter)
+        if own:
+            for name, value in own.items():
+                if isinstance(value, Tensor):
+                    source = saved_entries.get(index, {}).get(name)
+                    to_zero.append(value) if source is None else to_copy.append((value, source))
+        elif index in saved_entries:
+            optimizer.state[parameter] = {
+                name: _copy_entry(name, value, parameter, optimizer)
+                for name, value in saved_entries[index].items()
+            }
+    # All at once: on a GPU, launching a kernel for each tensor takes longer than the kernels.
+    if to_zero:
+        torch._foreach_zero_(to_zero)
+    copy_tensors((target for target, _ in to_copy), (source for _, source in to_copy))
+
+
+def _copy_entry(name: str, value: Any, parameter: Tensor, optimizer: Optimizer) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    # Fused and capturable optimizers count steps on the device, others on the CPU.
+    group = optimizer.param_groups[0]
+    on_device = name != "step" or group.get("fused") or group.get("capturable")
+    return value.detach().to(parameter.device if on_device else "cpu", copy=True)

@@ -1,0 +1,50 @@
+"""The strategy of a run with several processes: each trains some of the clients."""
+
+import signal
+
+import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.processes import Processes
+
+
+class ClientParallel(DDPStrategy):
+    """Starts processes as Lightning's ``ddp`` does, but does not synchronize gradients.
+
+    DistributedDataParallel would average gradients after every step of a client. Here each process
+    trains its own clients, and the federation sums their results once a round.
+    The arguments are those of Lightning's DDPStrategy.
+    """
+
+    def configure_ddp(self) -> None:
+        """Does not wrap the model."""
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Kills the processes that this one started: they would wait for it forever."""
+        super().on_exception(exception)
+        if isinstance(self.launcher, _SubprocessScriptLauncher):
+            # not SIGTERM: Lightning handles it after a round, which a waiting process never ends
+            self.launcher.kill(signal.SIGKILL)
+
+
+StrategyRegistry.register(
+    "client_parallel", ClientParallel, description="Processes that share the clients", override=True
+)
+
+
+def processes_of(trainer: pl.Trainer) -> Processes:
+    """Returns the processes of a Trainer.
+
+    Raises:
+        ConfigurationError: If there are several and their strategy is not ``ClientParallel``.
+    """
+    strategy = trainer.strategy
+    if trainer.world_size > 1 and not isinstance(strategy, ClientParallel):
+        raise ConfigurationError(
+            f"{trainer.world_size} processes must share the clients of a federation, but "
+            f"{type(strategy).__name__} does not support that: give the Trainer "
+            "strategy='client_parallel' (fedaux_pl.engine.ClientParallel)"
+        )
+    return Processes(trainer.global_rank, trainer.world_size, strategy.root_device)

@@ -1,0 +1,219 @@
+"""What the server computes in a round: predictions, soft labels and students."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.algorithms import Algorithm, Answer, Ensemble, Round, TeacherMemory, Update
+from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
+from fedaux_pl.engine.seeds import SeedPurpose
+from fedaux_pl.engine.stage import Job, StageResult
+from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.settings import Distillation
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.modules import DistillationModule
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts with given weights on D_distill and on the test data.
+
+    Attributes:
+        context: The data and the tools of the run.
+        models: A model of each architecture, whose weights are overwritten.
+        batchnorm: The BatchNorm statistics of predictions.
+        head_only: Whether g alone is trained. Then h(x) never changes, and it is computed once.
+        features: The stored h(x), by architecture and part of the data.
+    """
+
+    context: Context
+    models: Mapping[str, nn.Module]
+    batchnorm: BatchNormStatistics = "running"
+    head_only: bool = False
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def inputs(self, part: str) -> Tensor:
+        """The inputs of D_distill (``distill``) or of the test data (``test``)."""
+        data = self.context.data
+        return data.distill_inputs if part == "distill" else data.test_examples.inputs
+
+    def predict(self, architecture: str, state: State, part: str) -> Tensor:
+        """f(x) with the given weights on one part of the data, shape (N, C)."""
+        model = self.models[architecture]
+        if not self.head_only:
+            return self.context.runner.predict(model, state, self.inputs(part), self.batchnorm)
+        model.load_state_dict(state)
+        key = architecture, part
+        if key not in self.features:
+            self.features[key] = predict_features(model, self.inputs(part), self.batchnorm)
+        with torch.no_grad():
+            logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
+        return logits.float()
+
+    def accuracy(self, classes: Tensor) -> float:
+        """The accuracy of predicted classes of the test data, shape (N,)."""
+        return float((classes == self.context.data.test_examples.targets).float().mean())
+
+
+@dataclass(frozen=True)
+class Server:
+    """Aggregates the clients' predictions into soft labels and distills students from them.
+
+    Attributes:
+        context: The data and the tools of the run.
+        algorithm: The method, which aggregates the predictions.
+        predictor: Predicts with the clients' weights.
+        distillers: The module of each architecture that distills; its weights are overwritten.
+        settings: How students are distilled.
+        memory: The logits of absent clients, for methods that remember them.
+        optimizer_states: The optimizer state of each student, if they are carried between rounds.
+    """
+
+    context: Context
+    algorithm: Algorithm
+    predictor: Predictor
+    distillers: Mapping[str, DistillationModule]
+    settings: Distillation
+    memory: TeacherMemory
+    optimizer_states: dict[str, dict[str, Any]]
+
+    def collect_round(
+        self,
+        number: int,
+        updates: Sequence[Update],
+        answers: Sequence[Answer],
+        averages: Mapping[str, State],
+    ) -> Round:
+        """The models of a round, with the updates of all processes for methods that need them.
+
+        Args:
+            number: t, the number of the round.
+            updates: The updates of this process's clients.
+            answers: The answers of the clients of all processes.
+            averages: theta^P.
+        """
+        clients = [answer.client for answer in answers]
+        if self.algorithm.needs_all_updates:
+            merged = self.context.processes.merge({update.client: update for update in updates})
+            updates = [merged[client] for client in clients]
+        buffers = {
+            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            for name, model in self.predictor.models.items()
+        }
+        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
+        return Round(number, updates, clients, averages, buffers, seed)
+
+    def soft_labels(self, round_: Round, scores: Mapping[str, Tensor]) -> Tensor:
+        """The soft labels on D_distill, shape (N, C).
+
+        Args:
+            round_: The models of the round.
+            scores: s_i(x) on each part of the data; empty without scoring.
+        """
+        self.memory.discard()  # the logits of a failed round
+        with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
+            return self._aggregate(round_, "distill", scores, lambda _: stage.update(1))
+
+    def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
+        """The test accuracy of the averages before distillation, and metrics of the teachers."""
+        metrics = {}
+        for name, state in round_.averages.items():
+            classes = self.predictor.predict(name, state, "test").argmax(dim=1)
+            metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
+        if self.algorithm.distills:
+            metrics |= self._evaluate_teachers(round_, scores)
+        return metrics
+
+    def _evaluate_teachers(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
+        """How good the soft labels are on the test data, and how certain the teachers are."""
+        votes: list[Tensor] = []
+        labels = self._aggregate(
+            round_, "test", scores, lambda logits: votes.append(logits.argmax(dim=1))
+        ).argmax(dim=1)
+        own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
+        [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
+        metrics = {
+            "teachers/accuracy": self.predictor.accuracy(labels),
+            "teachers/agreement": float(agreeing / (members * len(labels))),
+        }
+        if scores:
+            certainty = scores["distill"][list(round_.clients)]
+            weights = certainty / certainty.sum(dim=0)
+            metrics |= {
+                "certainty/mean": float(certainty.mean()),
+                "certainty/min": float(certainty.min()),
+                "certainty/max": float(certainty.max()),
+                "certainty/effective_teachers": float((1 / weights.square().sum(dim=0)).mean()),
+            }
+        return metrics
+
+    def _aggregate(
+        self,
+        round_: Round,
+        part: str,
+        scores: Mapping[str, Tensor],
+        on_prediction: Callable[[Tensor], None],
+    ) -> Tensor:
+        """The method's soft labels on one part of the data, the same in every process.
+
+        ``on_prediction`` gets the logits of each model that this process predicts with.
+        """
+
+        def predict(architecture: str, state: State) -> Tensor:
+            logits = self.predictor.predict(architecture, state, part)
+            on_prediction(logits)
+            return logits
+
+        ensemble = Ensemble(
+            round_,
+            predict,
+            shape=(len(self.predictor.inputs(part)), len(self.context.data.classes)),
+            scores=scores.get(part),
+            part=part,
+            memory=self.memory,
+            processes=self.context.processes,
+        )
+        return self.algorithm.soft_labels(ensemble)
+
+    def distill(
+        self, round_: int, averages: Mapping[str, State], soft_labels: Tensor
+    ) -> tuple[dict[str, State], dict[str, float]]:
+        """Trains the student of every architecture, starting from its average.
+
+        Args:
+            round_: t, the number of the round.
+            averages: theta^P, where students start.
+            soft_labels: The soft labels on D_distill, shape (N, C).
+
+        Returns:
+            The weights of each student, and the distillation losses for the log.
+        """
+        results: dict[str, StageResult] = {}
+        mine = self.context.processes.local(list(enumerate(averages)))
+        total = self.settings.epochs * len(mine)
+        with self.context.progress.stage("distillation", total, "epoch") as stage:
+            for number, name in mine:
+                job = self._job(round_, number, name, averages[name], soft_labels)
+                [results[name]] = self.context.runner.run_all(
+                    self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
+                )
+        results = self.context.processes.merge(results)
+        for name in averages:
+            optimizer_state = results[name].optimizer_state
+            if optimizer_state is not None:
+                self.optimizer_states[name] = optimizer_state
+        states: dict[str, State] = {name: results[name].state for name in averages}
+        return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
+
+    def _job(self, round_: int, number: int, name: str, average: State, soft_labels: Tensor) -> Job:
+        return Job(
+            self.context.data.distill_batches(soft_labels, self.settings.batch_size, seed=round_),
+            self.settings.epochs,
+            seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
+            state=average,
+            optimizer_state=self.optimizer_states.get(name),
+            keep_optimizer=self.context.carry_optimizers,
+        )

@@ -1,0 +1,113 @@
+"""The soft labels of an ensemble of teachers.
+
+A_mean (FedAUX, eq. 2; Lin et al. 2020) and A_s (FedAUX, eq. 3) aggregate the clients' logits
+before the softmax.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
+    """Aggregates the logits of K teachers into class probabilities of each sample.
+
+    Without scores this is A_mean(x) = softmax(sum_i f_i(x) / K), with scores it is
+    A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)).
+
+    Args:
+        logits: f_i(x), shape (K, N, C).
+        scores: s_i(x), shape (K, N), non-negative and not all 0 for any sample; or None.
+
+    Returns:
+        Probabilities of shape (N, C), in float32 or the logits' dtype if that is wider.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional import soft_labels
+        >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
+        >>> soft_labels(logits)
+        tensor([[0.5000, 0.5000]])
+        >>> soft_labels(logits, scores=torch.tensor([[3.0], [1.0]]))
+        tensor([[0.7311, 0.2689]])
+    """
+    shape = tuple(logits.shape)
+    if logits.ndim != 3:
+        raise ValueError(f"logits must be (teachers, samples, classes), but are {shape}")
+    if shape[0] == 0:
+        raise ValueError(f"there are no teachers: logits have shape {shape}")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if scores is None:
+        return logits.mean(dim=0).softmax(dim=-1)
+    if scores.shape != logits.shape[:2]:
+        raise ValueError(
+            f"scores must be (teachers, samples) = {shape[:2]}, but are {tuple(scores.shape)}"
+        )
+    if bool((scores < 0).any()):
+        raise ValueError(f"scores must not be negative, but the smallest is {scores.min().item()}")
+    scores = scores.to(logits.dtype)
+    total = scores.sum(dim=0)
+    if not bool((total > 0).all()):
+        raise ValueError(
+            f"the scores of sample {int((~(total > 0)).nonzero()[0])} do not sum to a positive "
+            "number: add a small xi to them"
+        )
+    return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
+
+
+class SoftLabelSum:
+    """Soft labels computed teacher by teacher: sums of s_i(x) f_i(x) and s_i(x).
+
+    The result is that of ``soft_labels``, but only one teacher's logits are in memory at a time.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.functional import SoftLabelSum
+        >>> labels = SoftLabelSum()
+        >>> labels.add(torch.tensor([[2.0, 0.0]]), scores=torch.tensor([3.0]))
+        >>> labels.add(torch.tensor([[0.0, 2.0]]), scores=torch.tensor([1.0]))
+        >>> labels.result()
+        tensor([[0.7311, 0.2689]])
+    """
+
+    def __init__(self) -> None:
+        self._weighted_logits: Tensor | None = None
+        self._weights: Tensor | None = None
+        self._teachers = 0
+
+    def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
+        """Adds a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        weights = torch.ones_like(wide[:, 0]) if scores is None else scores.to(wide)
+        weighted = weights[:, None] * wide
+        if self._weighted_logits is None or self._weights is None:
+            self._weighted_logits, self._weights = weighted, weights
+        else:
+            self._weighted_logits = self._weighted_logits + weighted
+            self._weights = self._weights + weights
+        self._teachers += 1
+
+    def all_reduce(
+        self, sum_over_processes: Callable[[Sequence[Tensor]], list[Tensor]], template: Tensor
+    ) -> None:
+        """Adds the teachers of all other processes, which call this method too.
+
+        Args:
+            sum_over_processes: Sums each of several tensors over all processes.
+            template: Has the shape and dtype of a teacher's logits; for processes without teachers.
+        """
+        zeros = torch.zeros_like(template, dtype=torch.promote_types(template.dtype, torch.float32))
+        weighted = zeros if self._weighted_logits is None else self._weighted_logits
+        weights = zeros.new_zeros(len(zeros)) if self._weights is None else self._weights
+        teachers = zeros.new_tensor(self._teachers)
+        self._weighted_logits, self._weights, teachers = sum_over_processes(
+            [weighted, weights, teachers]
+        )
+        self._teachers = int(teachers)
+
+    def result(self) -> Tensor:
+        """Computes the soft labels of all added teachers, shape (N, C)."""
+        if self._weighted_logits is None or self._weights is None or not self._teachers:
+            raise ValueError("there are no teachers: add at least one")
+        return (self._weighted_logits / self._weights[:, None]).softmax(dim=-1)

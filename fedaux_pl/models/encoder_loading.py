@@ -1,0 +1,130 @@
+"""Load encoders of the transformers library from a folder or the hub, or with random weights."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedaux_pl.errors import ConfigurationError
+
+# Model types whose attention is known to use a boolean mask (N, 1, 1 or L, L) as it is.
+TAKES_4D_MASK = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+
+
+def is_folder(source: str | Path) -> bool:
+    """Whether a source is a local folder, not a name on the hub.
+
+    Raises:
+        ConfigurationError: If the source has the form of a path, but there is no such folder.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return True
+    if path.is_absolute() or str(source).startswith((".", "~")) or str(source).count("/") > 1:
+        raise ConfigurationError(
+            f"there is no folder of an encoder or a tokenizer at {path.absolute()}: correct the "
+            "path, or give a name on the hub, such as huawei-noah/TinyBERT_General_4L_312D"
+        )
+    return False
+
+
+def read_config(source: str | Path, model_type: str | None = None) -> Any:
+    """Read the configuration of an encoder, of this model type if ``config.json`` names none."""
+    from transformers import AutoConfig
+
+    reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
+    return _load(reader.from_pretrained, source)
+
+
+def make_config(values: Mapping[str, Any]) -> Any:
+    """Make a configuration from its values; ``model_type`` is ``bert`` by default."""
+    from transformers import AutoConfig
+
+    values = {"model_type": "bert", **values}
+    try:
+        default = AutoConfig.for_model(values["model_type"])
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"config: model_type={values['model_type']!r}: {reason}") from error
+    known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
+    if unknown := sorted(values.keys() - known):
+        raise ValueError(
+            f"config: a {values['model_type']} has no {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(key for key in known if not key.startswith('_')))}."
+        )
+    return AutoConfig.for_model(**values)
+
+
+def check_encoder(config: Any) -> None:
+    """Raise a ValueError for models that are not bidirectional encoders."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"model_type {config.model_type!r} is not an encoder for masked-language modeling; "
+            "choose one such as bert, distilbert, roberta, albert or electra."
+        )
+
+
+def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
+    """Load an encoder in float32, without its pooling layer; random weights if source is None."""
+    from transformers import AutoModel
+
+    auto: Any = AutoModel  # only partly typed
+    if source is None:
+        model: nn.Module = auto.from_config(config, dtype=torch.float32)
+    else:
+        with _quiet_loading():
+            model = _load(auto.from_pretrained, source, config=config, dtype=torch.float32)
+    if getattr(model, "pooler", None) is not None:
+        # features do not use it: it would be averaged over clients but never trained
+        model.pooler = None  # type: ignore[assignment]
+    return model.train()
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """Load the tokenizer of an encoder from a folder or the hub."""
+    from transformers import AutoTokenizer
+
+    return _load(AutoTokenizer.from_pretrained, source)
+
+
+def read_mask_id(source: str | Path) -> int | None:
+    """Read the id of the mask token from the source's tokenizer; None if it has none."""
+    mask_id = load_tokenizer(source).mask_token_id
+    return None if mask_id is None else int(mask_id)
+
+
+def _load(loader: Any, source: str | Path, **options: Any) -> Any:
+    """Call a ``from_pretrained`` that uses the network only for names on the hub."""
+    local = is_folder(source)
+    where = str(Path(source).expanduser()) if local else str(source)
+    try:
+        return loader(where, local_files_only=local, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"{where} cannot be loaded by the transformers library ({reason}): give a folder with "
+            "config.json, the weights and the tokenizer, or the name of a model on the hub"
+        ) from error
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    # silences the progress bar and the report of missing and unexpected weights: these are only
+    # the pooling layer and the heads, which are not used here
+    from transformers.utils import logging as library
+
+    logging: Any = library  # only partly typed
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,150 @@
+"""The base class of all architectures for images, and the normalization of their inputs."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.models.arguments import check_int, check_real
+from fedaux_pl.models.classifier import Classifier
+
+DEFAULT_MEAN = 0.5
+DEFAULT_STD = 0.25
+
+
+class InputNormalization(nn.Module):
+    """Convert images to standardized floats, (x - mean) / std.
+
+    Images are uint8 in 0..255, which are divided by 255 first, or floats in [0, 1]. The result has
+    the dtype of the module, float32 by default.
+
+    The defaults are constants on purpose: the mean and standard deviation of the clients' images
+    would be a release of private data that no privacy accounting here covers. Pass the statistics
+    of public data instead, or ``mean=0, std=1`` for floats that are already normalized.
+
+    The constants are non-persistent buffers: they are neither sent nor averaged.
+
+    Args:
+        in_channels: Number of channels of the images.
+        mean: One number, or one per channel.
+        std: One number, or one per channel, greater than zero.
+
+    Example:
+        >>> normalize = InputNormalization(in_channels=1)
+        >>> normalize(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten().tolist()
+        [-2.0, 2.0]
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        mean: float | Sequence[float] = DEFAULT_MEAN,
+        std: float | Sequence[float] = DEFAULT_STD,
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_int("in_channels", in_channels)
+        for name, value, positive in (("mean", mean, False), ("std", std, True)):
+            constants = _channel_constants(name, value, in_channels, positive=positive)
+            self.register_buffer(name, constants, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardize a batch of images of shape (N, in_channels, H, W)."""
+        self.check_images(x)
+        scale = 255 if x.dtype == torch.uint8 else 1
+        return (x.to(self.mean.dtype) / scale - self.mean) / self.std
+
+    def check_images(self, x: Tensor) -> None:
+        """Check that inputs are a batch of images with the right number of channels.
+
+        Raises:
+            ValueError: If the shape is not (N, in_channels, H, W).
+            TypeError: If the dtype is neither uint8 nor floating point.
+        """
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"expected images of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}; "
+                "add a missing batch dimension with x.unsqueeze(0), put the channels second, or "
+                "create the model with in_channels set to the number of channels of the images."
+            )
+        if x.dtype != torch.uint8 and not x.is_floating_point():
+            raise TypeError(
+                f"images have dtype {x.dtype}; pass torch.uint8 in 0..255 or floats in [0, 1]."
+            )
+
+    def extra_repr(self) -> str:
+        """The constants, for ``repr``."""
+        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+
+
+class FeatureClassifier(Classifier):
+    """A linear head g on the features h(x) of a convolutional network.
+
+    A subclass calls this constructor, builds its layers and implements :meth:`feature_map`. With
+    BatchNorm, training needs more than one image per batch where the last feature map is 1x1, as it
+    is for 8x8 images; ``norm="group"`` works with one image.
+
+    Args:
+        num_classes: Number of outputs, at least 1.
+        feature_dim: Number of channels of the last feature map.
+        in_channels: Number of channels of the images, usually 1 or 3.
+        mean: See :class:`InputNormalization`.
+        std: See :class:`InputNormalization`.
+
+    Example:
+        A custom architecture. The decorator ``@register("onelayer")`` would make it available to
+        ``create_model`` and to configuration files.
+
+        >>> class OneLayer(FeatureClassifier):
+        ...     def __init__(self, num_classes, width=16):
+        ...         super().__init__(num_classes, feature_dim=width)
+        ...         self.conv = nn.Conv2d(3, width, 3)
+        ...
+        ...     def feature_map(self, x):
+        ...         return self.conv(x).relu()
+        >>> model = OneLayer(num_classes=10)
+        >>> x = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+        >>> model.features(x).shape, model(x).shape
+        (torch.Size([4, 16]), torch.Size([4, 10]))
+    """
+
+    inputs: ClassVar[Literal["images", "tokens"]] = "images"
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        *,
+        in_channels: int = 3,
+        mean: float | Sequence[float] = DEFAULT_MEAN,
+        std: float | Sequence[float] = DEFAULT_STD,
+    ) -> None:
+        super().__init__(num_classes, feature_dim)
+        self.normalize = InputNormalization(in_channels, mean, std)
+
+    @abstractmethod
+    def feature_map(self, x: Tensor) -> Tensor:
+        """Map standardized images to feature maps of shape (N, feature_dim, H', W')."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
+        maps = self.feature_map(self.normalize(x))
+        return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
+
+
+def _channel_constants(
+    name: str, value: float | Sequence[float], in_channels: int, *, positive: bool
+) -> Tensor:
+    """Return ``value`` as a tensor that broadcasts over (N, in_channels, H, W)."""
+    values = list(value) if isinstance(value, Sequence) else [value]
+    numbers = [check_real(name, v, positive=positive) for v in values]
+    if isinstance(value, Sequence) and len(numbers) != in_channels:
+        raise ValueError(
+            f"{name}={value!r} has {len(numbers)} values for in_channels={in_channels}; "
+            f"pass one number or {in_channels} of them."
+        )
+    return torch.tensor(numbers).view(1, -1, 1, 1)

@@ -1,0 +1,91 @@
+"""The base of client training and server distillation: a classifier, its optimizer, its metrics."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
+from fedaux_pl.modules.state_dicts import copy_state, load_state
+
+TrainedPart = Literal["full", "head"]
+
+
+class ClassifierModule(OptimizedModule):
+    """A classifier f = g o h under Lightning; subclasses define the training loss.
+
+    Validation and test batches are (inputs, labels). ``predict_step`` returns class probabilities
+    of batches of inputs, with or without labels.
+
+    Args:
+        model: f, with ``features``, ``head`` and ``feature_dim``.
+        num_classes: C, the number of classes.
+        train: ``full`` trains all parameters, ``head`` trains g only.
+        optimizer: The optimizer of the trained parameters.
+    """
+
+    def __init__(
+        self, model: nn.Module, num_classes: int, train: TrainedPart, optimizer: OptimizerSettings
+    ) -> None:
+        super().__init__(optimizer)
+        if train not in ("full", "head"):
+            raise ValueError(f"train must be 'full' or 'head', but is {train!r}")
+        self.model: Any = model
+        self.head_only = train == "head"
+        if self.head_only:
+            self.model.requires_grad_(False)
+            self.model.head.requires_grad_(True)
+        metrics = MetricCollection(
+            {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanMetric()}
+        )
+        self.val_metrics = metrics.clone(prefix="val_")
+        self.test_metrics = metrics.clone(prefix="test_")
+
+    def train(self, mode: bool = True) -> "ClassifierModule":
+        """Sets training mode; a frozen h stays in evaluation mode and keeps its statistics."""
+        super().train(mode)
+        if self.head_only:
+            self.model.eval()
+            self.model.head.train(mode)
+        return self
+
+    def on_train_start(self) -> None:
+        """Sets training mode, because the Trainer does not change the mode of a module."""
+        self.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Computes f(x), the logits of shape (N, C)."""
+        logits: Tensor = self.model(x)
+        return logits
+
+    def start_from(self, state: Mapping[str, Tensor]) -> None:
+        """Loads the model's weights in place, before training starts."""
+        load_state(self.model, state)
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Returns a copy of the model's state dict."""
+        return copy_state(self.model)
+
+    def _evaluate(self, batch: Sequence[Tensor], metrics: MetricCollection) -> None:
+        x, labels = batch[0], batch[1]
+        logits = self(x).float()
+        metrics["accuracy"](logits, labels)
+        metrics["loss"](F.cross_entropy(logits, labels), weight=len(labels))
+        self.log_dict(metrics, prog_bar=True, batch_size=len(labels))
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs accuracy and cross-entropy on (inputs, labels)."""
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs accuracy and cross-entropy on (inputs, labels)."""
+        self._evaluate(batch, self.test_metrics)
+
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Computes class probabilities of shape (N, C)."""
+        logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return logits.float().softmax(dim=-1)

@@ -1,0 +1,115 @@
+"""Training steps over several processes: gathered rows, joint BatchNorm, averaged gradients."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedaux_pl.processes import Processes
+
+
+def current_processes() -> Processes:
+    """Returns the processes of torch's default group; this process alone if there is no group."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Processes()
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
+    """Concatenates the rows of all processes, with gradients.
+
+    A row gets a gradient from the loss of every process. If all compute the same loss, gradients
+    are ``world_size`` times too large until they are averaged over the processes, as DDP and
+    :func:`average_gradients` do.
+
+    Args:
+        own: The rows ``processes.part(count)``; there may be none.
+        count: The number of rows of all processes together.
+        processes: The processes, in the order of their rows.
+
+    Returns:
+        All rows, shape (count, ...).
+    """
+    if processes.world_size == 1:
+        return own
+    part = processes.part(count)
+    # A sum of zero-padded rows, because all_gather requires parts of equal size.
+    padding = [0, 0] * (own.ndim - 1) + [part.start, count - part.stop]
+    rows: Tensor = all_reduce(nn.functional.pad(own, padding))  # type: ignore[no-untyped-call]
+    return rows
+
+
+def average_gradients(module: nn.Module, processes: Processes) -> None:
+    """Replaces the gradients of a module by their means over all processes."""
+    if processes.world_size == 1:
+        return
+    parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
+    sums = processes.sum([parameter.grad for parameter in parameters])  # type: ignore[misc]
+    for parameter, total in zip(parameters, sums, strict=True):
+        parameter.grad = total / processes.world_size
+
+
+@contextmanager
+def synchronized_batch_norm(module: nn.Module, processes: Processes) -> Iterator[None]:
+    """Makes BatchNorm layers normalize by the statistics of all processes.
+
+    Unlike torch's SyncBatchNorm it runs on the CPU, and with processes that have no samples.
+    """
+    alone = processes.world_size == 1
+    layers = [] if alone else [x for x in module.modules() if isinstance(x, _BatchNorm)]
+    for layer in layers:
+        layer.forward = functools.partial(_normalize, layer, processes)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.__dict__["forward"]  # restores the forward of the class
+
+
+def _normalize(layer: _BatchNorm, processes: Processes, x: Tensor) -> Tensor:
+    """BatchNorm in training mode, whatever the layer's mode; see ``torch.nn.BatchNorm2d``."""
+    with torch.autocast(x.device.type, enabled=False):
+        channels = x.transpose(0, 1).flatten(1).float()  # one row per channel
+        mean, variance, count = _statistics(channels, processes)
+        _update_running_statistics(layer, mean.detach(), variance.detach() * (count / (count - 1)))
+        scale = (variance + layer.eps).rsqrt()
+        shift = -mean * scale
+        if layer.affine:
+            scale, shift = layer.weight * scale, layer.weight * shift + layer.bias
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        return (x.float() * scale.view(shape) + shift.view(shape)).to(x.dtype)
+
+
+def _update_running_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    if layer.running_mean is None or layer.running_var is None:
+        return
+    assert layer.num_batches_tracked is not None  # noqa: S101 - exists if the others do
+    layer.num_batches_tracked.add_(1)
+    momentum = layer.momentum
+    if momentum is None:  # cumulative average
+        momentum = 1 / float(layer.num_batches_tracked)
+    layer.running_mean.lerp_(mean, momentum)
+    layer.running_var.lerp_(variance, momentum)
+
+
+def _statistics(rows: Tensor, processes: Processes) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean and variance of each row over all processes, and the number of entries of a row.
+
+    They need one reduction: every process contributes its count, means and squared deviations
+    (Chan et al. 1979), which avoids the cancellation of E[x^2] - E[x]^2.
+    """
+    channels, own_count = rows.shape
+    own_mean = rows.sum(dim=1) / max(own_count, 1)
+    own_squares = (rows - own_mean[:, None]).square().sum(dim=1)
+    own = torch.cat([own_mean.new_full((1,), own_count), own_mean, own_squares])[None]
+    gathered = gather_rows(own, processes.world_size, processes)
+    counts, means, squares = torch.split(gathered, [1, channels, channels], dim=1)
+    count = counts.sum()
+    mean = (counts * means).sum(dim=0) / count
+    variance = (squares + counts * (means - mean).square()).sum(dim=0) / count
+    return mean, variance, count

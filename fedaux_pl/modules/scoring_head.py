@@ -1,0 +1,260 @@
+"""The scoring head of one client as a LightningModule (FedAUX, 3.4 and 3.5).
+
+Algorithm 1, P2: fit a logistic regression that separates D_i from D^- in the features of h_0.
+P3: release its weight with noise that makes the release (epsilon, delta)-private, and turn the
+released weight into scores on D_distill.
+
+The guarantee covers the released weight and everything computed from it and public data. It does
+not cover the fit: the metrics that it logs are for the client only, and so is the weight before
+noise. No state dict or checkpoint has that weight unless ``release_without_privacy`` releases it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import BinaryAUROC
+
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model, without_head
+from fedaux_pl.scoring import (
+    Budget,
+    Identity,
+    Logistic,
+    NormBound,
+    PublicMap,
+    Release,
+    Scoring,
+    Sigmoid,
+    spent,
+)
+
+
+class ScoringHead(pl.LightningModule):
+    """Fits, releases and applies the scoring head of one client.
+
+    Training batches are (inputs, membership): membership is 1 for the client's own samples D_i and
+    0 for the public negatives D^-; inputs are images if a model is given and features if not.
+    One epoch collects the features; at its end the head is fitted up to ``tolerance``, and the fit
+    stops. ``release`` adds noise, once; ``forward`` and ``predict`` apply the released weight.
+
+    The guarantee is for replacing one record. It assumes that a record of D_i occurs once in an
+    epoch (no sampling with replacement), and that the bound does not depend on private data. Rows
+    are clipped to the bound and divided by it, so that their norm is at most 1 (Theorem 1).
+
+    Args:
+        model: h_0: the name of an architecture, or a module with ``features``, ``head`` and
+            ``feature_dim``; None if batches hold features already. A module is not saved with
+            the hyper-parameters: pass it again to ``load_from_checkpoint``.
+        regularization: lambda of the objective.
+        norm_bound: The bound on the norm of a feature vector: a public number, ``negatives`` for
+            the largest norm among D^-, ``unit`` to scale all to norm 1, or ``private`` for the
+            paper's largest norm among D_i and D^-, which itself reveals private data: for
+            comparison only, releases are marked as flawed.
+        normalized: Whether the objective has the mean of the losses, as in the paper. False: their
+            sum, as in the authors' code. The noise then does not cover the sensitivity, whose bound
+            is N times as large: for comparison only, releases are marked as flawed.
+        xi: Added to every score.
+        tolerance: The norm of the objective's gradient at which a fit is finished. It is part of
+            the sensitivity, and a fit that does not reach it cannot be released.
+        max_iter: The maximum number of iterations of the solver.
+        model_options: Further arguments of ``create_model``, such as ``in_channels``.
+
+    Example:
+        >>> head = ScoringHead(regularization=0.01)
+        >>> head.fit_features(positives=torch.rand(40, 8) + 0.5, negatives=torch.rand(60, 8))
+        >>> weight = head.release(epsilon=1.0, delta=1e-5)
+        >>> head(torch.rand(5, 8)).shape, head.spent[1]
+        (torch.Size([5]), 1e-05)
+    """
+
+    def __init__(
+        self,
+        model: str | nn.Module | None = None,
+        regularization: float = 0.1,
+        norm_bound: NormBound = "negatives",
+        normalized: bool = True,
+        xi: float = 1e-8,
+        tolerance: float = 1e-10,
+        max_iter: int = 1000,
+        model_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.scorer = Logistic(regularization, normalized, tolerance)
+        self.scoring = Scoring(
+            scorer=self.scorer,
+            feature_map=Identity(),
+            calibration=Sigmoid(xi),
+            norm_bound=norm_bound,
+            budget=Budget(),  # replaced in each release
+            shrink=False,
+        )
+        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
+        self.backbone: Any = None
+        if model is not None:
+            self.backbone = without_head(resolve_model(model, 1, model_options))
+        self.max_iter = max_iter
+        self.ledger: list[Release] = []
+        self.bound: float | None = None
+        self.weight: Tensor | None = None
+        self._fitted: Tensor | None = None  # before noise: never in a checkpoint
+        self._gradient_norm = math.inf
+        self._sensitivity = math.inf
+        self._collected: list[tuple[Tensor, Tensor]] = []
+        self.train_auroc = BinaryAUROC()
+        self.val_auroc = BinaryAUROC()
+
+    def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
+        """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
+        public_map = self.scoring.fit_map(negatives, negatives)
+        self.bound = self.scoring.client_map(public_map, positives).bound
+        self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
+        self._fitted, self._gradient_norm = self.scorer.fit(
+            self._rows(positives), self._rows(negatives), self.max_iter
+        )
+
+    def _rows(self, features: Tensor) -> Tensor:
+        if self.bound is None:
+            raise PrivacyError("the scoring head is not fitted yet: fit it first")
+        unit = self.scoring.norm_bound == "unit"
+        return PublicMap(unit=unit, bound=self.bound).rows(features)
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Computes h_0(x) in float32; without a model returns x itself."""
+        features: Tensor = x if self.backbone is None else self.backbone.features(x)
+        return features.float()
+
+    def train(self, mode: bool = True) -> "ScoringHead":
+        """Sets the mode; h_0 is fixed and stays in evaluation mode."""
+        super().train(mode)
+        if self.backbone is not None:
+            self.backbone.eval()
+        return self
+
+    def configure_optimizers(self) -> list[Any]:
+        """Returns no optimizer: a solver fits the head at the end of the epoch."""
+        return []
+
+    def on_train_start(self) -> None:
+        """Checks that there is one process: a head belongs to one client."""
+        self.train()  # the Trainer does not change the mode of modules
+        if self.trainer.world_size > 1:
+            raise PrivacyError(
+                f"a scoring head is fitted in one process, but there are {self.trainer.world_size}:"
+                " use Trainer(devices=1), and one process for each client"
+            )
+
+    def on_train_epoch_start(self) -> None:
+        """Clears the collected features."""
+        self._collected = []
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Collects features and membership."""
+        self._collected.append((self.features(batch[0]), batch[1].bool()))
+
+    def on_train_epoch_end(self) -> None:
+        """Fits the head, logs its AUROC and gradient norm, and stops the Trainer."""
+        features = torch.cat([rows for rows, _ in self._collected])
+        member = torch.cat([flags for _, flags in self._collected])
+        self._collected = []
+        self.fit_features(features[member], features[~member])
+        assert self._fitted is not None  # noqa: S101 - for mypy
+        self.train_auroc.update(self._rows(features).cpu() @ self._fitted, member.cpu())
+        self.log("train_auroc", self.train_auroc)
+        self.log("gradient_norm", self._gradient_norm)
+        self.trainer.should_stop = True
+
+    def release(
+        self,
+        epsilon: float,
+        delta: float,
+        mechanism: Mechanism = "analytic",
+        compose: bool = False,
+        noise_seed: int | None = None,
+    ) -> Tensor:
+        """Adds noise to the fitted head, so that its release is (epsilon, delta)-private.
+
+        Args:
+            epsilon: Greater than 0.
+            delta: Between 0 and 1, both excluded.
+            mechanism: How the noise is calibrated, see ``gaussian_sigma``.
+            compose: Whether to allow a second release, which reveals more about the same data and
+                adds to ``spent``.
+            noise_seed: None takes all noise from the operating system. A seed makes a simulation
+                repeatable and voids the guarantee, see ``Budget.release``.
+
+        Returns:
+            The released weight, float64 of shape (d,), which ``forward`` applies.
+
+        Raises:
+            PrivacyError: If nothing is fitted, the fit did not reach its tolerance, or there was a
+                release before and ``compose`` is not set.
+        """
+        if epsilon is None:
+            raise PrivacyError("epsilon is None: call release_without_privacy to add no noise")
+        return self._release(Budget(epsilon, delta, mechanism), compose, noise_seed)
+
+    def release_without_privacy(self, compose: bool = False) -> Tensor:
+        """Releases the fitted weight without noise and without any guarantee: for comparison."""
+        return self._release(Budget(epsilon=None), compose, None)
+
+    def _release(self, budget: Budget, compose: bool, noise_seed: int | None) -> Tensor:
+        if self._fitted is None:
+            raise PrivacyError(
+                "there is no fit to release: fit first (a checkpoint holds what was released, "
+                "never the fit itself)"
+            )
+        self.scorer.check_converged(self._gradient_norm)
+        if self.ledger and not compose:
+            epsilon, delta = self.spent
+            raise PrivacyError(
+                f"this client has released its scoring head already, at ({epsilon:g}, {delta:g}): "
+                "a second release costs more privacy; pass compose=True to make it anyway"
+            )
+        self.weight, record = budget.release(self._fitted, self._sensitivity, noise_seed)
+        self.ledger.append(replace(record, flaw=self.scoring.flaw))
+        return self.weight
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """The (epsilon, delta) of all releases together, see ``fedaux_pl.scoring.spent``."""
+        return spent(self.ledger)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Computes s_i(x) with the released weight, shape (N,)."""
+        if self.weight is None:
+            raise PrivacyError("nothing was released yet: call release(epsilon, delta) first")
+        rows = self._rows(self.features(x))
+        logits = self.weight.to(rows.device) @ rows.T
+        return self.scoring.calibration.scores(logits, logits)
+
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Computes s_i(x), shape (N,)."""
+        scores: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return scores
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs the AUROC of the released scores as a classifier of membership."""
+        if self.weight is not None:
+            self.val_auroc.update(self(batch[0]), batch[1].long())
+            self.log("val_auroc", self.val_auroc, on_step=False, on_epoch=True)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Returns the released weight and its cost for the state dict; the fit is left out."""
+        return {
+            "weight": None if self.weight is None else self.weight.cpu(),
+            "bound": self.bound if self.ledger else None,
+            "ledger": [asdict(release) for release in self.ledger],
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restores the released weight and its cost."""
+        self.weight, self.bound = state["weight"], state["bound"]
+        self.ledger = [Release(**release) for release in state["ledger"]]

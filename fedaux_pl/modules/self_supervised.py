@@ -1,0 +1,74 @@
+"""The base of all modules that learn h_0 from unlabeled data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedaux_pl.modules.knn import KNNAccuracy
+from fedaux_pl.modules.model_argument import without_head
+from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
+from fedaux_pl.modules.state_dicts import copy_state
+from fedaux_pl.processes import Processes
+
+Batch = Tensor | Sequence[Any]
+
+
+class SelfSupervised(OptimizedModule):
+    """Features h under Lightning; subclasses define the training loss.
+
+    Validation computes kNN accuracy if batches are (inputs, labels). With two data loaders the
+    first has the neighbors and the second the queries; with one, its samples are neighbors and
+    queries in turn. ``forward`` returns the features.
+
+    Args:
+        model: f, whose head is not used.
+        knn_k: The number of neighbors of the kNN accuracy.
+        optimizer: The optimizer of all parameters.
+    """
+
+    is_distributed = False  # whether a training step communicates with other processes
+
+    def __init__(self, model: nn.Module, knn_k: int, optimizer: OptimizerSettings) -> None:
+        super().__init__(optimizer)
+        # Without the head all parameters have gradients, which DDP requires.
+        self.backbone: Any = without_head(model)
+        self.knn_accuracy = KNNAccuracy(k=knn_k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Computes h(x), the features of shape (N, d)."""
+        features: Tensor = self.backbone.features(x)
+        return features
+
+    def backbone_state(self) -> dict[str, Tensor]:
+        """Returns a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
+        return copy_state(self.backbone)
+
+    def share_batches(self, processes: Processes) -> None:
+        """Divides each batch among processes that all get the same batches, as ``SimCLR`` does.
+
+        Without an override every process computes the whole batch.
+        """
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Collects the features of labeled inputs for the kNN accuracy."""
+        if isinstance(batch, Tensor) or len(batch) < 2:
+            return
+        features, labels = self(batch[0]), batch[1]
+        loaders = self.trainer.val_dataloaders
+        if isinstance(loaders, Sequence) and len(loaders) > 1:
+            self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
+        else:
+            self.knn_accuracy.update(features[::2], labels[::2], query=False)
+            self.knn_accuracy.update(features[1::2], labels[1::2], query=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the kNN accuracy if there were labels."""
+        if self.knn_accuracy.ready:
+            self.log("knn_accuracy", self.knn_accuracy.compute(), prog_bar=True, sync_dist=False)
+        self.knn_accuracy.reset()
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Computes the features of shape (N, d)."""
+        features: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return features

@@ -1,0 +1,158 @@
+"""Public feature maps: how h_0(x) becomes a row, by statistics of public data alone.
+
+The server fits a map to the features of D_aux (D^- and D_distill together) and sends it to the
+clients with h_0. A row depends on one record and on public data, so replacing one record of a
+client changes at most one row; the norm of every row is at most 1. Features after ReLU and pooling
+have a large common mean, which leaves little of the norm to the differences between classes:
+centering removes it, and whitening makes the variances of the principal components more equal.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.functional import bounded_rows
+
+# Directions with less than this fraction of the largest variance are rounding errors.
+_NEGLIGIBLE = 1e-9
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class PublicMap:
+    """row(x) = clip((h_0(x) - center) @ directions, bound) / bound.
+
+    Attributes:
+        center: Shape (d,), float64 on the CPU; None for 0.
+        directions: Shape (d, k), float64 on the CPU; None for the identity.
+        unit: Whether every row but 0 is scaled to norm 1 before it is clipped.
+        bound: The norm to which rows are clipped.
+
+    Example:
+        >>> PublicMap(center=torch.tensor([1.0, 0.0]), unit=True).rows(torch.tensor([[4.0, 4.0]]))
+        tensor([[0.6000, 0.8000]], dtype=torch.float64)
+    """
+
+    center: Tensor | None = None
+    directions: Tensor | None = None
+    unit: bool = False
+    bound: float = 1.0
+
+    def project(self, features: Tensor) -> Tensor:
+        """Maps features (N, d) to float64 of shape (N, k), without clipping."""
+        x = features.detach().double()
+        if self.center is not None:
+            x = x - self.center.to(x.device)
+        if self.directions is not None:
+            x = x @ self.directions.to(x.device)
+        if self.unit:
+            x = torch.nn.functional.normalize(x, dim=1, eps=torch.finfo(x.dtype).tiny)
+        return x
+
+    def rows(self, features: Tensor) -> Tensor:
+        """Maps features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
+        return bounded_rows(self.project(features), self.bound)
+
+    def largest_norm(self, features: Tensor) -> float:
+        """The largest norm of the projected features."""
+        return float(self.project(features).norm(dim=1).max())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that are sent to a client, by the name of their field."""
+        named = {"center": self.center, "directions": self.directions}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+class FeatureMap(ABC):
+    """Fits a ``PublicMap`` to public features.
+
+    A subclass is a frozen dataclass whose fields are its options. ``FedAUX(feature_map=...)`` takes
+    any subclass, in YAML by its class path.
+    """
+
+    uses_auxiliary: ClassVar[bool] = True
+    """Whether ``fit`` uses the features; if not, those of D_aux need not be computed."""
+
+    @abstractmethod
+    def fit(self, features: Tensor) -> PublicMap:
+        """Fits the map to public features, shape (N, d); ``Scoring`` sets its norm bound."""
+
+
+@dataclass(frozen=True)
+class Identity(FeatureMap):
+    """Features as h_0 gives them, as in the paper."""
+
+    uses_auxiliary = False
+
+    def fit(self, features: Tensor) -> PublicMap:
+        """Returns the identity."""
+        return PublicMap()
+
+
+@dataclass(frozen=True)
+class Centered(FeatureMap):
+    """Features minus their public mean."""
+
+    def fit(self, features: Tensor) -> PublicMap:
+        """Computes the public mean."""
+        return PublicMap(center=_checked(features).mean(dim=0).cpu())
+
+
+@dataclass(frozen=True)
+class Whitened(FeatureMap):
+    """The first principal components of public features, their variances made (more) equal.
+
+    Attributes:
+        dimensions: The number of components; fewer if public features vary in fewer directions.
+        whitening: A component of variance v gets variance v^(1 - whitening). At 1 all components
+            count equally; below 1 those of large variance, which are less noisy, count more.
+
+    Example:
+        >>> features = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
+        >>> public_map = Whitened(dimensions=4, whitening=1.0).fit(features)
+        >>> public_map.project(features).var(dim=0, correction=0)
+        tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64)
+    """
+
+    dimensions: int = 128
+    whitening: float = 0.75
+
+    def __post_init__(self) -> None:
+        if self.dimensions < 1:
+            raise ValueError(f"dimensions must be at least 1, but is {self.dimensions}")
+        if not 0 <= self.whitening <= 1:
+            raise ValueError(f"whitening must lie in [0, 1], but is {self.whitening}")
+
+    def fit(self, features: Tensor) -> PublicMap:
+        """Computes the public mean and the scaled eigenvectors of the public covariance."""
+        features = _checked(features)
+        center = features.mean(dim=0)
+        covariance = torch.zeros(2 * center.shape, dtype=torch.float64, device=center.device)
+        for part in torch.split(features, _CHUNK):
+            covariance += (part - center).T @ (part - center)
+        variances, vectors = torch.linalg.eigh(covariance.cpu() / len(features))
+        variances, vectors = variances.flip(0), vectors.flip(1)
+        count = min(self.dimensions, int((variances > _NEGLIGIBLE * variances[0]).sum()))
+        if not variances[0] > 0 or count == 0:
+            raise ValueError("the public features do not vary: there is nothing to whiten")
+        vectors = vectors[:, :count]
+        # The sign of an eigenvector is arbitrary: make its largest entry positive.
+        largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
+        directions = vectors * largest.sign() / variances[:count].pow(self.whitening / 2)
+        return PublicMap(center.cpu(), directions.contiguous())
+
+
+def _checked(features: Tensor) -> Tensor:
+    if features.ndim != 2 or len(features) == 0:
+        raise ValueError(
+            "public features must be (samples, d) with at least one sample, but are "
+            f"{tuple(features.shape)}"
+        )
+    features = features.detach().double()
+    if not math.isfinite(float(features.sum())):
+        raise ValueError("public features hold NaN or infinity: no map can be fitted to them")
+    return features

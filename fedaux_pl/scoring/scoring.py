@@ -1,0 +1,175 @@
+"""Certainty scoring as a whole: what clients release, and how the server turns it into scores."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.functional import shrink_to_mean
+from fedaux_pl.scoring.calibration import Calibration
+from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
+from fedaux_pl.scoring.release import Budget, Release, ReleasedHead
+from fedaux_pl.scoring.scorers import Scorer
+
+NormBound = float | Literal["negatives", "unit", "private"]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Everything that defines the clients' certainty scores; ``FedAUX`` has the defaults.
+
+    Attributes:
+        scorer: What a client computes from its rows and releases.
+        feature_map: How features become rows, by public statistics.
+        calibration: How the server turns logits into scores.
+        norm_bound: The norm to which rows are clipped: a public number, ``negatives`` (the largest
+            norm among the public negatives), ``unit`` (every row is scaled to norm 1), or
+            ``private`` (the paper's: the largest norm among the client's data and the negatives.
+            NOT private: releases are marked as flawed).
+        budget: The privacy budget of a client's release.
+        shrink: Whether the server first moves the released vectors towards their mean, as far as
+            noise explains that they differ.
+
+    Example:
+        >>> from fedaux_pl.scoring import Mean, Standardized, Whitened
+        >>> features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+        >>> scoring = Scoring(
+        ...     scorer=Mean(),
+        ...     feature_map=Whitened(dimensions=4),
+        ...     calibration=Standardized(),
+        ...     norm_bound="unit",
+        ...     budget=Budget(epsilon=1.0),
+        ...     shrink=True,
+        ... )
+        >>> public_map = scoring.fit_map(features, negatives=features[:20])
+        >>> head = scoring.release(0, features[20:], features[:20], public_map, noise_seed=0)
+        >>> logits = head.logits(features)
+        >>> scoring.calibration.scores(logits, reference=logits).shape
+        torch.Size([60])
+    """
+
+    scorer: Scorer
+    feature_map: FeatureMap
+    calibration: Calibration
+    norm_bound: NormBound
+    budget: Budget
+    shrink: bool
+
+    def __post_init__(self) -> None:
+        parts = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
+        for name, base in parts.items():
+            if not isinstance(part := getattr(self, name), base):
+                raise ValueError(f"{name} must be a {base.__name__} object, but is {part!r}")
+        bound = self.norm_bound
+        if bound not in ("negatives", "unit", "private") and not (
+            isinstance(bound, int | float) and 0 < bound < math.inf
+        ):
+            raise ValueError(
+                "norm_bound must be 'negatives', 'unit', 'private' or a positive number, but is "
+                f"{bound!r}"
+            )
+        if self.shrink and bound == "private":
+            raise ValueError(
+                "shrink compares the vectors of clients, but norm_bound 'private' scales each of "
+                "them differently: set shrink to false, or choose a public norm_bound"
+            )
+
+    @property
+    def flaw(self) -> str:
+        """Why (epsilon, delta) does not hold with these options; empty if it holds."""
+        private = "the norm bound is the largest of private data"
+        bound = private if self.norm_bound == "private" else ""
+        return "; ".join(filter(None, [bound, self.scorer.flaw]))
+
+    def settings(self) -> dict[str, Any]:
+        """Returns all options as plain values; an object becomes its class name and its fields."""
+        own = {"calibration": _plain(self.calibration), "shrink": self.shrink}
+        return self.release_settings() | own
+
+    def release_settings(self) -> dict[str, Any]:
+        """Returns the options that determine a release, as plain values.
+
+        Calibration and shrinkage are left out: changing them needs no new release, which would cost
+        privacy again.
+        """
+        return {
+            "scorer": _plain(self.scorer),
+            "feature_map": _plain(self.feature_map),
+            "norm_bound": self.norm_bound,
+            **asdict(self.budget),
+        }
+
+    def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
+        """Fits the public map, at the server.
+
+        Args:
+            features: h_0(x) on D_aux, shape (N, d).
+            negatives: h_0(x) on D^-, shape (|D^-|, d).
+        """
+        public_map = self.feature_map.fit(features)
+        if self.norm_bound == "unit":
+            return replace(public_map, unit=True)
+        if not isinstance(self.norm_bound, str):
+            return replace(public_map, bound=float(self.norm_bound))
+        bound = public_map.largest_norm(negatives)
+        if not 0 < bound < math.inf:
+            raise ValueError(
+                f"the largest norm among the negatives is {bound}: it must be positive and finite "
+                "to serve as norm_bound"
+            )
+        return replace(public_map, bound=bound)
+
+    def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:
+        """Returns the map that a client uses: the public one unless norm_bound is ``private``."""
+        if self.norm_bound != "private":
+            return public_map
+        return replace(public_map, bound=max(public_map.bound, public_map.largest_norm(positives)))
+
+    def record(self, sensitivity: float) -> Release:
+        """Returns the record of a release of a vector with this l2-sensitivity."""
+        return replace(self.budget.record(sensitivity), flaw=self.flaw, what=self.scorer.what)
+
+    def release(
+        self,
+        client: int,
+        positives: Tensor,
+        negatives: Tensor,
+        public_map: PublicMap,
+        noise_seed: int | None,
+    ) -> ReleasedHead:
+        """Computes what leaves a client (Algorithm 1, P2 and P3 at the client).
+
+        Args:
+            client: The client's id.
+            positives: h_0(x) on D_i, shape (|D_i|, d).
+            negatives: h_0(x) on D^-, shape (|D^-|, d).
+            public_map: What ``fit_map`` returned at the server.
+            noise_seed: See ``Budget.release``.
+        """
+        public_map = self.client_map(public_map, positives)
+        if not self.scorer.uses_negatives:
+            negatives = negatives[:0]
+        vector = self.scorer.vector(public_map.rows(positives), public_map.rows(negatives))
+        sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
+        weight, _ = self.budget.release(vector, sensitivity, noise_seed)
+        return ReleasedHead(client, weight, public_map, self.record(sensitivity))
+
+    def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
+        """Shrinks the heads of the clients of one architecture, if ``shrink`` is set."""
+        if not self.shrink or not heads:
+            return list(heads)
+        vectors = torch.stack([head.weight for head in heads])
+        sigmas = vectors.new_tensor([head.release.sigma for head in heads])
+        shrunk = shrink_to_mean(vectors, sigmas)
+        return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
+
+
+def _plain(part: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
+    """Returns the class name and the fields; a class of another package with its module."""
+    kind, name = type(part), type(part).__name__
+    if not kind.__module__.startswith("fedaux_pl."):
+        name = f"{kind.__module__}.{kind.__qualname__}"
+    return {"class": name, **vars(part)}

@@ -1,0 +1,287 @@
+"""The fused pass of BERT, in Triton's interpreter."""
+
+import copy
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
+
+from fedaux_pl.accelerate.bert import fast_encoder, launch_sizes, mean_pooling, supported_encoders
+from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
+from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
+from fedaux_pl.accelerate.bert.fused_pass import bert_states
+from fedaux_pl.accelerate.bert.pass_config import PassConfig
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    current_side_stream,
+    join_weight_gradients,
+    weight_gradients_on,
+)
+from fedaux_pl.accelerate.versions import speed_up
+from fedaux_pl.models.encoder import TOKENS_PER_PASS
+from tests.accelerate.bert_reference import drop, seeds
+from tests.texts import CONFIG, encoder, ids
+
+ONE_LAYER = CONFIG | {"num_hidden_layers": 1}
+DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Then small tensors have several tiles and parts, too."""
+    monkeypatch.setattr(launch_sizes, "TILE", 256)
+    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+
+
+@pytest.fixture
+def _fused_on_the_cpu(monkeypatch):
+    for module in (mean_pooling, supported_encoders):
+        monkeypatch.setattr(module, "fusable", lambda x: True)
+
+
+def perturbed(config, seed=0):
+    """An encoder of which no parameter is zero or one."""
+    model = encoder(config=config, seed=seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def backward(network, states, weight):
+    """The states and the gradients of all parameters."""
+    network.zero_grad()
+    (states * weight).sum().backward()
+    return states.detach(), {n: p.grad for n, p in network.encoder.named_parameters()}
+
+
+def assert_same(found, expected, of_states, of_gradients):
+    assert found[0].dtype == torch.float32
+    assert (found[0] - expected[0]).norm() <= of_states * expected[0].norm()
+    for name, known in expected[1].items():
+        gradient = found[1][name]
+        assert gradient.shape == known.shape
+        assert gradient.dtype == torch.float32
+        # a bias of all keys changes no softmax: zero but for rounding
+        size = expected[1][name.replace("key", "query")].norm()
+        assert (gradient - known).norm() <= of_gradients * size, name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "causal", "of_states", "of_gradients"),
+    # the interpreter truncates to bfloat16 where GPUs round
+    [
+        (torch.float32, True, 1e-5, 1e-5),
+        (torch.float16, False, 2e-3, 4e-3),
+        (torch.bfloat16, True, 2e-2, 6e-2),
+    ],
+)
+def test_states_and_gradients_are_those_of_the_library(dtype, causal, of_states, of_gradients):
+    model = perturbed(CONFIG).eval()
+    x = ids(11, 4, 7, width=11)
+    x[0, 5] = 0
+    weight = torch.randn(3, 11, 16)
+    reference = copy.deepcopy(model).double()
+    expected = backward(reference, reference.states(x, causal=causal), weight)
+    found = backward(model, bert_states(model.encoder, x, 0, dtype, causal=causal), weight)
+    assert_same(found, expected, of_states, of_gradients)
+
+
+def test_states_and_gradients_with_the_same_dropout_masks(monkeypatch):
+    """The library calls dropout in the order of our dropout layers, each with its own seed."""
+    model = perturbed(DROPPING).train()
+    x = ids(9, 4, 7, width=9)
+    weight = torch.randn(3, 9, 16)
+    known = seeds(count=7)  # the embedding's and three for each of two layers
+    monkeypatch.setattr(PassConfig, "draw_seeds", lambda config, device: known)
+    found = backward(model, bert_states(model.encoder, x, 0, torch.float32), weight)
+
+    calls = []
+
+    def dropout(values, p, training, *inplace):
+        calls.append((p, training))
+        return drop(values, known[len(calls) - 1], p)
+
+    reference = copy.deepcopy(model).double()
+    reference.encoder.set_attn_implementation("eager")  # its attention calls F.dropout
+    monkeypatch.setattr(F, "dropout", dropout)
+    expected = backward(reference, reference.states(x), weight)
+    assert calls == [(0.2, True), *[(0.3, True), (0.2, True), (0.2, True)] * 2]
+    assert_same(found, expected, 1e-5, 1e-5)
+
+
+def test_every_pass_draws_new_dropout_seeds():
+    model = perturbed(DROPPING | {"num_hidden_layers": 1}).train().encoder
+    x = ids(5, 3, width=5)
+
+    def states(seed):
+        torch.manual_seed(seed)
+        return bert_states(model, x, 0, torch.float32)
+
+    first = states(3)
+    with torch.no_grad():
+        assert torch.equal(states(3), first)  # also without a backward pass
+        assert not torch.allclose(states(4), first, rtol=1e-2)
+
+
+def step(model, x):
+    """The features, and the gradients of all parameters, in a step under autocast."""
+    model.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        features = model.features(x)
+        features.square().sum().backward()
+    join_weight_gradients()
+    return features.detach(), [p.grad for p in model.encoder.parameters()]
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_features_of_the_fast_version_under_autocast(monkeypatch):
+    plain = perturbed(ONE_LAYER | {"hidden_dropout_prob": 0.0}).train()
+    model = speed_up(copy.deepcopy(plain))
+    x = ids(9, 4, 7, 1)
+    shapes, fused_mean = [], fast_encoder.mean_of_tokens
+
+    def counted(encoder, ids, *args, **options):
+        shapes.append(tuple(ids.shape))
+        return bert_states(encoder, ids, *args, **options)
+
+    monkeypatch.setattr(fast_encoder, "bert_states", counted)
+    monkeypatch.setattr(
+        fast_encoder, "mean_of_tokens", lambda *args: shapes.append("mean") or fused_mean(*args)
+    )
+    features, found = step(model, x)
+    assert shapes == [(4, 9), "mean"]
+    expected, wanted = step(plain, x)
+    assert (features - expected).norm() < 2e-3 * expected.norm()
+    one, other = (torch.cat([part.flatten() for part in parts]) for parts in (found, wanted))
+    assert (one - other).norm() < 5e-3 * other.norm()
+    # without gradients texts are sorted by length and run in parts
+    monkeypatch.setitem(TOKENS_PER_PASS, "cpu", 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
+        features = model.eval().features(x)
+    assert shapes[2::2] == [(2, 4), (1, 7), (1, 9)]
+    assert (features - expected).norm() < 2e-3 * expected.norm()
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """An encoder with its gradients for some texts; two layers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (mean_pooling, supported_encoders):
+            patch.setattr(module, "fusable", lambda x: True)
+        patch.setattr(launch_sizes, "TILE", 256)
+        patch.setattr(launch_sizes, "FEW_PARTS", 3)
+        model, x = speed_up(perturbed(CONFIG).eval()), ids(5, 3, width=5)
+        return model, x, step(model, x)[1]
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+@pytest.mark.parametrize(
+    ("is_trained", "path"),
+    [
+        (lambda name: "layer.1.attention.self.key" in name, [1]),
+        (lambda name: "layer.0.output" in name, [1, 0]),
+        (
+            lambda name: (
+                not any(
+                    part in name
+                    for part in (
+                        "self.query",
+                        "word_embeddings",
+                        "LayerNorm.weight",
+                        "intermediate",
+                    )
+                )
+            ),
+            [1, 0, "embedding"],
+        ),
+    ],
+)
+def test_the_backward_pass_ends_at_the_lowest_trained_parameter(
+    is_trained, path, trained, monkeypatch
+):
+    """Frozen parameters have no gradient; those of the others do not change."""
+    model, x, expected = trained
+    visited, run_layer, run_embedding = [], BackwardPass.run_layer, BackwardPass.run_embedding
+    monkeypatch.setattr(
+        BackwardPass, "run_layer", lambda self, n, *a: visited.append(n) or run_layer(self, n, *a)
+    )
+    monkeypatch.setattr(
+        BackwardPass, "run_embedding", lambda *a: visited.append("embedding") or run_embedding(*a)
+    )
+    for name, parameter in model.encoder.named_parameters():
+        parameter.requires_grad_(is_trained(name))
+    _, found = step(model, x)
+    assert visited == path
+    for parameter, gradient, known in zip(model.encoder.parameters(), found, expected, strict=True):
+        assert (gradient is None) == (not parameter.requires_grad)
+        assert gradient is None or torch.equal(gradient, known)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_gradients_of_two_uses_and_a_penalty_add_up():
+    model = speed_up(perturbed(ONE_LAYER).eval())
+    x = ids(4, 3, width=4)
+    _, gradients = step(model, x)
+    model.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = sum(model.features(x).square().sum() for _ in range(2))
+    loss = loss + sum(0.5 * p.square().sum() for p in model.encoder.parameters())
+    loss.backward()
+    for parameter, gradient in zip(model.encoder.parameters(), gradients, strict=True):
+        expected = 2 * gradient + parameter.detach()
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_fused_on_the_cpu")
+def test_weight_gradients_on_a_side_stream(monkeypatch):
+    """It waits before each product, its inputs are held, and join waits for it."""
+    events = []
+
+    class Stream(SimpleNamespace):
+        def wait_stream(self, other):
+            events.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def entered(stream):
+        events.append(f"on {stream.name}")
+        yield
+        events.append(f"off {stream.name}")
+
+    main, second = Stream(name="main"), Stream(name="side")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    model = speed_up(perturbed(ONE_LAYER).eval())
+    x = ids(5, 3, width=5)
+    _, expected = step(model, x)
+    with weight_gradients_on(second):
+        with torch.autocast("cpu", torch.float16):
+            model.zero_grad()
+            model.features(x).square().sum().backward()
+        late = [n for n, p in model.encoder.named_parameters() if p.grad is None]
+        products = 4
+        assert events == ["side waits for main", "on side", "off side"] * products
+        side = current_side_stream()
+        assert len(side.in_use) == products
+        assert all(len(tensors) == 2 for tensors in side.in_use)
+        join_weight_gradients()
+        assert events[3 * products :] == ["main waits for side"]
+        assert not side.in_use
+    linear = (".query.weight", ".key.weight", ".value.weight", ".dense.weight")
+    names = [name for name, _ in model.encoder.named_parameters()]
+    assert late == [name for name in names if name.endswith(linear)] != []
+    for parameter, known in zip(model.encoder.parameters(), expected, strict=True):
+        assert torch.equal(parameter.grad, known)
+        assert parameter.grad.stride() == parameter.stride()
+
+
+def test_second_derivatives_raise():
+    model = perturbed(ONE_LAYER).eval().encoder
+    states = bert_states(model, ids(4, width=4), 0, torch.float32)
+    parameter = collect_parameters(model)[5]
+    (gradient,) = torch.autograd.grad(states.square().sum(), parameter, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

@@ -1,0 +1,71 @@
+"""Helpers of the checks of convolution kernels; importing them defines no kernel."""
+
+import dataclasses
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedaux_pl.accelerate import eligibility
+from fedaux_pl.accelerate.convolution import folding, tiling
+
+
+def use_small_tiles(monkeypatch, tile_size=256, programs=4):
+    """Makes small tensors have several chunks and tiles: with 32 channels, tiles of 8 rows."""
+    parameters = dataclasses.replace(
+        tiling.EXCLUSIVE_DEVICE, tile_size=tile_size, programs=programs
+    )
+    monkeypatch.setattr(tiling, "EXCLUSIVE_DEVICE", parameters)
+
+
+def use_one_program(monkeypatch):
+    """Makes a kernel one program with few tiles: the interpreter's time grows with programs."""
+    use_small_tiles(monkeypatch, tile_size=8192, programs=1)
+    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
+    monkeypatch.setattr(tiling, "SINGLE_KERNEL_BLOCK_CHANNELS", 1024)
+
+
+def fold_in_pytorch(monkeypatch):
+    """Replaces the kernel of :func:`fold_batch_norm`, which has checks of its own."""
+
+    def fold(conv, norm, folded_weight, folded_bias):
+        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+        folded_weight.zero_()
+        folded_weight[:, : conv.in_channels] = conv.weight * scale[:, None, None, None]
+        folded_bias.copy_(norm.bias - norm.running_mean * scale)
+
+    monkeypatch.setattr(folding, "fold_batch_norm", torch.no_grad()(fold))
+
+
+def fuse_on_cpu(monkeypatch):
+    """Makes the CPU take the paths of CUDA devices, with PyTorch in place of cuDNN's kernels."""
+
+    def relu(x, weight, bias, *geometry):
+        return F.relu(F.conv2d(x, weight, bias, *geometry))
+
+    def add_relu(x, weight, z, alpha, bias, *geometry):
+        return F.relu(F.conv2d(x, weight, bias, *geometry) + alpha * z)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_relu", relu)
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
+    monkeypatch.setattr(eligibility, "has_kernels", lambda device: True)
+
+
+def create_stream(monkeypatch):
+    """A side stream for weight gradients; on the CPU nothing runs on it."""
+    main = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return SimpleNamespace(wait_stream=lambda other: None)
+
+
+def create_norm(channels):
+    """A BatchNorm layer with random parameters and running statistics."""
+    norm = nn.BatchNorm2d(channels)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2.0)
+    return norm

@@ -1,0 +1,70 @@
+"""A recorder for the CPU, which captures nothing: a replay calls the steps again."""
+
+from contextlib import contextmanager
+
+import torch
+
+from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
+
+
+class FakeRecorder:
+    """Replays steps by calling them, and counts calls.
+
+    Attributes:
+        captured: The number of steps in each capture.
+        captured_rngs: The number of generators in each capture.
+        captured_pools: The memory pool of each capture.
+        replayed: The number of replays.
+        others: All arguments of ``sharing_device``.
+    """
+
+    def __init__(self, max_replicas=3, obstacle="", uses_rng=False):
+        self.result = ProbeResult(obstacle, max_replicas, uses_rng)
+        self.captured, self.captured_rngs, self.captured_pools = [], [], []
+        self.replayed = self.pools = 0
+        self.others = set()
+
+    def probe(self, module, batch, step):
+        return self.result
+
+    def prepare_optimizer(self, optimizer):
+        pass
+
+    def memory_pool(self):
+        self.pools += 1
+        return self.pools
+
+    def create_rng(self):
+        return FakeRNG()
+
+    @contextmanager
+    def sharing_device(self, others):
+        self.others.add(others)
+        yield
+
+    def capture(self, steps, pool, rngs=()):
+        self.captured.append(len(steps))
+        self.captured_rngs.append(len(rngs))
+        self.captured_pools.append(pool)
+
+        def replay():
+            self.replayed += 1
+            for step in steps:
+                step()
+
+        return replay
+
+
+class FakeRNG:
+    """The random number generator of one replica on the CPU."""
+
+    def seed(self, seed):
+        self.state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def active(self):
+        before = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        yield
+        self.state = torch.get_rng_state()
+        torch.set_rng_state(before)

@@ -1,0 +1,188 @@
+"""Standardized images and the stem, with kernels in Triton's interpreter."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
+
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
+from fedaux_pl.accelerate.convolution import image_stem, weight_gradients
+from fedaux_pl.accelerate.convolution.image_stem import (
+    convolve_images,
+    convolve_stem,
+    pad_channels,
+    prepare_stem_input,
+    standardize,
+)
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    convolve_with_side_stream,
+    join_weight_gradients,
+    weight_gradients_on,
+)
+from fedaux_pl.models.image_classifier import InputNormalization
+from tests.accelerate.convolution_helpers import create_stream
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("byte", [False, True])
+def test_standardized_images(byte, layout):
+    """More than one program of 256 pixels, the last with a partial block."""
+    layer = InputNormalization(3, mean=[0.1, 0.2, 0.3], std=0.5)
+    x = torch.randint(0, 256, (3, 3, 9, 11), dtype=torch.uint8)
+    x = (x if byte else x / 255).contiguous(memory_format=layout)
+    for part in (x, x[1:], x[..., 2:]):
+        out = standardize(part, layer.mean, layer.std, torch.float32)
+        torch.testing.assert_close(out, layer(part), rtol=1e-6, atol=1e-6)
+        padded = pad_channels(out)
+        assert padded.data_ptr() == out.data_ptr()
+        assert torch.equal(padded[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
+        images = standardize(part, layer.mean, layer.std, torch.float32, nchw=True)
+        assert images.is_contiguous()
+        assert torch.equal(images, out)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_standardized_images_in_nchw(channels):
+    x = torch.randint(0, 256, (5, channels, 7, 9), dtype=torch.uint8)
+    mean, std = torch.rand(2, channels) + 0.5
+    images = standardize(x, mean, std, torch.float32, nchw=True)
+    assert images.is_contiguous()
+    assert torch.equal(images, standardize(x, mean, std, torch.float32))
+
+
+# images of one pixel, one row or one column; chunks that end inside an image; a partial last tile
+SHAPES = [((1, 1, 1), 1584), ((5, 1, 4), 3), ((3, 7, 2), 1584), ((3, 5, 7), 3)]
+
+
+def assert_stem(x, weight, bias, *, relu):
+    """The kernel computes PyTorch's convolution."""
+    out = convolve_images(x, weight, bias, relu=relu)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    expected = F.conv2d(x, weight[:, : x.shape[1]], bias, padding=1)
+    expected = F.relu(expected) if relu else expected
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "programs"), SHAPES)
+@pytest.mark.parametrize("channels", [16, 48])
+def test_stem(channels, shape, programs, monkeypatch):
+    monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
+    monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
+    n, height, width = shape
+    x = torch.randn(n, height, width, 8).permute(0, 3, 1, 2)
+    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
+    bias = torch.randn(channels)
+    for given, relu in ((bias, True), (bias, False), (None, False)):
+        assert_stem(x, weight, given, relu=relu)
+
+
+@pytest.mark.parametrize(("shape", "programs"), SHAPES)
+@pytest.mark.parametrize(("channels", "in_channels"), [(16, 1), (48, 2), (16, 3)])
+def test_stem_of_nchw_images(channels, in_channels, shape, programs, monkeypatch):
+    monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
+    monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
+    n, height, width = shape
+    x = torch.randn(n, in_channels, height, width)
+    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
+    for bias, relu in ((torch.randn(channels), True), (None, False)):
+        assert_stem(x, weight, bias, relu=relu)
+
+
+def test_images_stay_nchw_without_a_backward_pass():
+    x = torch.randn(2, 3, 4, 4)
+    assert prepare_stem_input(x).shape == (2, 8, 4, 4)
+    with torch.no_grad():
+        assert prepare_stem_input(x) is x
+        assert prepare_stem_input(x[:, :1].contiguous()).shape[1] == 1
+        for other in (x[:, :1], x.to(memory_format=torch.channels_last), torch.randn(2, 4, 4, 4)):
+            images = prepare_stem_input(other)
+            assert images.shape == (2, 8, 4, 4)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(images[:, : other.shape[1]], other)
+
+
+@pytest.mark.parametrize("nchw", [False, True])
+def test_stem_propagates_nan(nchw):
+    x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
+    x = x[:, :3].contiguous() if nchw else x
+    weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
+    for relu in (True, False):
+        assert convolve_images(x, weight, relu=relu).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("in_channels", "channels", "shape", "dtype", "layout"),
+    [
+        (3, 16, (5, 7), torch.bfloat16, torch.channels_last),
+        (1, 48, (1, 4), torch.float32, torch.contiguous_format),
+        (8, 16, (4, 4), torch.bfloat16, torch.contiguous_format),
+    ],
+)
+@pytest.mark.parametrize("of_images", [False, True])
+def test_stem_in_training(of_images, in_channels, channels, shape, dtype, layout, monkeypatch):
+    """With the weight gradient on either stream, with the gradient of the images or without."""
+    stream = create_stream(monkeypatch)
+    conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False).to(memory_format=layout)
+    images, dy = torch.randn(3, in_channels, *shape), torch.randn(3, channels, *shape)
+
+    def step(convolve):
+        x = images.to(dtype, copy=True).requires_grad_(of_images)
+        conv.weight.grad = None
+        y = convolve(conv, x)
+        y.backward(dy.to(dtype))
+        join_weight_gradients()
+        assert conv.weight.grad.stride() == conv.weight.stride()
+        return (y.detach(), conv.weight.grad, *([x.grad] if of_images else []))
+
+    expected = step(lambda conv, x: F.conv2d(x, conv.weight.to(dtype), padding=1))
+    steps = [step(lambda conv, x: convolve_stem(conv, pad_channels(x)))]
+    with weight_gradients_on(stream):
+        steps.append(
+            step(lambda conv, x: convolve_with_side_stream(conv, pad_channels(x), stem=True))
+        )
+    # the interpreter truncates to bfloat16 where GPUs round
+    tolerance = 2**-7 if dtype == torch.bfloat16 else 1e-5
+    for found in steps:
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert (one - other).norm() <= tolerance * other.norm()
+
+
+def test_stems_in_training_use_the_kernel(monkeypatch):
+    """Those in half precision and without bias, if there are any images."""
+    called = []
+
+    def convolve(*args, **options):
+        called.append(args)
+        return convolve_images(*args, **options)
+
+    for module in (image_stem, weight_gradients):
+        monkeypatch.setattr(module, "convolve_images", convolve)
+    conv, x = nn.Conv2d(3, 16, 3, padding=1, bias=False), torch.randn(2, 3, 4, 4)
+
+    def count(conv, x, dtype=torch.bfloat16):
+        called.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            assert fused._convolve(conv, x, dtype).shape == (len(x), conv.out_channels, 4, 4)
+        return len(called)
+
+    for context in (nullcontext(), weight_gradients_on(create_stream(monkeypatch))):
+        with context:
+            assert count(conv, x) == 1
+            assert count(conv, x[:0]) == 0
+            assert count(conv, x, torch.float32) == 0
+            assert count(nn.Conv2d(3, 16, 3, padding=1), x) == 0
+            assert count(nn.Conv2d(3, 24, 3, padding=1, bias=False), x) == 0
+    with torch.no_grad():
+        assert count(conv, x) == 1
+    with pytest.raises(RuntimeError, match="channels"):
+        fused._convolve(nn.Conv2d(8, 16, 3, padding=1, bias=False), x.bfloat16(), torch.bfloat16)

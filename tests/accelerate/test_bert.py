@@ -1,0 +1,277 @@
+"""Fast encoders: when they are used, and on a GPU, that they agree with plain ones."""
+
+import copy
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from fedaux_pl.accelerate.bert import FastEncoder, FastTinyBERT, supported_encoders
+from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
+from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
+from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
+from fedaux_pl.accelerate.recording.runner import CudaRunner
+from fedaux_pl.accelerate.versions import speed_up
+from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine import Job, StageRunner
+from fedaux_pl.models import Encoder, create_model
+from fedaux_pl.modules import ClientModule, LanguageModelling
+from tests.engine.test_stage import within
+from tests.texts import CONFIG, encoder, ids
+
+
+def bert(**values):
+    return encoder(config=CONFIG | values).encoder
+
+
+def attention(model):
+    return model.encoder.layer[0].attention.self
+
+
+def with_relu(model):
+    model.encoder.layer[1].intermediate.intermediate_act_fn = nn.ReLU()
+
+
+def with_eps(model):
+    model.embeddings.LayerNorm.eps = 0.1
+
+
+def with_pooler(model):
+    model.pooler = nn.Linear(16, 16)
+
+
+def with_shared_weights(model):
+    model.encoder.layer[0].output.dense = model.encoder.layer[1].output.dense
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_the_fast_version_on_the_cpu(dtype):
+    plain = encoder().eval()
+    model = speed_up(copy.deepcopy(plain))
+    assert type(model) is FastEncoder
+    assert type(speed_up(create_model("tinybert", 2, pretrained=False))) is FastTinyBERT
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    x = ids(4, 20, 9)
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        assert torch.equal(model(x), plain(x))
+        with torch.no_grad():
+            assert torch.equal(copy.deepcopy(model)(x), plain(x))
+
+
+def test_subclasses_have_no_fast_version():
+    class Own(Encoder):
+        def pool(self, states, ids):
+            return states.amax(dim=1)
+
+    assert type(speed_up(Own(3, config=CONFIG))) is Own
+
+
+def test_kernels_are_imported_when_they_are_used():
+    code = """
+import sys
+import fedaux_pl.accelerate.bert
+assert not any(name.startswith("fedaux_pl.accelerate.kernels") for name in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bert_of_the_library_is_unmodified():
+    for model in (bert(), bert().eval(), bert(hidden_dropout_prob=0.0)):
+        assert is_unmodified(model)
+    frozen = bert()
+    attention(frozen).query.requires_grad_(False)
+    assert is_unmodified(frozen)
+    assert is_unmodified(copy.deepcopy(frozen))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: attention(model).register_forward_hook(lambda *args: None),
+        lambda model: model.register_forward_pre_hook(lambda *args: None),
+        lambda model: model.embeddings.register_full_backward_hook(lambda *args: None),
+        lambda model: setattr(attention(model).query, "forward", lambda x: x),
+        lambda model: parametrize.register_parametrization(
+            attention(model).key, "weight", nn.Identity()
+        ),
+        lambda model: setattr(model.embeddings.word_embeddings, "max_norm", 1.0),
+        lambda model: model.half(),
+        lambda model: model.gradient_checkpointing_enable(),
+        with_relu,
+        with_eps,
+        with_pooler,
+        with_shared_weights,
+    ],
+)
+def test_a_modified_bert_is_not_fused(change):
+    model = bert().train()
+    assert is_unmodified(model)
+    change(model)
+    assert not is_unmodified(model)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"hidden_act": "relu"}, {"hidden_act": "gelu_new"}, {"hidden_size": 12}, {"is_decoder": True}],
+)
+def test_other_configurations_are_not_fused(values):
+    assert not is_unmodified(bert(**values))
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "albert", "electra"])
+def test_other_architectures_are_not_fused(model_type, monkeypatch):
+    monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert can_fuse(bert(), ids(4, 9))
+        assert not can_fuse(bert(model_type=model_type), ids(4, 9))
+
+
+def test_inputs_that_are_fused(monkeypatch):
+    model = bert(max_position_embeddings=200)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not can_fuse(model, ids(4, 9))  # no kernels for the CPU
+        monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
+        assert can_fuse(model, ids(4, 9))
+        assert not can_fuse(model, ids(4, 9)[:0])
+        assert can_fuse(model, ids(100, width=128))
+        assert not can_fuse(model, ids(100, width=129))  # more keys than a program has room for
+        assert not can_fuse(bert(), ids(9, width=41))  # more than there are positions
+        assert not can_fuse(bert(hidden_size=160), ids(4, 9))  # head dimension 80
+    assert not can_fuse(model, ids(4, 9))
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        assert not can_fuse(model, ids(4, 9))
+
+
+def test_all_parameters_are_collected():
+    model = bert()
+    found = collect_parameters(model)
+    assert {id(one) for one in found} == {id(one) for one in model.parameters()}
+    assert len(found) == len(list(model.parameters())) == 5 + 2 * 16
+
+
+WIDE = {
+    "vocab_size": 500,
+    "hidden_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 200,
+    "max_position_embeddings": 128,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def texts(count, length, vocabulary=500, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(5, vocabulary, (count, length), generator=generator, dtype=torch.int32)
+    lengths = torch.randint(2, length + 1, (count, 1), generator=generator)
+    return (x * (torch.arange(length) < lengths)).cuda()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [7, 16, 40, 64, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {},
+        {"hidden_size": 104, "num_attention_heads": 4},
+        {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
+    ],
+)
+def test_cuda_states_and_gradients_are_as_exact_as_plain_ones(heads, dtype, length, causal):
+    torch.manual_seed(0)
+    plain = create_model("encoder", 3, config=WIDE | NO_DROPOUT | heads).cuda().train()
+    fast = speed_up(copy.deepcopy(plain))
+    x = texts(33, length)
+    weight = torch.randn(33, length, plain.feature_dim, device="cuda")
+    weight *= (x != 0)[:, :, None]
+
+    def both(network, half):
+        network.zero_grad()
+        with torch.autocast("cuda", dtype, enabled=half):
+            assert can_fuse(network.encoder, x) == half
+            states = network.states(x, causal=causal)
+        (states * weight).sum().backward()
+        gradient = torch.cat([p.grad.flatten().double() for p in network.encoder.parameters()])
+        return (states * (x != 0)[:, :, None]).double().detach(), gradient
+
+    results = both(fast, True), both(plain, True), both(plain.double(), False)
+    for one, other, known in zip(*results, strict=True):
+        assert (one - known).norm() <= 1.5 * (other - known).norm() + 1e-6 * known.norm()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_cuda_features_of_many_texts(pooling):
+    torch.manual_seed(0)
+    plain = create_model("encoder", 3, config=WIDE, pooling=pooling).cuda().eval()
+    fast = speed_up(copy.deepcopy(plain))
+    x = texts(3000, 60)
+    with torch.no_grad():
+        exact = plain.features(x)
+        with torch.autocast("cuda", torch.bfloat16):
+            assert can_fuse(fast.encoder, x)
+            errors = [(model.features(x) - exact).norm() for model in (fast, plain)]
+    assert errors[0] <= 1.5 * errors[1]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("config", [WIDE | NO_DROPOUT, WIDE])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
+    """With dropout other values are dropped, and only the losses are about the same."""
+    torch.manual_seed(0)
+    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    start = module.trained_state()
+    x = texts(320, 64)
+    y = (x[:, 1] % 4).long()
+    jobs = [
+        Job(TensorBatches(x, y, batch_size=32, shuffle=True, seed=n), 6, n, start)
+        for n in range(replicas)
+    ]
+
+    def train(create_runner):
+        def work(runner):
+            return create_runner(runner.trainer).run_all(copy.deepcopy(module), jobs)
+
+        results = within(work, precision, accelerator="gpu")
+        assert all(value.isfinite().all() for r in results for value in r.state.values())
+        return [result.loss for result in results]
+
+    def captured(trainer, **options):
+        return CudaRunner(trainer, CudaGraphs(torch.device("cuda", 0), **options))
+
+    losses = train(captured)
+    # the seeds give the same random numbers; only cuBLAS may sum in another order
+    assert losses == pytest.approx(train(captured), rel=1e-3)
+    assert losses == pytest.approx(train(partial(captured, overlap=False)), rel=1e-3)
+    assert losses == pytest.approx(train(StageRunner), rel=0.05 if config == WIDE else 0.01)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("objective", ["masked", "next"])
+def test_cuda_language_modelling(objective):
+    options = {"config": WIDE | NO_DROPOUT, "mask_id": 4}
+    torch.manual_seed(0)
+    plain = LanguageModelling("encoder", objective, model_options=options).cuda().train()
+    x = texts(16, 40)
+
+    def gradients(module):
+        module.zero_grad()
+        torch.manual_seed(1)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = module.training_step(x, 0)
+        loss.backward()
+        found = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+        return torch.cat(found).double()
+
+    expected = gradients(plain)
+    found = gradients(speed_up(plain))
+    assert (found - expected).norm() < 0.05 * expected.norm()

@@ -1,0 +1,129 @@
+"""Captured predictions are those of the model, with any weights."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+
+from fedaux_pl.accelerate import CudaRunner
+from fedaux_pl.accelerate.recording import captured_predictions
+from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
+from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
+from fedaux_pl.engine import inference, predict_logits
+from fedaux_pl.federation import door
+from tests.accelerate.recorders import FakeRecorder
+from tests.federations import create, fit, network, split
+
+
+def images(count, device="cpu"):
+    generator = torch.Generator().manual_seed(count)
+    drawn = torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator)
+    return drawn.to(device)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(inference, "CAPTURED_BATCH_SIZE", 8)
+
+
+def test_other_weights_and_inputs_in_the_same_memory():
+    first, second = network(0), network(1)
+    before = copy.deepcopy(first.state_dict())
+    recorder = FakeRecorder()
+    predictor = CapturedPredictor(first, recorder)
+    predictions = []
+    for model, x in ((first, images(8)), (second, images(8)), (second, images(19))):
+        state = model.state_dict()
+        predictions.append((predictor.predict(state, x), predict_logits(model, x)))
+    for found, expected in predictions:  # at the end: later ones do not overwrite earlier ones
+        torch.testing.assert_close(found, expected)
+    # passes of 8, 8, 7, 6 and 6 images: the first of each size is not captured
+    assert (len(recorder.captured), recorder.replayed) == (2, 2)
+    assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(24, [8] * 3), (25, [7, 6, 6, 6]), (3, [3])])
+def test_batches_have_nearly_equal_sizes(count, sizes, monkeypatch):
+    """A small last one would take a GPU as long as a full one."""
+    model, seen = network(0), []
+    predictor = CapturedPredictor(model, FakeRecorder())
+    monkeypatch.setattr(predictor, "_predict_batch", lambda x: seen.append(len(x)) or x)
+    predictor.predict(model.state_dict(), images(count))
+    assert seen == sizes
+
+
+def test_the_batch_size_is_that_of_captured_predictions(monkeypatch):
+    model, seen = network(0), []
+    predictor = CapturedPredictor(model, FakeRecorder())
+    monkeypatch.setattr(
+        captured_predictions,
+        "prediction_batch_size",
+        lambda model, inputs, captured: 2 if captured else 100,
+    )
+    monkeypatch.setattr(predictor, "_predict_batch", lambda x: seen.append(len(x)) or x)
+    predictor.predict(model.state_dict(), images(7))
+    assert seen == [2, 2, 2, 1]
+
+
+def test_each_size_and_precision_is_captured():
+    model, recorder = network(0), FakeRecorder()
+    predictor = CapturedPredictor(model, recorder)
+    for _ in range(3):
+        predictor.predict(model.state_dict(), images(8))
+        predictor.predict(model.state_dict(), images(5))
+        with torch.autocast("cpu", torch.bfloat16):
+            predictor.predict(model.state_dict(), images(8))
+    assert (len(recorder.captured), recorder.replayed) == (3, 6)
+
+
+def test_predictions_have_no_gradients_and_keep_the_training_mode():
+    model = network(0).train()
+    predictor = CapturedPredictor(model, FakeRecorder())
+    logits = [predictor.predict(model.state_dict(), images(8)) for _ in range(2)]
+    assert not any(part.requires_grad for part in logits)
+    torch.testing.assert_close(logits[0], logits[1])
+    assert model.training
+
+
+def fit_captured(tmp_path, monkeypatch, **options):
+    """A federation of two rounds that captures its predictions, but not its steps."""
+    recorder = FakeRecorder(obstacle="predictions only")
+    monkeypatch.setattr(door, "StageRunner", partial(CudaRunner, recorder=recorder))
+    federation = create(**options)
+    fit(tmp_path, federation, 2, split(3))
+    return federation, recorder
+
+
+def test_a_federation_with_captured_predictions_is_one_without(tmp_path, monkeypatch):
+    plain = create()
+    fit(tmp_path, plain, 2, split(3))
+    federation, recorder = fit_captured(tmp_path, monkeypatch)
+    assert recorder.replayed > len(recorder.captured) > 0
+    for key, value in plain.students.state_dict().items():
+        torch.testing.assert_close(federation.students.state_dict()[key], value)
+    assert [r["averaged_accuracy/resnet8"] for r in federation.history] == [
+        r["averaged_accuracy/resnet8"] for r in plain.history
+    ]
+
+
+@pytest.mark.parametrize("options", [{"batchnorm": "batch"}, {"train": "head"}])
+def test_batch_statistics_and_fixed_features_are_not_captured(tmp_path, monkeypatch, options):
+    _, recorder = fit_captured(tmp_path, monkeypatch, **options)
+    assert not recorder.captured
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", [None, torch.bfloat16, torch.float16])
+def test_captured_on_a_gpu(precision):
+    graphs = CudaGraphs(torch.device("cuda"))
+    models = [network(seed).cuda().to(memory_format=torch.channels_last) for seed in range(3)]
+    predictor = CapturedPredictor(models[0], graphs)
+    x = images(21, "cuda")
+    with torch.autocast("cuda", precision or torch.bfloat16, enabled=precision is not None):
+        for _ in range(2):
+            found = [predictor.predict(model.state_dict(), x) for model in models]
+        expected = [predict_logits(model, x, batch_size=8) for model in models]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-2 if precision else 1e-4, rtol=1e-2)
+    assert not torch.allclose(found[0], found[1])

@@ -1,0 +1,124 @@
+"""Fused layers compute what the modules compute."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedaux_pl.accelerate.convolution import folding
+from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
+from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels
+
+RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
+
+
+def layers(norm=None, **options):
+    conv = nn.Conv2d(3, 8, 3, padding=1, bias=False, **options)
+    return conv, nn.BatchNorm2d(8) if norm is None else norm
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "module"), [(RELU, nn.ReLU()), (RELU6, nn.ReLU6()), (LINEAR, nn.Identity())]
+)
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_cpu_results_are_those_of_the_modules_bit_for_bit(
+    norm, train, activation, module, with_residual
+):
+    torch.manual_seed(0)
+    conv, layer = layers(None if norm == "batch" else nn.GroupNorm(2, 8))
+    layer.train(train)
+    twin = nn.BatchNorm2d(8) if norm == "batch" else nn.GroupNorm(2, 8)
+    twin.train(train)
+    x = 5 * torch.randn(4, 3, 6, 6)
+    residual = torch.randn(4, 8, 6, 6) if with_residual else None
+    for _ in range(2):
+        got = conv_norm_act(conv, layer, x, residual, relu=activation.relu, upper=activation.upper)
+        expected = twin(conv(x))
+        expected = module(expected if residual is None else expected + residual)
+        assert torch.equal(got, expected)
+    for key, value in twin.state_dict().items():
+        assert torch.equal(layer.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("deterministic", ["", "cudnn", "torch"])
+def test_benchmark_mode_is_on_unless_deterministic(deterministic, benchmark, monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch, "cudnn_convolution", lambda *args: modes.append(args[6:8]))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", deterministic == "cudnn")
+    monkeypatch.setattr(
+        torch, "are_deterministic_algorithms_enabled", lambda: deterministic == "torch"
+    )
+    folding._convolve(SimpleNamespace(is_cuda=True), torch.zeros(1), layers()[0])
+    assert modes == [(not deterministic, bool(deterministic))]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 11])
+def test_padded_channels_change_nothing(channels):
+    x = torch.randn(2, channels, 5, 5)
+    weight = torch.randn(4, channels, 3, 3)
+    padded = pad_channels(x)
+    assert padded.shape[1] % 8 == 0
+    assert torch.equal(padded[:, :channels], x)
+    wide = F.pad(weight, (0, 0, 0, 0, 0, -channels % 8))
+    torch.testing.assert_close(F.conv2d(padded, wide), F.conv2d(x, weight))
+
+
+def test_existing_padding_is_used():
+    wide = torch.zeros(4, 6, 5, 8).permute(0, 3, 1, 2)
+    narrow = wide[:, :3]
+    assert pad_channels(narrow).data_ptr() == wide.data_ptr()
+    assert pad_channels(narrow).shape == wide.shape
+    assert pad_channels(narrow[1:]).data_ptr() == wide[1:].data_ptr()
+    # slices without padding behind them
+    for part in (narrow.clone(), narrow.contiguous(), wide[:, 1:4], narrow[:, :, 1:], wide[:3, 5:]):
+        padded = pad_channels(part)
+        assert torch.equal(padded[:, :3], part)
+        assert padded.shape[1] == 8
+        assert padded.untyped_storage().data_ptr() != wide.untyped_storage().data_ptr()
+
+
+def test_which_convolutions_are_stems():
+    def conv(in_channels=3, out_channels=64, kernel=3, **options):
+        options = {"padding": 1, "bias": False, **options}
+        return nn.Conv2d(in_channels, out_channels, kernel, **options)
+
+    assert is_stem(conv())
+    assert is_stem(conv(1, 16))
+    assert is_stem(conv(8, 128))
+    for other in (
+        conv(9),
+        conv(out_channels=24),
+        conv(out_channels=144),
+        conv(kernel=1),
+        conv(kernel=(3, 1)),
+        conv(stride=2),
+        conv(padding=0),
+        conv(dilation=2),
+    ):
+        assert not is_stem(other)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(64, 32, 32), (3, 33, 17), (1, 28, 28)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("in_channels", [1, 2, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_cuda_stem_is_the_convolution(layout, in_channels, dtype, shape):
+    """For NCHW images and for images padded to 8 channels."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False).cuda()
+    norm = nn.BatchNorm2d(64).cuda().eval()
+    n, height, width = shape
+    x = torch.randn(n, in_channels, height, width, device="cuda").to(memory_format=layout)
+    with torch.no_grad(), torch.autocast("cuda", dtype):
+        out = conv_norm_act(conv, norm, x)
+    exact = F.relu(norm.double()(conv.double()(x.double())))
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert (out - exact).norm() < 1e-2 * exact.norm()

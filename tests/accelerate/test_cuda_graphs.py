@@ -1,0 +1,350 @@
+"""Steps replayed from CUDA graphs give the results of plain steps. All tests need a GPU."""
+
+import copy
+import dataclasses
+import gc
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedaux_pl.accelerate import CudaRunner
+from fedaux_pl.accelerate.convolution.tiling import EXCLUSIVE_DEVICE, SHARED_DEVICE, choose_tiling
+from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
+from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine import Job
+from fedaux_pl.models import create_model
+from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
+from tests.engine.test_stage import within as within_trainer
+
+pytestmark = pytest.mark.cuda
+SIZES = (200, 197, 131, 200, 64)
+
+
+class Uncaptured(CudaGraphs):
+    """Calls the steps again in place of replaying a graph."""
+
+    def capture(self, steps, pool, rngs=()):
+        def replay():
+            for step in steps:
+                with self.sharing_device(len(steps) - 1):
+                    step()
+
+        return replay
+
+
+class Refusing(CudaGraphs):
+    """Refuses every capture, so that the runner takes plain steps."""
+
+    def probe(self, *args):
+        return ProbeResult("plain steps are wanted")
+
+
+def within(work, precision="32-true"):
+    """The result of a function that is called within a Trainer on the GPU."""
+    return within_trainer(lambda runner: work(runner.trainer), precision, accelerator="gpu")
+
+
+def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(256, (400, 3, 32, 32), generator=generator, dtype=torch.uint8).cuda()
+    y = torch.randint(10, (400,), generator=generator).cuda()
+    if targets == "soft":
+        y = torch.randn(400, 10, generator=generator).softmax(dim=1).cuda()
+    made = []
+    for number, size in enumerate(sizes):
+        subset = torch.randperm(400, generator=generator)[:size]
+        batches = TensorBatches(
+            x, y, batch_size=batch_size, shuffle=True, seed=number, smallest=2, subset=subset
+        )
+        made.append(Job(batches, epochs, number, start))
+    return made
+
+
+def results(module, work, precision="32-true", recorders=(Refusing, CudaGraphs)):
+    """The results of a function that is called with (runner, module), with each recorder."""
+    device = torch.device("cuda", 0)
+    found = []
+    for recorder in recorders:
+        one = copy.deepcopy(module)
+        found.append(
+            within(
+                lambda trainer, one=one, recorder=recorder: work(
+                    CudaRunner(trainer, recorder=recorder(device)), one
+                ),
+                precision,
+            )
+        )
+    return found
+
+
+def distance(one, other, start):
+    """The distance of two trained states, relative to their distance from the start."""
+
+    def size(a, b):
+        return sum(float((a[k].double() - b[k].double().to(a[k].device)).square().sum()) for k in a)
+
+    return (size(one, other) / size(one, start)) ** 0.5
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    "options", [{}, {"mu": 0.1}, {"train": "head"}, {"optimizer": "sgd", "momentum": 0.9}]
+)
+def test_replayed_steps_agree_with_uncaptured_ones(deterministic, precision, options):
+    """The same kernels on the same samples: they differ by rounding at most."""
+    torch.manual_seed(0)
+    module = ClientModule(create_model("resnet8", 10), 10, **options)
+    start = module.trained_state()
+    uncaptured, replayed = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start)),
+        precision,
+        (Uncaptured, CudaGraphs),
+    )
+    for one, other in zip(uncaptured, replayed, strict=True):
+        assert one.steps == other.steps
+        assert distance(one.state, other.state, start) < 1e-3
+        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_replayed_steps_agree_with_plain_training(precision):
+    """Other kernels round differently, and Adam amplifies small gradients."""
+    torch.manual_seed(0)
+    module = ClientModule(create_model("resnet8", 10), 10)
+    start = module.trained_state()
+    plain, replayed = results(
+        module, lambda runner, one: runner.run_all(one, jobs(start)), precision
+    )
+    for one, other in zip(plain, replayed, strict=True):
+        assert one.steps == other.steps
+        assert distance(one.state, other.state, start) < 0.3
+        assert one.loss == pytest.approx(other.loss, rel=0.05)
+
+
+def test_students(deterministic):
+    torch.manual_seed(0)
+    module = DistillationModule(create_model("resnet8", 10), 10, lr=1e-3)
+    start = module.trained_state()
+    uncaptured, replayed = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start, "soft", (400,))),
+        recorders=(Uncaptured, CudaGraphs),
+    )
+    assert distance(uncaptured[0].state, replayed[0].state, start) < 1e-3
+
+
+def test_views_are_random_and_repeat_with_the_seed(deterministic):
+    torch.manual_seed(0)
+    module = SimCLR("resnet8")
+    start = module.backbone_state()
+    images = jobs(None)[0].batches.tensors[0]
+
+    def work(runner, one):
+        states = []
+        for seed in (3, 3, 4):
+            trained = copy.deepcopy(one)
+            runner.run(trained, TensorBatches(images, batch_size=64), 2, seed)
+            states.append(trained.backbone_state())
+            runner.forget(trained)
+        return states
+
+    uncaptured, replayed = results(module, work, recorders=(Uncaptured, CudaGraphs))
+    for states in (uncaptured, replayed):
+        assert distance(states[0], states[1], start) < 1e-3
+        assert distance(states[0], states[2], start) > 0.1
+    assert distance(uncaptured[0], replayed[0], start) < 1e-3
+
+
+class TwoPasses(ClientModule):
+    """Every convolution is used twice in a step."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self(batch[0].flip(3)).square().mean()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    "create",
+    [
+        DistillationModule,
+        partial(ClientModule, mu=0.1),
+        partial(ClientModule, train="head"),
+        partial(ClientModule, optimizer="sgd", momentum=0.9),
+        TwoPasses,
+    ],
+)
+def test_overlapping_weight_gradients_change_nothing(deterministic, create, precision):
+    """The same kernels on other streams; a missing wait would give other values."""
+    torch.manual_seed(0)
+    module = create(create_model("resnet8", 10), 10, lr=1e-3)
+    start = module.trained_state()
+    targets = "soft" if create is DistillationModule else "labels"
+    inline, overlapped = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start, targets, (400,), epochs=4)),
+        precision,
+        (partial(CudaGraphs, overlap=False), CudaGraphs),
+    )
+    assert distance(inline[0].state, overlapped[0].state, start) < 1e-3
+    assert inline[0].loss == pytest.approx(overlapped[0].loss, rel=1e-3)
+
+
+def test_views_with_overlapping_weight_gradients(deterministic):
+    torch.manual_seed(0)
+    module = SimCLR("resnet8")
+    start = module.backbone_state()
+    images = jobs(None)[0].batches.tensors[0]
+
+    def work(runner, one):
+        runner.run(one, TensorBatches(images, batch_size=64), 2, 3)
+        return one.backbone_state()
+
+    recorders = (partial(CudaGraphs, overlap=False), CudaGraphs)
+    inline, overlapped = results(module, work, "bf16-mixed", recorders)
+    assert distance(inline, overlapped, start) < 1e-3
+
+
+def test_only_a_single_replica_has_a_side_stream(monkeypatch):
+    used = []
+
+    @contextmanager
+    def weight_gradients_on(side):
+        used.append(side)
+        yield
+
+    monkeypatch.setattr(
+        "fedaux_pl.accelerate.recording.cuda_graphs.weight_gradients_on", weight_gradients_on
+    )
+    graphs = CudaGraphs(torch.device("cuda", 0))
+    with graphs._step_context(1):
+        assert choose_tiling(2048, 64).parameters is SHARED_DEVICE
+    assert not used
+    with graphs._step_context(0):
+        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
+    assert used == [graphs._side_stream]
+    with graphs.sharing_device(0):
+        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
+    assert len(used) == 1
+
+
+class Synchronizing(ClientModule):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * (1.0 if loss.item() > 0 else 2.0)
+
+
+class NetWithDropout(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = create_model("resnet8", 10, width=0.25)
+        self.feature_dim, self.head = self.body.feature_dim, self.body.head
+
+    def features(self, x):
+        return nn.functional.dropout(self.body.features(x), 0.5, self.training)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_each_replica_has_its_own_random_numbers(deterministic, precision):
+    """Replayed with others, a client has the dropout masks that it has alone."""
+    torch.manual_seed(0)
+    module = ClientModule(NetWithDropout(), 10)
+    start = module.trained_state()
+
+    class Single(Uncaptured):
+        def probe(self, *args):
+            return dataclasses.replace(super().probe(*args), max_replicas=1)
+
+    alone, together, other_seed = (
+        results(
+            module,
+            lambda runner, one, made=made: runner.run_all(one, made),
+            precision,
+            (recorder,),
+        )[0]
+        for made, recorder in (
+            (jobs(start), Single),
+            (jobs(start), CudaGraphs),
+            ([dataclasses.replace(job, seed=job.seed + 7) for job in jobs(start)], CudaGraphs),
+        )
+    )
+    for one, other, third in zip(alone, together, other_seed, strict=True):
+        assert distance(one.state, other.state, start) < 1e-2
+        assert distance(one.state, third.state, start) > 0.05
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_texts_are_captured_with_dropout(precision):
+    torch.manual_seed(0)
+    config = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
+    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    start = module.trained_state()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(5, 500, (400, 64), generator=generator, dtype=torch.int32)
+    x[:, 40:] *= (torch.rand(400, 1, generator=generator) < 0.5).int()
+    x, y = x.cuda(), torch.randint(4, (400,), generator=generator).cuda()
+    made = [
+        Job(
+            TensorBatches(x, y, batch_size=32, shuffle=True, seed=n, subset=torch.arange(size)),
+            2,
+            n,
+            start,
+        )
+        for n, size in enumerate(SIZES)
+    ]
+    recorder = CudaGraphs(torch.device("cuda", 0))
+    uncaptured, replayed = results(
+        module,
+        lambda runner, one: runner.run_all(one, made),
+        precision,
+        (Uncaptured, lambda device: recorder),
+    )
+    for one, other in zip(uncaptured, replayed, strict=True):
+        assert one.steps == other.steps
+        assert distance(one.state, other.state, start) < 0.1  # sums of gradients in any order
+        assert one.loss == pytest.approx(other.loss, rel=0.02)
+
+
+def test_the_probe_finds_what_can_be_captured():
+    batches = jobs(None)[0].batches
+    batch = tuple(tensor[batches.positions(0)[0]] for tensor in batches.tensors)
+
+    def probe(module):
+        def work(trainer):
+            runner = CudaRunner(trainer)
+            with torch.enable_grad():
+                return runner.recorder.probe(module.cuda().train(), batch, runner.step)
+
+        return within(work)
+
+    assert "synchroniz" in probe(Synchronizing("resnet8")).obstacle
+    assert probe(ClientModule("resnet8")) == ProbeResult(max_replicas=8)
+    assert probe(ClientModule(NetWithDropout())) == ProbeResult(max_replicas=8, uses_rng=True)
+
+
+def test_garbage_is_not_collected_during_a_capture():
+    """A graph of an earlier module may be garbage, and its destruction would end the capture."""
+    graphs = CudaGraphs(torch.device("cuda", 0))
+    x, collects = torch.zeros(3, device="cuda"), []
+
+    def step():
+        collects.append(gc.isenabled())
+        x.add_(1)
+
+    replay = graphs.capture([step], graphs.memory_pool())
+    replay()
+    assert x.tolist() == [1, 1, 1]
+    assert collects == [False]
+    assert gc.isenabled()

@@ -1,0 +1,264 @@
+"""Captured steps of replicas give the results of plain training.
+
+The recorder here captures nothing: a replay calls the steps again, on the same tensors. So
+everything but CUDA graphs is tested: which samples, which replica, which kind of step, optimizers
+that are reset in place. ``test_cuda_graphs`` needs a GPU.
+"""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from fedaux_pl.accelerate import CudaRunner
+from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
+from fedaux_pl.accelerate.recording.replicas import Replicas
+from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine import Job
+from fedaux_pl.modules import ClientModule
+from tests.accelerate.recorders import FakeRecorder
+from tests.engine.test_stage import within
+
+SIZES = (50, 37, 64, 16, 33)
+
+
+class Net(nn.Module):
+    feature_dim = 12
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(8, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.head = nn.Linear(12, 3)
+
+    def features(self, x):
+        return torch.relu(self.norm(self.hidden(x)))
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def client(**options):
+    torch.manual_seed(0)
+    return ClientModule(Net(), 3, **options)
+
+
+def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(300, 8, generator=generator)
+    y = torch.randint(3, (300,), generator=generator)
+    start = state or client().trained_state()
+    made = []
+    for number, size in enumerate(sizes):
+        subset = torch.randperm(300, generator=generator)[:size]
+        batches = TensorBatches(
+            x, y, batch_size=16, shuffle=True, seed=10 * seed + number, smallest=2, subset=subset
+        )
+        optimizer_state = None if carried is None else carried[number]
+        made.append(Job(batches, epochs, seed, start, optimizer_state))
+    return made
+
+
+def captured(work, recorder):
+    """The result of a function that is called with a runner that captures steps."""
+    return within(lambda runner: work(CudaRunner(runner.trainer, recorder=recorder)))
+
+
+def both(work, recorder=None):
+    """The results of a function that is called with a plain runner and with one that captures."""
+    return within(work), captured(work, recorder or FakeRecorder())
+
+
+def assert_same_results(plain, replayed):
+    assert len(plain) == len(replayed)
+    for one, other in zip(plain, replayed, strict=True):
+        assert one.steps == other.steps
+        assert one.loss == pytest.approx(other.loss, rel=1e-6)
+        for key, value in one.state.items():
+            assert torch.equal(value, other.state[key]), key
+        for index, entries in one.optimizer_state["state"].items():
+            for name, value in entries.items():
+                assert torch.equal(value, other.optimizer_state["state"][index][name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mu": 0.1},
+        {"train": "head"},
+        {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1},
+        {"optimizer": "adamw", "weight_decay": 0.1},
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+def test_clients_of_unequal_sizes(options, limit):
+    recorder = FakeRecorder(limit)
+    results = both(lambda runner: runner.run_all(client(**options), jobs()), recorder)
+    assert_same_results(*results)
+    assert recorder.replayed > 0
+    assert max(recorder.captured) == min(limit, len(SIZES)) or limit == 8
+    assert max(recorder.others) == max(recorder.captured) - 1
+
+
+class NetWithDropout(Net):
+    def features(self, x):
+        return nn.functional.dropout(super().features(x), 0.3, self.training)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+def test_each_replica_has_its_own_random_numbers(limit):
+    """A client has the same dropout masks with other replicas as alone, in all rounds."""
+    recorder = FakeRecorder(limit, uses_rng=True)
+
+    def rounds(runner):
+        torch.manual_seed(0)
+        module, results = ClientModule(NetWithDropout(), 3), []
+        for round_ in range(2):
+            seeds = [10 * round_ + number for number in range(len(SIZES))]
+            seeded = [
+                dataclasses.replace(job, seed=seed)
+                for job, seed in zip(jobs(seed=round_), seeds, strict=True)
+            ]
+            results += runner.run_all(module, seeded)
+        return results
+
+    assert_same_results(*both(rounds, recorder))
+    assert recorder.captured_rngs == recorder.captured
+    assert max(recorder.captured) == min(limit, len(SIZES))
+
+
+def test_steps_without_random_numbers_need_no_generators():
+    recorder = FakeRecorder()
+    captured(lambda runner: runner.run_all(client(), jobs()), recorder)
+    assert set(recorder.captured_rngs) == {0}
+
+
+def test_later_rounds_reuse_captured_steps():
+    recorder = FakeRecorder()
+    counts = []
+
+    def rounds(runner):
+        module = client()
+        results = []
+        for seed in range(4):  # other orders, other clients in other places
+            order = [(n + seed) % len(SIZES) for n in range(len(SIZES))]
+            results = runner.run_all(module, jobs([SIZES[n] for n in order], seed))
+            counts.append(len(recorder.captured))
+        return results
+
+    assert_same_results(*both(rounds, recorder))
+    captures = counts[4:]
+    assert captures[-1] - captures[-2] <= 2
+    assert recorder.replayed > 10
+
+
+def test_optimizers_continue_in_place():
+    def carry(runner):
+        module = client()
+        first = runner.run_all(module, jobs())
+        carried = [result.optimizer_state for result in first]
+        before = copy.deepcopy(carried)
+        second = runner.run_all(module, jobs(seed=1, carried=carried))
+        for one, other in zip(before, carried, strict=True):  # unchanged
+            for index, entries in one["state"].items():
+                for name, value in entries.items():
+                    assert torch.equal(value, other["state"][index][name])
+        runner.run_all(module, jobs(seed=2))  # a fresh start in between
+        return second + runner.run_all(module, jobs(seed=3, carried=carried))
+
+    assert_same_results(*both(carry))
+
+
+def test_optimizer_state_is_copied_on_request_only():
+    wanted = [Job(j.batches, 1, 0, j.state, keep_optimizer=False) for j in jobs((40,))]
+    for result in both(lambda runner: runner.run_all(client(), wanted)):
+        assert result[0].optimizer_state is None
+
+
+def test_a_module_is_trained_in_place():
+    def single(runner):
+        module = client()
+        losses = []
+        result = runner.run(module, jobs((70,))[0].batches, 3, 5, on_epoch=losses.append)
+        assert losses[-1] == result.loss
+        return module.trained_state(), losses
+
+    plain, replayed = both(single)
+    for key, value in plain[0].items():
+        assert torch.equal(value, replayed[0][key])
+    assert plain[1] == pytest.approx(replayed[1], rel=1e-6)
+
+
+def test_steps_that_cannot_be_captured_run_one_by_one(caplog):
+    recorder = FakeRecorder(obstacle="it synchronizes")
+    with caplog.at_level("INFO", logger="fedaux_pl"):
+        results = both(lambda runner: runner.run_all(client(), jobs()) * 2, recorder)
+    assert_same_results(*results)
+    assert not recorder.captured
+    messages = [r.message for r in caplog.records if "ClientModule" in r.message]
+    assert messages == [
+        "ClientModule: steps run one by one, because they cannot be captured (it synchronizes)"
+    ]
+
+
+def test_results_are_in_job_order_and_reported_when_done():
+    reported = []
+
+    def work(runner):
+        return runner.run_all(client(), jobs(), on_done=reported.append)
+
+    captured(work, FakeRecorder())
+    assert [r.steps for r in reported] == sorted((r.steps for r in reported), reverse=True)
+    results = captured(work, FakeRecorder())
+    assert [r.steps for r in results] == [2 * len(job.batches) for job in jobs()]
+
+
+def test_a_forgotten_module_is_captured_again():
+    recorder = FakeRecorder()
+
+    def train_twice(runner):
+        module = client()
+        for _ in range(2):
+            runner.run_all(module, jobs((40,)))
+            runner.forget(module)
+
+    captured(train_twice, recorder)
+    assert recorder.captured == [1, 1, 1, 1]  # full and last batches, twice
+
+
+def test_waves_are_few_and_of_nearly_equal_size():
+    probe = ProbeResult(max_replicas=8)
+    replicas = Replicas(client(), step=None, recorder=FakeRecorder(), probe=probe)
+    for count, expected in ((1, [1]), (8, [8]), (9, [4, 5]), (20, [6, 7, 7]), (40, [8] * 5)):
+        waves = list(replicas.waves(range(count)))
+        assert [len(wave) for wave in waves] == expected
+        assert [n for wave in waves for n in wave] == list(range(count))
+
+
+def test_captured_steps_read_the_same_memory():
+    """Each round's soft labels are copied to one buffer; unchanged data is not copied."""
+    recorder = FakeRecorder()
+    x = torch.randn(40, 8)
+    captures, losses = [], []
+
+    def rounds(runner):
+        module = client()
+        for round_ in range(4):
+            y = torch.randint(3, (40,), generator=torch.Generator().manual_seed(round_))
+            batches = TensorBatches(x, y, batch_size=16, shuffle=True, seed=round_)
+            start = module.trained_state()
+            [result] = runner.run_all(module, [Job(batches, 2, 0, start)])
+            captures.append(len(recorder.captured))
+            losses.append(result.loss)
+        return [result]
+
+    assert_same_results(*both(rounds, recorder))
+    assert captures[4:] == [2, 4, 4, 4]  # full and last batches, again when labels were copied
+    # new captures do not use the pool of deleted ones
+    pools = recorder.captured_pools
+    assert pools[0] == pools[1]
+    assert pools[2] == pools[3] > pools[1]
+    assert losses[:4] == pytest.approx(losses[4:], rel=1e-6)

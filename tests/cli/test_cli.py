@@ -1,0 +1,519 @@
+"""The command line as people meet it: in process, on the embedded digits, with a tiny network."""
+
+import contextlib
+import csv
+import gc
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import fedaux_pl
+from fedaux_pl.cli import verbs as commands
+from fedaux_pl.cli.entry import VERBS, main
+from fedaux_pl.data import sources
+from fedaux_pl.federation import Federation
+from fedaux_pl.models import model_names
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+TINY = [
+    f"--config={QUICKSTART}",
+    "--model.model_options={width: 0.125}",
+    "--model.pretraining.epochs=1",
+    "--model.clients={resnet8: 3}",
+    "--model.local={epochs: 1, batch_size: 64}",
+    "--model.distillation.epochs=1",
+    "--trainer.max_epochs=2",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+]
+
+
+def tiny(verb, root, *more):
+    return [verb, *TINY, f"--trainer.default_root_dir={root}", *more]
+
+
+def status(args):
+    """The exit status of a command line, however it ends."""
+    try:
+        return main(args)
+    except SystemExit as ended:
+        return ended.code
+
+
+def weights(root):
+    (path,) = root.rglob("last.ckpt")
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of two rounds, and what it printed."""
+    root = tmp_path_factory.mktemp("finished")
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(tiny("fit", root)) == 0
+    return root, printed.getvalue()
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of that folder, to resume from."""
+    shutil.copytree(finished[0], tmp_path / "logs")
+    return tmp_path / "logs"
+
+
+# --- fit -------------------------------------------------------------------------------------
+
+
+def test_fit_says_what_came_out_and_where_it_is(finished):
+    root, printed = finished
+    summary = json.loads((root / "runs" / "version_0" / "summary.json").read_text())
+    accuracy, best = summary["accuracy"], summary["best_accuracy"]
+    assert (
+        f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best {best:.1%})" in printed
+    )
+    assert f"Results and checkpoint: {root / 'runs' / 'version_0'}\n" in printed
+    assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
+    assert "privacy: the model updates that clients send in every round are NOT private" in printed
+
+
+def test_a_run_that_is_over_is_let_go(tmp_path):
+    """Another one in the same process finds the memory free that it took."""
+
+    def federations():
+        gc.collect()
+        return {id(one): one for one in gc.get_objects() if type(one) is Federation}
+
+    before = federations()
+    assert main(tiny("fit", tmp_path)) == 0
+    assert federations().keys() <= before.keys()
+
+
+def test_fit_writes_everything_below_its_folder(finished, monkeypatch, tmp_path):
+    root, _ = finished
+    folder = root / "runs" / "version_0"
+    names = {path.name.partition(".0")[0] for path in folder.rglob("*") if path.is_file()}
+    assert {"summary.json", "curve.csv", "last.ckpt", "config.yaml"} <= names
+    assert list(folder.glob("events.out.tfevents*"))
+    with (folder / "curve.csv").open() as file:
+        assert [row["round"] for row in csv.DictReader(file)] == ["1", "2"]
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["model"]["clients"] == {"resnet8": 3}
+
+    monkeypatch.chdir(tmp_path)  # and without a logger nothing lands where one happens to be
+    shutil.copytree(root / "cache", tmp_path / "out" / "cache")
+    more = ["--trainer.logger=false", "--trainer.max_epochs=1", "--model.algorithm=FedAvg"]
+    assert main(tiny("fit", tmp_path / "out", *more)) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_same_command_gives_the_same_weights(finished, tmp_path):
+    assert main(tiny("fit", tmp_path / "again")) == 0
+    once, again = weights(finished[0]), weights(tmp_path / "again")
+    assert once.keys() == again.keys()
+    assert all(torch.equal(once[key], again[key]) for key in once)
+
+
+def test_one_seed_is_that_of_model_and_data(tmp_path):
+    cli = commands.parse("fit", tiny("fit", tmp_path, "--seed_everything=7")[1:])
+    assert cli.model.seed == cli.datamodule.seed == 7
+
+
+def test_fit_finds_what_pretrain_learned(finished, tmp_path, capsys):
+    assert main(tiny("pretrain", tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"h_0 of resnet8: kNN accuracy \d+\.\d%", printed)
+    assert f"Cached in {tmp_path / 'cache'}" in printed
+    (learned,) = (tmp_path / "cache").iterdir()
+    assert learned.name.startswith("h0-resnet8-")
+    assert learned.name in {path.name for path in (finished[0] / "cache").iterdir()}
+    assert not list(tmp_path.rglob("last.ckpt"))
+
+    before = learned.stat().st_mtime_ns
+    assert main(tiny("fit", tmp_path, "--trainer.max_epochs=1")) == 0
+    assert list((tmp_path / "cache").glob("h0-*")) == [learned]
+    assert learned.stat().st_mtime_ns == before
+
+
+def test_pretrain_refuses_a_method_that_starts_from_random_weights(tmp_path, capsys):
+    assert main(tiny("pretrain", tmp_path, "--model.algorithm=FedDF")) == 1
+    assert "set model.algorithm.pretrained to true" in capsys.readouterr().err
+
+
+# --- with a checkpoint -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, run, capsys):
+    folder = run / "runs" / "version_0"
+    config = (folder / "config.yaml").read_text()
+    assert main(tiny(verb, run, "--ckpt_path=last")) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    printed = capsys.readouterr().out
+    assert f"FedAUX with memory after 2 rounds: accuracy {summary['accuracy']:.2%}\n" in printed
+    assert (folder / "config.yaml").read_text() == config
+
+
+def test_last_goes_on_in_the_same_folder(run, capsys):
+    assert main(tiny("fit", run, "--ckpt_path=last", "--trainer.max_epochs=3")) == 0
+    assert "FedAUX with memory after 3 rounds" in capsys.readouterr().out
+    assert [path.name for path in (run / "runs").iterdir()] == ["version_0"]
+    folder = run / "runs" / "version_0"
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
+    with (folder / "curve.csv").open() as file:
+        assert [row["round"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+    assert len(list(folder.rglob("*.ckpt"))) == 1
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 2
+
+
+def test_a_checkpoint_can_be_named_by_its_path(run, capsys):
+    (path,) = run.rglob("last.ckpt")
+    assert main(tiny("validate", run, f"--ckpt_path={path}")) == 0
+    capsys.readouterr()
+    assert main(tiny("validate", run.parent, "--ckpt_path=elsewhere.ckpt")) == 1
+    message = capsys.readouterr().err
+    assert f"there is no checkpoint at {Path('elsewhere.ckpt').absolute()}" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "old", "new"),
+    [
+        ("--model.participation=0.7", "participation", "0.4", "0.7"),
+        ("--model.local.lr=0.5", "local.lr", "0.001", "0.5"),
+        ("--model.algorithm.epsilon=7", "algorithm.epsilon", "1.0", "7.0"),
+        ("--data.alpha=3", "data.alpha", "0.01", "3.0"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(more, name, old, new, run, capsys):
+    assert main(tiny("fit", run, "--ckpt_path=last", "--trainer.max_epochs=3", more)) == 1
+    message = capsys.readouterr().err
+    assert f"made with {name} = {old}, but this run asks for {new}" in message
+    assert "Traceback" not in message
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
+    text, other = tmp_path / "text.ckpt", tmp_path / "other.ckpt"
+    text.write_text("hello")
+    torch.save({"state_dict": {}}, other)
+    assert main(tiny("fit", tmp_path, f"--ckpt_path={text}")) == 1
+    assert f"{text} cannot be read as a checkpoint" in capsys.readouterr().err
+    assert main(tiny("fit", tmp_path, f"--ckpt_path={other}")) == 1
+    assert f"{other} is not the checkpoint of a federation" in capsys.readouterr().err
+
+
+# --- mistakes ----------------------------------------------------------------------------------
+
+MISTAKES = {
+    "unknown method": (
+        ["--model.algorithm=FedFoo"],
+        ["model.algorithm must be one of FedAUX, FedAvg, FedBE, FedDF, FedProx", "FedFoo"],
+    ),
+    "unknown private data": (
+        ["--data.private=Foo"],
+        ["data.private must be one of", *sources.__all__, "but is Foo"],
+    ),
+    "unknown auxiliary data": (
+        ["--data.auxiliary=Foo"],
+        ["data.auxiliary must be one of", *sources.__all__, "but is Foo"],
+    ),
+    "unknown architecture": (["--model.clients={resnet9: 3}"], ["resnet9", *model_names()]),
+    "no clients": (["--model.clients={}"], ["at least 1 client", "{}"]),
+    "clients without architecture": (["--model.clients=20"], ["like {resnet8: 20}", "but is 20"]),
+    "alpha": (["--data.alpha=0"], ["alpha must be positive and finite, but is 0.0"]),
+    "participation": (
+        ["--model.participation=1.5"],
+        ["participation must lie in (0, 1], but is 1.5"],
+    ),
+    "no participation": (
+        ["--model.participation=0"],
+        ["participation must lie in (0, 1], but is 0.0"],
+    ),
+    "too many clients": (
+        ["--model.clients={resnet8: 902}"],
+        ["901 samples cannot be split over 902 clients", "at most 901"],
+    ),
+    "no auxiliary data": (
+        ["--data.auxiliary=null"],
+        ["FedAUX needs auxiliary data: set data.auxiliary"],
+    ),
+    "epsilon": (
+        ["--model.algorithm.epsilon=0"],
+        ["epsilon must be positive and finite, but is 0.0"],
+    ),
+    "epsilon in words": (
+        ["--model.algorithm.epsilon=lots"],
+        ["model.algorithm.epsilon must be a number or null, but is lots"],
+    ),
+    "delta": (
+        ["--model.algorithm.delta=1"],
+        ["delta must lie strictly between 0 and 1, but is 1.0"],
+    ),
+    "classical mechanism": (
+        ["--model.algorithm.mechanism=classical", "--model.algorithm.epsilon=2"],
+        ["epsilon <= 1", "2.0", "analytic"],
+    ),
+    "norm bound": (
+        ["--model.algorithm.norm_bound=foo"],
+        ["model.algorithm.norm_bound must be a number, negatives, unit or private, but is foo"],
+    ),
+    "scorer": (
+        ["--model.algorithm.scorer=Median"],
+        ["model.algorithm.scorer must be one of Logistic, Mean, ", "but is Median"],
+    ),
+    "an option of another scorer": (
+        ["--model.algorithm.scorer=Mean", "--model.algorithm.scorer.regularization=1"],
+        ["model.algorithm.scorer: Mean has no option regularization", "scorer.help Mean"],
+    ),
+    "feature map": (
+        ["--model.algorithm.feature_map=PCA"],
+        ["model.algorithm.feature_map must be one of", "Whitened", "but is PCA"],
+    ),
+    "dimensions": (
+        [
+            "--model.algorithm.feature_map=Whitened",
+            "--model.algorithm.feature_map.dimensions=many",
+        ],
+        ["model.algorithm.feature_map.dimensions must be an integer, but is many"],
+    ),
+    "sharpness": (
+        [
+            "--model.algorithm.calibration=Standardized",
+            "--model.algorithm.calibration.sharpness=50",
+        ],
+        ["sharpness must be above 0 and at most 20, but is 50.0"],
+    ),
+    "without pre-training": (
+        ["--model.algorithm.pretrained=false"],
+        ["FedAUX", "cannot do without it: set pretrained to true, or choose FedDF"],
+    ),
+    "unknown precision": (
+        ["--trainer.precision=17"],
+        ["trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 17"],
+    ),
+    "half precision": (
+        ["--trainer.precision=bf16-true"],
+        ["trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is bf16-true"],
+    ),
+    "unknown strategy": (["--trainer.strategy=foo"], ["invalid strategy", "foo"]),
+    "a strategy for GPUs": (["--trainer.strategy=fsdp"], ["fsdp", "requires a GPU"]),
+    "a strategy that averages gradients": (
+        ["--trainer.devices=2", "--trainer.strategy=ddp"],
+        ["trainer.strategy must be auto", "DDPStrategy"],
+    ),
+    "clipping": (["--trainer.gradient_clip_val=1"], ["trainer.gradient_clip_val", "leave"]),
+    "missing data": (
+        ["--data.private=CIFAR10", "--data.private.root=nowhere"],
+        ["CIFAR10 was not found", str(Path("nowhere").absolute()), "`download: true`"],
+    ),
+    "missing folder": (
+        ["--data.auxiliary=ImageFolder", "--data.auxiliary.root=nowhere"],
+        ["No folder of images was found at", str(Path("nowhere").absolute())],
+    ),
+    "a source without its folder": (
+        ["--data.auxiliary=ImageFolder"],
+        ["data.auxiliary: ImageFolder needs root: add --data.auxiliary.root"],
+    ),
+    "shapes": (
+        ["--data.auxiliary.size=16"],
+        ["same shape", "(1, 8, 8)", "(1, 16, 16)", "`size`"],
+    ),
+    "missing checkpoint": (["--ckpt_path=nowhere.ckpt"], ["there is no checkpoint at"]),
+    "no run to resume": (["--ckpt_path=last"], ["there is no last.ckpt below"]),
+    "missing configuration": (["--config=nowhere.yaml"], ["does not exist", "nowhere.yaml"]),
+    "unknown option": (["--model.learning_rate=1"], ["--model.learning_rate"]),
+    "unknown option of a method": (
+        ["--model.algorithm.epsilonn=1"],
+        ["FedAUX has no option epsilonn", "--model.algorithm.help FedAUX"],
+    ),
+    "learning rate": (["--model.local.lr=-1"], ["lr must be positive, but is -1.0"]),
+    "optimizer": (
+        ["--model.local.optimizer=lbfgs"],
+        ["model.local.optimizer must be adam, adamw or sgd, but is lbfgs"],
+    ),
+    "momentum": (["--model.local.momentum=0.9"], ["momentum belongs to sgd"]),
+    "crops": (["--model.pretraining.min_scale=2"], ["min_scale must lie in (0, 1], but is 2.0"]),
+    "rounds": (
+        ["--trainer.max_epochs=many"],
+        ["trainer.max_epochs must be an integer or null, but is many"],
+    ),
+    "the seed of the data": (["--data.seed=3"], ["data.seed", "seed_everything"]),
+    "the number of clients, which model.clients sets": (
+        ["--data.num_clients=3"],
+        ["data.num_clients", "model.clients"],
+    ),
+    "a folder that cannot be written": (
+        ["--trainer.default_root_dir=/dev/null/logs"],
+        ["/dev/null/logs"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_message_before_any_training(mistake, tmp_path, capsys):
+    more, words = MISTAKES[mistake]
+    assert status(tiny("fit", tmp_path, *more)) in (1, 2)
+    printed, message = capsys.readouterr()
+    message = message[message.index("fedaux-pl fit: error: ") :]
+    for word in words:
+        assert word in message
+    assert "Traceback" not in message
+    assert "usage:" not in message
+    assert len(message.strip().splitlines()) <= 3
+    assert "privacy:" not in printed
+    assert not list(tmp_path.rglob("*.pt"))
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_half_precision_on_a_cpu_says_what_it_becomes(tmp_path):
+    with pytest.warns(UserWarning, match="not supported on CPU. Using `precision='bf16-mixed'`"):
+        cli = commands.parse("fit", tiny("fit", tmp_path, "--trainer.precision=16-mixed")[1:])
+    assert cli.trainer.precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_measuring_needs_a_checkpoint(verb, tmp_path, capsys):
+    assert main(tiny(verb, tmp_path)) == 1
+    message = capsys.readouterr().err
+    assert f"fedaux-pl {verb}: error: {verb} needs the checkpoint of a run" in message
+    assert "--ckpt_path last" in message
+
+
+def test_an_error_within_a_round_keeps_its_traceback(tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("a mistake in the code")
+
+    monkeypatch.setattr("fedaux_pl.federation.federation.average_updates", broken)
+    with pytest.raises(ValueError, match="a mistake in the code"):
+        main(tiny("fit", tmp_path, "--model.algorithm=FedAvg"))
+
+
+# --- help --------------------------------------------------------------------------------------
+
+
+def test_help_names_the_verbs_and_where_to_read_on(capsys):
+    for args in ([], ["--help"], ["-h"]):
+        assert main(args) == 0
+        printed = capsys.readouterr().out
+        assert all(re.search(rf"^  {verb} ", printed, re.MULTILINE) for verb in VERBS)
+        assert "fedaux-pl fit --config configs/quickstart.yaml" in printed
+        assert "fedaux-pl fit --model.algorithm.help FedAUX" in printed
+
+
+def test_an_unknown_verb_is_told_the_verbs(capsys):
+    assert main(["fitt"]) == 2
+    message = capsys.readouterr().err
+    assert (
+        "verb must be one of fit, validate, test, predict, pretrain, benchmark, but is 'fitt'"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--model.help"], ["--model.participation", "--model.clients", "linear evaluation"]),
+        (["--model.algorithm.help", "FedAUX"], ["--model.algorithm.epsilon", "null for no"]),
+        (
+            ["--model.algorithm.help", "FedAUX"],
+            ["--model.algorithm.scorer", "--model.algorithm.feature_map", "known subclasses"],
+        ),
+        (["--data.auxiliary.help", "ImageFolder"], ["--data.auxiliary.root"]),
+        (
+            ["--help"],
+            [
+                "--seed_everything",
+                "--ckpt_path",
+                "--print_config",
+                "--model.algorithm",
+                "--model.participation",
+                "--model.local.epochs",
+                "--data.alpha",
+                "--data.private",
+                "--trainer.max_epochs",
+                "--trainer.precision",
+                "--trainer.default_root_dir",
+            ],
+        ),
+    ],
+)
+def test_the_help_of_fit_documents_its_options(args, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *args])
+    assert ended.value.code == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for word in words:
+        assert word in printed
+
+
+def test_every_option_in_the_top_level_help_exists(capsys):
+    """The options people set, with their values as they stand there, are taken by fit."""
+    main(["--help"])
+    usual = re.search(r"Common options:\n(.*?)\n\n", capsys.readouterr().out, re.DOTALL)[1]
+    args = []
+    for line in usual.splitlines():
+        for option, value in re.findall(r"(--[\w.]+) ('.*?'|\S+)", line):
+            if option != "--ckpt_path":
+                args += [option, value.strip("'")]
+    assert "--trainer.precision" in args
+    cli = commands.parse("fit", [*args, "--trainer.accelerator=cpu"])
+    assert cli.model.algorithm.name == "FedAUX with memory"
+    assert cli.trainer.precision == "bf16-mixed"
+
+
+def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
+    more = ["--model.participation=0.7", "--model.algorithm=FedBE", "--model.algorithm.samples=3"]
+    with pytest.raises(SystemExit) as ended:
+        main(tiny("fit", tmp_path, *more, "--print_config"))
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "printed.yaml").write_text(printed)
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={tmp_path / 'printed.yaml'}", "--print_config"])
+    assert capsys.readouterr().out == printed
+    cli = commands.parse("fit", [f"--config={tmp_path / 'printed.yaml'}"])
+    assert cli.model.participation == 0.7
+    assert cli.model.algorithm.samples == 3
+    assert cli.datamodule.num_clients == 3
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedaux-pl {fedaux_pl.__version__}\n"
+
+
+def test_version_and_help_do_not_wait_for_torch():
+    for flag in ("--version", "--help"):
+        code = (
+            f"import sys; from fedaux_pl.cli.entry import main; main(['{flag}']);"
+            "assert 'torch' not in sys.modules"
+        )
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+        assert time.perf_counter() - start < 2
+
+
+def test_the_commands_do_not_load_what_only_some_runs_need():
+    """Pre-training loads lightly, a logger TensorBoard: who asks for help waits for neither."""
+    code = (
+        "import sys; from fedaux_pl.cli import verbs;"
+        "heavy = {'lightly', 'tensorboard', 'torch.utils.tensorboard', 'pandas', 'IPython'};"
+        "loaded = heavy & set(sys.modules); assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names_are_there():
+    for name in fedaux_pl.__all__:
+        assert getattr(fedaux_pl, name) is not None
+        assert name in dir(fedaux_pl)
+    with pytest.raises(AttributeError, match="no attribute 'FedFoo'"):
+        _ = fedaux_pl.FedFoo

@@ -1,0 +1,196 @@
+"""`fedaux-pl predict`: a table for other images, the same as the model's own answers."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedaux_pl.cli import verbs as commands
+from fedaux_pl.cli.entry import main
+from fedaux_pl.data import Digits
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A federation of two architectures after a round, its folder and its checkpoint."""
+    root = tmp_path_factory.mktemp("fitted")
+    torch.set_num_threads(1)
+    cli = commands.fit(
+        [
+            f"--config={QUICKSTART}",
+            "--model.algorithm=FedAvg",
+            "--data.alpha=100",
+            "--model.model_options={width: 0.125}",
+            "--model.clients={resnet8: 2, mobilenetv2: 1}",
+            "--model.participation=1",
+            "--model.local={epochs: 1, batch_size: 64, lr: 0.01}",
+            "--trainer.max_epochs=1",
+            "--trainer.accelerator=cpu",
+            "--trainer.enable_progress_bar=false",
+            f"--trainer.default_root_dir={root}",
+        ]
+    )
+    (checkpoint,) = root.rglob("last.ckpt")
+    return cli.model.eval(), root, checkpoint
+
+
+@pytest.fixture(scope="module")
+def images():
+    """A few test digits, uint8 of shape (N, 1, 8, 8)."""
+    return Digits().test().inputs[:12]
+
+
+@pytest.fixture
+def folder(images, tmp_path):
+    """The same as files, named against their order."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index, image in enumerate(images):
+        Image.fromarray(image[0].numpy()).save(folder / f"{len(images) - index:02d}.png")
+    return folder
+
+
+def answers(model, images):
+    with torch.no_grad():
+        return model(images)
+
+
+def table(path):
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    names = [row[0] for row in rows]
+    predicted = [row[1] for row in rows]
+    return header, names, predicted, torch.tensor([[float(p) for p in row[2:]] for row in rows])
+
+
+def check(path, expected):
+    """The table has the expected probabilities; returns the names of its rows."""
+    header, names, predicted, found = table(path)
+    assert header == ["image", "class", *"0123456789"]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(len(found)), atol=1e-5, rtol=0)
+    assert predicted == [str(int(row.argmax())) for row in expected]
+    return names
+
+
+def test_the_answers_differ_so_that_an_order_can_be_told(fitted, images):
+    """What the tests below rest on."""
+    expected = answers(fitted[0], images)
+    assert torch.cdist(expected, expected).fill_diagonal_(1).min() > 1e-3
+    alone = fitted[0].students["resnet8"](images).softmax(dim=1)
+    assert (alone - expected).abs().max() > 1e-3
+
+
+def test_a_folder_of_images(fitted, images, folder, tmp_path, capsys):
+    model, _, checkpoint = fitted
+    output = tmp_path / "new" / "out.csv"
+    args = [f"--ckpt_path={checkpoint}", f"--images={folder}", f"--output={output}"]
+    assert main(["predict", *args]) == 0
+    assert capsys.readouterr().out == f"12 images: {output}\n"
+    names = check(output, answers(model, images.flip(0)))
+    assert names == [str(folder / f"{number:02d}.png") for number in range(1, 13)]
+    assert {path.suffix for path in folder.iterdir()} == {".png"}  # no cache is left behind
+
+
+def test_images_in_sub_folders(fitted, images, folder, tmp_path):
+    model, _, checkpoint = fitted
+    for path in list(folder.iterdir()):
+        place = folder / ("b" if int(path.stem) < 7 else "a")
+        place.mkdir(exist_ok=True)
+        path.rename(place / path.name)
+    output = tmp_path / "out.csv"
+    args = [f"--ckpt_path={checkpoint}", f"--images={folder}", f"--output={output}"]
+    assert main(["predict", *args]) == 0
+    numbers = [*range(7, 13), *range(1, 7)]
+    names = check(output, answers(model, images[[12 - number for number in numbers]]))
+    assert [int(Path(name).stem) for name in names] == numbers
+
+
+@pytest.mark.parametrize("key", ["train_x", "pictures"])
+def test_an_npz_file(key, fitted, images, tmp_path):
+    model, _, checkpoint = fitted
+    np.savez(tmp_path / "images.npz", **{key: images.numpy(), "other": np.zeros(3)})
+    output = tmp_path / "out.csv"
+    args = [f"--ckpt_path={checkpoint}", f"--images={tmp_path / 'images.npz'}"]
+    more = [] if key == "train_x" else [f"--key={key}"]
+    assert main(["predict", *args, *more, f"--output={output}"]) == 0
+    assert check(output, answers(model, images)) == [str(index) for index in range(12)]
+
+
+def test_the_newest_checkpoint_below_a_folder(fitted, images, folder, tmp_path, monkeypatch):
+    model, root, _ = fitted
+    output = tmp_path / "out.csv"
+    args = ["--ckpt_path=last", f"--images={folder}", f"--output={output}"]
+    assert main(["predict", *args, f"--root={root}"]) == 0
+    check(output, answers(model, images.flip(0)))
+
+    (tmp_path / "logs").symlink_to(root)  # the default of --root
+    monkeypatch.chdir(tmp_path)
+    output.unlink()
+    assert main(["predict", *args]) == 0
+    check(output, answers(model, images.flip(0)))
+
+
+def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys):
+    _, _, checkpoint = fitted
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    text, foreign = tmp_path / "text.ckpt", tmp_path / "foreign.ckpt"
+    text.write_text("hello")
+    torch.save({"state_dict": {"weight": torch.zeros(3)}}, foreign)
+    wide, named = tmp_path / "wide.npz", tmp_path / "named.npz"
+    np.savez(wide, train_x=np.zeros((2, 1, 8, 9), np.uint8))
+    np.savez(named, pictures=images.numpy())
+    cases = [
+        (tmp_path / "no.ckpt", folder, [f"there is no checkpoint at {tmp_path / 'no.ckpt'}"]),
+        (text, folder, [f"{text} cannot be read as a checkpoint"]),
+        (foreign, folder, [f"{foreign} is not the checkpoint of a federation"]),
+        (checkpoint, wide, [str(wide), "(1, 8, 9)", "(1, 8, 8)"]),
+        (checkpoint, named, [f"{named} holds no array 'train_x'; its arrays are pictures"]),
+        (checkpoint, empty, ["No image files were found in", str(empty)]),
+        (checkpoint, tmp_path / "no", [f"there are no images at {tmp_path / 'no'}"]),
+        (checkpoint, folder / "01.png", ["a folder of image files or an npz file", "01.png"]),
+    ]
+    output = tmp_path / "out.csv"
+    for ckpt_path, path, words in cases:
+        args = [f"--ckpt_path={ckpt_path}", f"--images={path}", f"--output={output}"]
+        assert main(["predict", *args]) == 1
+        message = capsys.readouterr().err
+        assert message.startswith("fedaux-pl predict: error: ")
+        assert "Traceback" not in message
+        for word in words:
+            assert word in message
+        assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "ckpt_path"),
+        (["--ckpt_path=last"], "either --images PATH or --texts FILE"),
+        (["--ckpt_path=last", "--images=x", "--texts=x"], "either --images PATH or --texts FILE"),
+        (["--ckpt_path=last", "--images=x", "--size=3"], "--size"),
+    ],
+)
+def test_a_command_line_that_is_incomplete(args, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", *args])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("fedaux-pl predict: error: ")
+    assert words in message
+    assert "fedaux-pl predict --help" in message
+
+
+def test_help_names_the_options(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ("--ckpt_path", "--root", "--images", "--texts", "--key", "--output"):
+        assert option in printed

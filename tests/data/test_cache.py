@@ -1,0 +1,169 @@
+"""A cache file is used only if it is undamaged and belongs to the key."""
+
+import os
+import stat
+
+import pytest
+import torch
+
+from fedaux_pl.data.cache import cached, fingerprint
+
+KEY = {"kind": "test", "size": 4}
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    return tmp_path / "user" / "fedaux_pl"
+
+
+class Builder:
+    """Builds different tensors each time, and counts."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        images = torch.arange(3000, dtype=torch.uint8).reshape(1000, 3).T + self.calls
+        return {"images": images, "labels": torch.arange(3)}
+
+
+@pytest.fixture
+def build():
+    return Builder()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache"
+
+
+def only(folder):
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_builds_once(folder, build, user_cache):
+    first = cached(folder, KEY, build)
+    second = cached(folder, dict(reversed(KEY.items())), build)
+    assert build.calls == 1
+    assert first.keys() == second.keys() == {"images", "labels"}
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert only(folder).name.startswith("test-")
+    assert not user_cache.exists()
+    assert only(folder).stat().st_mode & stat.S_IRGRP
+
+
+@pytest.mark.parametrize(
+    "key", [{**KEY, "size": 5}, {**KEY, "root": "/elsewhere"}, {"kind": "other", "size": 4}]
+)
+def test_builds_for_each_key(folder, build, key):
+    cached(folder, KEY, build)
+    assert cached(folder, key, build)["images"][0, 0] == 2
+    assert cached(folder, KEY, build)["images"][0, 0] == 1
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def flip_a_pixel(file):
+    content = bytearray(file.read_bytes())
+    content[content.index(bytes(range(1, 250, 3)))] ^= 1  # the first row of images
+    file.write_bytes(content)
+
+
+def other_tensors(file):
+    content = torch.load(file)
+    content["tensors"]["images"] += 1
+    torch.save(content, file)
+
+
+def other_key(file):
+    content = torch.load(file)
+    content["key"] = "{}"
+    torch.save(content, file)
+
+
+def bare_tensor(file):
+    torch.save(torch.zeros(3), file)
+
+
+def words(file):
+    file.write_text("these are words")
+
+
+class Danger:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was run",))
+
+
+def code(file):
+    torch.save({"format": 1, "key": Danger()}, file)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, empty, flip_a_pixel, other_tensors, other_key, bare_tensor, words, code],
+)
+def test_damaged_file_is_rebuilt_with_a_warning(folder, build, damage):
+    cached(folder, KEY, build)
+    damage(only(folder))
+    with pytest.warns(UserWarning, match=f"{folder}.* cannot be used .* is built again"):
+        assert cached(folder, KEY, build)["images"][0, 0] == 2
+    assert cached(folder, KEY, build)["images"][0, 0] == 2
+    assert build.calls == 2
+
+
+def test_user_folder_if_folder_is_not_writable(tmp_path, build, user_cache):
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert cached(tmp_path / "file" / "cache", KEY, build)["images"][0, 0] == 1
+    assert build.calls == 1
+    assert only(user_cache).name.startswith("test-")
+
+
+def test_warns_if_no_folder_is_writable(tmp_path, build, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="could not be cached"):
+        assert cached(tmp_path / "file" / "cache", KEY, build)["images"][0, 0] == 1
+
+
+def test_user_folder_without_xdg(tmp_path, build, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "file").touch()
+    cached(tmp_path / "file" / "cache", KEY, build)
+    assert only(tmp_path / "home" / ".cache" / "fedaux_pl").suffix == ".pt"
+
+
+def test_failed_write_leaves_no_files(folder, build, user_cache, monkeypatch):
+    def half(content, file):
+        file.write(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.warns(UserWarning, match="no space left"):
+        cached(folder, KEY, build)
+    assert list(folder.iterdir()) == list(user_cache.iterdir()) == []
+
+
+def test_fingerprint(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text("1")
+    b.write_text("2")
+    seen = [fingerprint([a, b]), fingerprint([b, a]), fingerprint([a])]
+    assert fingerprint([a, b]) == seen[0]
+    b.write_text("22")
+    seen.append(fingerprint([a, b]))
+    b.rename(tmp_path / "c")
+    seen.append(fingerprint([a, tmp_path / "c"]))
+    os.utime(a, ns=(1, 1))
+    seen.append(fingerprint([a, tmp_path / "c"]))
+    assert len(set(seen)) == len(seen)

@@ -1,0 +1,275 @@
+"""Rounds, seeds, rollback, bytes and refused settings of a federation."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
+from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.data import AuxiliaryDataModule, Digits
+from fedaux_pl.engine import StageRunner, isolated_rng
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Federation
+from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.functional.communication import feature_bytes, state_bytes
+from fedaux_pl.models import create_model
+from fedaux_pl.processes import Processes
+from fedaux_pl.scoring import Logistic, Mean, Whitened
+from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
+from tests.paper import paper_fedaux
+
+
+class RoundCounter(FederationCallback):
+    """Notes the counters after every round."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_round_end(self, trainer, federation):
+        self.steps.append((trainer.global_step, trainer.current_epoch, len(federation.history)))
+
+
+def test_a_step_is_a_round_and_every_round_has_a_checkpoint(tmp_path):
+    """Lightning does not count steps of manual optimization, and writes nothing at step 0."""
+    counter = RoundCounter()
+    checkpoints = ModelCheckpoint(
+        tmp_path / "checkpoints", filename="{epoch}-{step}", every_n_epochs=1, save_top_k=-1
+    )
+    federation = create()
+    trainer = fit(
+        tmp_path, federation, 3, callbacks=[counter, checkpoints], enable_checkpointing=True
+    )
+    assert trainer.global_step == 3
+    assert counter.steps == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
+    files = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert files == ["epoch=0-step=1.ckpt", "epoch=1-step=2.ckpt", "epoch=2-step=3.ckpt"]
+    for number, name in enumerate(files, start=1):
+        saved = torch.load(tmp_path / "checkpoints" / name, weights_only=True)
+        assert saved["global_step"] == number
+        assert [entry["round"] for entry in saved["federation"]["history"]] == [
+            *range(1, number + 1)
+        ]
+    for key, value in federation.students.state_dict().items():
+        assert torch.equal(saved["state_dict"][f"students.{key}"], value)
+
+
+def selections(monkeypatch, tmp_path, rounds=3, **options):
+    """The selected clients of each round."""
+    drawn = []
+    original = LocalClients.train
+
+    def train(pool, round_, ids, states):
+        drawn.append((round_, tuple(ids)))
+        return original(pool, round_, ids, states)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalClients, "train", train)
+        run(tmp_path, FedAvg(), rounds, clients={"resnet8": 6}, **options)
+    return drawn
+
+
+def test_the_selection_is_a_function_of_seed_and_round(tmp_path, monkeypatch):
+    draws = selections(monkeypatch, tmp_path, participation=0.34)
+    assert [round_ for round_, _ in draws] == [1, 2, 3]
+    assert all(len(ids) == 2 for _, ids in draws)
+    assert len({ids for _, ids in draws}) > 1
+    assert selections(monkeypatch, tmp_path, 1, participation=0.34) == draws[:1]
+    assert selections(monkeypatch, tmp_path, participation=0.34, seed=1) != draws
+    assert all(len(ids) == 1 for _, ids in selections(monkeypatch, tmp_path, 1, participation=0.01))
+
+
+def test_the_seed_determines_the_weights(tmp_path):
+    """The state of torch's global generators has no effect."""
+    runs = []
+    for seed, before in ((0, 1), (0, 2), (1, 1)):
+        with isolated_rng(before):
+            runs.append(run(tmp_path / f"{seed}-{before}", paper_fedaux(), 1, seed=seed))
+    one, two, other = runs
+    assert_same(weights(one), weights(two))
+    assert measured(one) == measured(two)
+    assert torch.equal(one.heads[0].weight, two.heads[0].weight)
+    for part in (lambda run: run.students["resnet8"].conv1.weight, lambda run: run.heads[0].weight):
+        assert not torch.equal(part(one), part(other))
+
+
+def test_a_failed_round_leaves_the_server_unchanged(tmp_path, monkeypatch):
+    after_one = run(tmp_path, FedDF(), 1, optimizer_state="carry")
+    federation = create(FedDF(), optimizer_state="carry")
+    original = StageRunner.run_all
+    distilled = []
+
+    def fail_in_the_second_round(runner, module, *args, **kwargs):
+        result = original(runner, module, *args, **kwargs)
+        if module in federation.server.distillers.values():
+            distilled.append(module)
+            if len(distilled) == 2:
+                raise RuntimeError("power failure")
+        return result
+
+    monkeypatch.setattr(StageRunner, "run_all", fail_in_the_second_round)
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(tmp_path, federation, 3)
+    assert len(distilled) == 2
+    assert_same(weights(federation), weights(after_one))
+    assert measured(federation) == measured(after_one)
+    for name in ("client_optimizers", "server_optimizers"):
+        ours, theirs = getattr(federation, name), getattr(after_one, name)
+        assert ours
+        assert ours.keys() == theirs.keys()
+        for key, optimizer in ours.items():
+            for index, entries in optimizer["state"].items():
+                assert_same(entries, theirs[key]["state"][index])
+
+
+@pytest.mark.parametrize("moment", ["the last broadcast", "the last student"])
+def test_a_late_failure_restores_memory_and_students(tmp_path, monkeypatch, moment):
+    """A failure at the very end of the second round restores both."""
+    algorithm, clients = FedDF(remember=True), {"resnet8": 2, "shufflenet": 2}
+    options = {"participation": 0.5, "optimizer_state": "carry"}
+    after_one = run(tmp_path, algorithm, 1, clients=clients, **options)
+    federation = create(algorithm, clients, **options)
+
+    def failing(original):
+        def fail(*args, **kwargs):
+            if len(federation.history) == 1:
+                raise RuntimeError("power failure")
+            return original(*args, **kwargs)
+
+        return fail
+
+    class Failing(pl.Callback):
+        def on_train_start(self, trainer, module):
+            if moment == "the last broadcast":
+                owner, name = Processes, "broadcast"
+            else:
+                owner, name = federation.students["shufflenet"], "load_state_dict"
+            monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(tmp_path, federation, 3, callbacks=[Failing()])
+    assert_same(weights(federation), weights(after_one))
+    ours, theirs = federation.memory.state_dict(), after_one.memory.state_dict()
+    assert ours.keys() == theirs.keys()
+    for client, entry in ours.items():
+        assert entry["round"] == 1
+        assert_same(entry["logits"], theirs[client]["logits"])
+    assert federation.client_optimizers.keys() == after_one.client_optimizers.keys()
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def test_bytes_of_rounds_and_preparation(tmp_path):
+    federation = create(paper_fedaux(), {"resnet8": 4}, participation=0.5)
+    fit(tmp_path, federation, 3)
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    state = model.state_dict()
+    each = state_bytes(state)
+    backbone = state_bytes({k: v for k, v in state.items() if not k.startswith("head.")})
+    negatives = len(federation.data.negative_inputs)
+    assert negatives == 8
+    up = 4 * 8 * model.feature_dim  # float64 weights of 4 scoring heads
+    down = 4 * (backbone + feature_bytes(negatives, model.feature_dim))
+    for number, entry in enumerate(federation.history, start=1):
+        assert entry["bytes/up"] == entry["bytes/down"] == 2 * each
+        assert entry["bytes/up_total"] == up + 2 * each * number
+        assert entry["bytes/down_total"] == down + 2 * each * number
+
+
+@pytest.mark.parametrize(("scorer", "needed"), [(Logistic(), 8), (Mean(), 0)])
+def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, needed):
+    algorithm = FedAUX(scorer=scorer, feature_map=Whitened(dimensions=5))
+    federation = run(tmp_path, algorithm, 1)
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    backbone = state_bytes({k: v for k, v in model.state_dict().items() if "head." not in k})
+    entry = federation.history[0]
+    public = 8 * model.feature_dim * (1 + 5)  # a center and 5 directions, float64
+    each = backbone + public + feature_bytes(needed, 5)
+    assert entry["bytes/up_total"] - entry["bytes/up"] == 3 * 8 * 5
+    assert entry["bytes/down_total"] - entry["bytes/down"] == 3 * each
+
+
+def test_with_a_fixed_h_only_g_is_sent(tmp_path):
+    federation = run(tmp_path, FedAvg(), 2, train="head")
+    head = 4 * (10 * create_model("resnet8", 10, width=0.125).feature_dim + 10)
+    assert [entry["bytes/up"] for entry in federation.history] == [3 * head] * 2
+    assert federation.history[-1]["bytes/up_total"] == 6 * head
+    assert federation.history[-1]["bytes/down_total"] == 6 * head
+
+
+def test_pretrained_features_are_sent_once(tmp_path):
+    plain, with_h0 = (run(tmp_path, FedAvg(pretrained=flag)) for flag in (False, True))
+    model = create_model("resnet8", 10, in_channels=1, width=0.125)
+    backbone = state_bytes({k: v for k, v in model.state_dict().items() if "head." not in k})
+    a, b = plain.history[-1], with_h0.history[-1]
+    assert b["bytes/up_total"] == a["bytes/up_total"] == 2 * 3 * state_bytes(model.state_dict())
+    assert b["bytes/down_total"] - a["bytes/down_total"] == 3 * backbone
+
+
+# --- refused settings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": {}}, r"at least 1 client each, but is \{\}"),
+        ({"clients": {"resnet8": 0}}, r"at least 1 client each, but is \{'resnet8': 0\}"),
+        ({"clients": {"resnet8": 2, "shufflenet": -1}}, "'shufflenet': -1"),
+        ({"clients": {"resnet9": 2}}, "unknown model 'resnet9'; pass one of .*resnet8"),
+        ({"participation": 0}, r"participation must lie in \(0, 1\], but is 0"),
+        ({"participation": 1.5}, r"participation must lie in \(0, 1\], but is 1.5"),
+    ],
+)
+def test_wrong_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Federation(**({"algorithm": FedAvg(), "clients": {"resnet8": 2}} | options))
+
+
+def test_wrong_model_options():
+    with pytest.raises(TypeError, match="resnet8"):
+        create(model_options={"depth": 3})
+
+
+def test_fedaux_needs_pretraining():
+    with pytest.raises(ValueError, match="set pretrained to true, or choose FedDF"):
+        FedAUX(pretrained=False)
+
+
+@pytest.mark.parametrize("algorithm", [paper_fedaux(), FedDF(), FedAvg(pretrained=True)])
+def test_auxiliary_data_are_needed(tmp_path, algorithm):
+    with pytest.raises(ConfigurationError, match=r"needs auxiliary data: set data\.auxiliary"):
+        fit(tmp_path, create(algorithm), data=split(auxiliary=None))
+
+
+def test_methods_without_auxiliary_data(tmp_path):
+    for algorithm in (FedAvg(), FedProx()):
+        federation = create(algorithm)
+        fit(tmp_path, federation, 1, split(auxiliary=None))
+        assert len(federation.history) == 1
+
+
+def test_data_and_federation_have_the_same_number_of_clients(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"split over 4 clients, but .* 3 .*resnet8"):
+        fit(tmp_path, create(), data=split(4))
+
+
+def test_a_federated_data_module_is_needed(tmp_path):
+    with pytest.raises(ConfigurationError, match="give the Trainer a FederatedDataModule"):
+        fit(tmp_path, create(), data=AuxiliaryDataModule(Digits()))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    with pytest.raises(ConfigurationError, match="give the Trainer a FederatedDataModule"):
+        trainer.fit(create(), [0])
+
+
+def test_a_diverging_client_ends_the_run_with_a_message(tmp_path):
+    wild = LocalTraining(batch_size=16, epochs=4, optimizer="sgd", lr=1e30)
+    with pytest.raises(FloatingPointError, match="lower its learning rate"):
+        run(tmp_path, FedAvg(), 2, local=wild, data=split(private=FewDigits()))

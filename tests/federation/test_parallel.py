@@ -1,0 +1,121 @@
+"""The result of a federation does not depend on how many processes share it."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+
+from fedaux_pl.cli import verbs as commands
+from fedaux_pl.cli.entry import main
+from fedaux_pl.engine import ClientParallel
+from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.errors import ConfigurationError
+from tests.cli.test_cli import tiny, weights
+from tests.federations import assert_close, assert_same
+from tests.parallel import SCENARIOS, launch
+
+TENSORS = ("weights", "h0", "heads", "optimizers")
+
+
+def assert_agree(one, other):
+    """Equal up to rounding errors that have grown in a whole run."""
+    for part in TENSORS:
+        assert_close(one[part], other[part], rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(one["measured"], other["measured"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+
+
+def assert_identical(one, other):
+    """Equal bit for bit, with the same timings."""
+    for part in TENSORS:
+        assert_same(one[part], other[part])
+    assert one["history"] == other["history"]
+
+
+def files(folder):
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_any_number_of_processes_gives_the_result_of_one(tmp_path):
+    """All methods in 1, 2 and 3 processes, and runs resumed in another number of them."""
+    plain = {name: (name, None) for name in SCENARIOS}
+
+    def resumed(size, file="rank 0/epoch=0.ckpt"):
+        return {"resumed": ("FedAUX", tmp_path / str(size) / "FedAUX" / file)}
+
+    [alone] = launch(1, tmp_path / "1", plain)
+    for size, jobs in ((2, plain | resumed(1)), (3, plain | resumed(2))):
+        # ShuffleNet on 8x8 images amplifies rounding errors: its h_0 comes from the cache
+        cache = tmp_path / str(size) / "FedAUX" / "rank 0" / "cache"
+        cache.mkdir(parents=True)
+        for path in (tmp_path / "1" / "FedAUX" / "rank 0" / "cache").glob("h0-*"):
+            shutil.copy(path, cache)
+        results = launch(size, tmp_path / str(size), jobs)
+        for name in plain:
+            assert_agree(results[0][name], alone[name])
+        assert_agree(results[0]["resumed"], alone["FedAUX"])
+        for rank in range(1, size):
+            for name in jobs:
+                assert_identical(results[rank][name], results[0][name])
+                assert not files(tmp_path / str(size) / name / f"rank {rank}")
+        for name in plain:
+            assert files(tmp_path / str(size) / name) == files(tmp_path / "1" / name)
+    [back] = launch(1, tmp_path / "back", resumed(2))
+    assert_agree(back["resumed"], alone["FedAUX"])
+
+    # what was compared is not trivial
+    assert len(alone["FedAUX"]["heads"]) == 5
+    assert len(alone["FedAUX"]["optimizers"]) > 100
+    assert {"curve.csv", "summary.json", "epoch=0.ckpt"} <= files(tmp_path / "1" / "FedAUX")
+    assert all(math.isfinite(v) for entry in alone["FedAUX"]["measured"] for v in entry.values())
+
+
+def test_the_command_line_starts_its_processes(tmp_path):
+    """`fedaux-pl fit --trainer.devices 2` uses Lightning's launcher."""
+    script = tmp_path / "fedaux-pl"
+    script.write_text("import sys\nfrom fedaux_pl.cli.entry import main\nsys.exit(main())\n")
+    more = ["--model.algorithm=FedAvg", "--trainer.max_epochs=1"]
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OMP_NUM_THREADS": "1",
+    }
+    ended = subprocess.run(
+        [sys.executable, script, *tiny("fit", tmp_path / "two", *more, "--trainer.devices=2")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("FedAvg after 1 round") == 1
+    assert ended.stdout.count("are NOT private") == 1
+    assert main(tiny("fit", tmp_path / "one", *more)) == 0
+    assert_close(weights(tmp_path / "two"), weights(tmp_path / "one"))
+    events = "events.out.tfevents"
+    names = [
+        sorted(name for name in files(tmp_path / folder) if not name.startswith(events))
+        for folder in ("one", "two")
+    ]
+    assert names[0] == names[1]
+    assert len(list((tmp_path / "two").rglob(f"{events}*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "strategy"),
+    [("1", SingleDeviceStrategy), ("2", ClientParallel), ("auto", ClientParallel)],
+)
+def test_several_devices_use_the_strategy_client_parallel(tmp_path, devices, strategy):
+    cli = commands.parse("fit", tiny("fit", tmp_path, f"--trainer.devices={devices}")[1:])
+    assert type(cli.trainer.strategy) is strategy
+
+
+def test_another_strategy_is_refused():
+    trainer = SimpleNamespace(world_size=2, strategy=DDPStrategy())
+    with pytest.raises(ConfigurationError, match=r"DDPStrategy .* strategy='client_parallel'"):
+        processes_of(trainer)

@@ -1,0 +1,108 @@
+"""The losses against their definitions, and NT-Xent against lightly's implementation."""
+
+import math
+
+import pytest
+import torch
+from lightly.loss.ntx_ent_loss import NTXentLoss
+
+from fedaux_pl.functional import distillation_loss, nt_xent_loss, proximal_penalty
+
+
+def views(count=6, dim=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, count, dim, generator=generator, dtype=torch.float64)
+
+
+def by_definition(first, second, temperature):
+    z = [v / v.norm() for v in [*first, *second]]
+    count = len(first)
+    total = 0.0
+    for i in range(2 * count):
+        j = (i + count) % (2 * count)
+        weights = [math.exp(float(z[i] @ z[k]) / temperature) for k in range(2 * count) if k != i]
+        total -= math.log(math.exp(float(z[i] @ z[j]) / temperature) / sum(weights))
+    return total / (2 * count)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_nt_xent_is_its_definition(count, temperature):
+    first, second = views(count)
+    expected = by_definition(first, second, temperature)
+    assert float(nt_xent_loss(first, second, temperature)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_nt_xent_and_its_gradient_are_lightlys():
+    ours, theirs = (views().requires_grad_() for _ in range(2))
+    loss, reference = nt_xent_loss(*ours, 0.5), NTXentLoss(temperature=0.5)(*theirs)
+    torch.testing.assert_close(loss, reference)
+    loss.backward()
+    reference.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_nt_xent_refuses_a_temperature_that_is_not_positive(temperature):
+    with pytest.raises(ValueError, match="temperature must be positive, but is"):
+        nt_xent_loss(*views(), temperature)
+
+
+def test_nt_xent_refuses_views_of_other_shapes():
+    with pytest.raises(ValueError, match=r"\(6, 5\) and \(3, 5\)"):
+        nt_xent_loss(views()[0], views()[1][:3], 0.5)
+
+
+def test_distillation_loss_is_the_mean_divergence():
+    student, targets = torch.randn(6, 4), torch.randn(6, 4).softmax(1)
+    targets[0] = torch.tensor([1.0, 0, 0, 0])
+    naive = 0.0
+    for row, target in zip(student.softmax(1).tolist(), targets.tolist(), strict=True):
+        naive += sum(t * math.log(t / q) for q, t in zip(row, target, strict=True) if t > 0)
+    assert distillation_loss(student, targets).item() == pytest.approx(naive / 6, rel=1e-5)
+
+
+def test_distillation_gradient_is_student_minus_teacher():
+    student = torch.randn(6, 4, requires_grad=True)
+    targets = torch.randn(6, 4).softmax(1)
+    distillation_loss(student, targets).backward()
+    torch.testing.assert_close(student.grad, (student.softmax(1) - targets).detach() / 6)
+
+
+def test_distillation_loss_is_0_if_student_and_teachers_agree():
+    logits = torch.randn(6, 4)
+    assert distillation_loss(logits, logits.softmax(1)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_distillation_loss_refuses_other_shapes():
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 4\)"):
+        distillation_loss(torch.zeros(2, 3), torch.zeros(2, 4))
+
+
+def test_proximal_penalty_is_half_mu_times_the_squared_distance():
+    params = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
+    anchor = [torch.randn(3, 2, requires_grad=True), torch.randn(4)]
+    naive = 0.0
+    for param, origin in zip(params, anchor, strict=True):
+        for a, b in zip(param.flatten().tolist(), origin.flatten().tolist(), strict=True):
+            naive += 0.3 / 2 * (a - b) ** 2
+    penalty = proximal_penalty(params, anchor, mu=0.3)
+    assert penalty.item() == pytest.approx(naive, rel=1e-5)
+    penalty.backward()
+    for param, origin in zip(params, anchor, strict=True):
+        torch.testing.assert_close(param.grad, 0.3 * (param - origin).detach())
+    assert anchor[0].grad is None
+
+
+@pytest.mark.parametrize(
+    ("params", "anchor", "mu", "message"),
+    [
+        ([torch.zeros(2)], [torch.zeros(2)], -1, "mu must be at least 0, but is -1"),
+        ([torch.zeros(2)], [], 1, "1 parameters and 0 anchors"),
+        ([], [], 1, "0 parameters"),
+        ([torch.zeros(2)], [torch.zeros(2, 1)], 1, "parameter 0 has shape"),
+    ],
+)
+def test_proximal_penalty_refuses(params, anchor, mu, message):
+    with pytest.raises(ValueError, match=message):
+        proximal_penalty(params, anchor, mu)

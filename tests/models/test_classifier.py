@@ -1,0 +1,215 @@
+"""Properties of all architectures."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedaux_pl.models import FeatureClassifier, create_model, model_names, parameter_bytes
+
+NAMES = ("mobilenetv2", "resnet8", "shufflenet")
+FEATURE_DIMS = {"resnet8": 512, "mobilenetv2": 640, "shufflenet": 800}
+
+
+def narrow(name: str, num_classes: int = 5, **options) -> FeatureClassifier:
+    torch.manual_seed(0)
+    return create_model(name, num_classes, **{"width": 0.25, **options})
+
+
+def images(n: int, channels: int = 3, size: int = 16, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (n, channels, size, size)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def calibrated(name: str) -> FeatureClassifier:
+    """A model in eval mode with fitted running statistics, so that activations do not vanish."""
+    model = narrow(name).train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model(images(8, seed=9))
+        nn.init.normal_(model.head.weight)
+    return model.eval()
+
+
+def test_names():
+    assert model_names() == tuple(sorted((*NAMES, "encoder", "tinybert")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_have_the_feature_dim_of_the_paper(name):
+    model = create_model(name, 7)
+    assert model.feature_dim == FEATURE_DIMS[name]
+    assert isinstance(model.head, nn.Linear)
+    assert model.head.weight.shape == (7, FEATURE_DIMS[name])
+    assert model.head.bias.shape == (7,)
+    with torch.no_grad():
+        assert model.eval().features(images(1, size=8)).shape == (1, FEATURE_DIMS[name])
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_image_sizes(name, channels, norm):
+    model = narrow(name, in_channels=channels, norm=norm)
+    for size in (8, 29, 32, 96):
+        with torch.no_grad():
+            x = images(2, channels, size)
+            features = model.features(x)
+            assert features.shape == (2, model.feature_dim)
+        assert features.isfinite().all()
+        # features that are the same for all images would carry nothing to the head
+        assert (features[0] - features[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_average_the_last_map_an_eighth_of_the_image(name):
+    model = calibrated(name)
+    x = images(2, size=32)
+    with torch.no_grad():
+        maps = model.feature_map((x / 255 - 0.5) / 0.25)
+        assert maps.shape == (2, model.feature_dim, 4, 4)
+        torch.testing.assert_close(model.features(x), maps.mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_is_head_of_features(name):
+    model = calibrated(name)
+    x = images(3)
+    with torch.no_grad():
+        features = model.features(x)
+        assert features.std() > 0.1
+        expected = features @ model.head.weight.T + model.head.bias
+        assert expected.shape == (3, 5)
+        torch.testing.assert_close(model(x), expected)
+        # and nothing else: the outputs follow the head when it is replaced
+        model.head = nn.Linear(model.feature_dim, 2)
+        torch.testing.assert_close(model(x), model.head(features))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_uint8_and_float_agree(name):
+    model = calibrated(name)
+    x = images(2)
+    with torch.no_grad():
+        outputs = model(x)
+        torch.testing.assert_close(outputs, model(x.float() / 255), rtol=1e-4, atol=1e-4)
+        assert (outputs - model(x.float())).norm() > 0.1 * outputs.norm()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_group_norm_treats_images_independently(name):
+    group, batch = (narrow(name, norm=norm).train() for norm in ("group", "batch"))
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
+    assert not any(isinstance(m, kinds) for m in group.modules())
+    assert not any(isinstance(m, nn.GroupNorm) for m in batch.modules())
+    assert list(group.buffers(recurse=True)) == [group.normalize.mean, group.normalize.std]
+
+    first, second = images(4), images(4, seed=2)
+    second[0] = first[0]
+    with torch.no_grad():
+        torch.testing.assert_close(group(first)[0], group(second)[0])
+        assert not torch.allclose(batch(first)[0], batch(second)[0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_group_norm_trains_on_one_small_image(name):
+    model = narrow(name, norm="group").train()
+    model(images(1, size=8)).logsumexp(1).sum().backward()
+    assert model.head.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_width_changes_channels(name):
+    models = [create_model(name, 10, width=w) for w in (0.01, 0.3, 0.5, 1.0)]
+    dims = [m.feature_dim for m in models]
+    assert dims == sorted(set(dims))
+    assert dims[2] * 2 == pytest.approx(dims[3], rel=0.05)
+    assert all(d % 8 == 0 for d in dims)
+    # convolutions are quadratic in the width and little else counts
+    assert 3 < parameter_bytes(models[3]) / parameter_bytes(models[2]) < 4.2
+    with torch.no_grad():
+        assert models[0](images(2, size=8)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_dict_holds_no_input_constants(name):
+    model = narrow(name, mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])
+    state = model.state_dict()
+    assert not any("normalize" in key or "mean" in key.split(".") for key in state)
+    expected = {key for key, _ in model.named_parameters()}
+    stats = ("running_mean", "running_var", "num_batches_tracked")
+    assert {k for k in state if not k.endswith(stats)} == expected
+    other = narrow(name)
+    other.load_state_dict(state)
+    assert other.normalize.mean.flatten().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_every_parameter(name, norm):
+    model = narrow(name, norm=norm).train()
+    F.cross_entropy(model(images(8)), torch.arange(8) % 5).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seed_reproduces_weights(name):
+    first, second = narrow(name), narrow(name)
+    third = create_model(name, 5, width=0.25)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for key, a in first.named_parameters():
+        if a.ndim == 4:
+            assert not torch.equal(a, third.get_parameter(key)), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast(name):
+    model = calibrated(name)
+    x = images(2)
+    with torch.no_grad():
+        exact = model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = model(x)
+    assert rounded.dtype == torch.bfloat16
+    # eight bits of precision add up over 50 layers with random weights; unrelated outputs give 1.4
+    assert (rounded.float() - exact).norm() < 0.5 * exact.norm()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learns_to_tell_dark_from_bright(name):
+    model = narrow(name, 2).train()
+    x = torch.cat([images(8) // 4, 255 - images(8, seed=2) // 4])
+    y = torch.arange(16) // 8
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    before = F.cross_entropy(model(x), y).item()
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 * before
+
+
+def test_copy_is_independent():
+    model = narrow("resnet8")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.head.weight.zero_()
+        twin.normalize.mean.zero_()
+    assert model.head.weight.abs().max() > 0
+    assert model.normalize.mean.item() == 0.5
+
+
+def test_parameter_bytes_counts_parameters_only():
+    layers = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3))
+    assert parameter_bytes(layers) == 4 * (2 * 3 * 9 + 6)
+    assert parameter_bytes(layers.half()) == 2 * (2 * 3 * 9 + 6)

@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from fedaux_pl.models import FeatureClassifier, create_model, model_names, register, registry
+
+NAMES = ("mobilenetv2", "resnet8", "shufflenet")
+
+
+def test_unknown_name_lists_the_valid_ones():
+    with pytest.raises(ValueError, match=r"'resnet9'.*mobilenetv2, resnet8, shufflenet"):
+        create_model("resnet9", 10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_option_lists_the_valid_ones(name):
+    with pytest.raises(TypeError, match=r"depth=3.*in_channels, width.*norm, mean, std") as info:
+        create_model(name, 10, width=0.1, depth=3)
+    assert ("groups" in str(info.value)) == (name == "shufflenet")
+    assert "num_classes" not in str(info.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_classes": 0}, ValueError, r"num_classes=0 .*at least 1"),
+        ({"num_classes": -3}, ValueError, r"num_classes=-3 .*at least 1"),
+        ({"num_classes": 2.0}, TypeError, r"num_classes=2.0 is a float.*integer"),
+        ({"num_classes": True}, TypeError, r"num_classes=True is a bool.*integer"),
+        ({"in_channels": 0}, ValueError, r"in_channels=0 .*at least 1"),
+        ({"in_channels": "3"}, TypeError, r"in_channels='3' is a str.*integer"),
+        ({"width": 0}, ValueError, r"width=0 .*greater than 0"),
+        ({"width": -0.5}, ValueError, r"width=-0.5 .*greater than 0"),
+        ({"width": float("nan")}, ValueError, r"width=nan .*finite"),
+        ({"width": "half"}, TypeError, r"width='half' is a str.*greater than 0"),
+        ({"norm": "layer"}, ValueError, r"norm='layer' .*'batch', 'group'"),
+        ({"std": 0.0}, ValueError, r"std=0.0 .*greater than 0"),
+        ({"std": [0.2, -0.2, 0.2]}, ValueError, r"std=-0.2 .*greater than 0"),
+        ({"mean": float("inf")}, ValueError, r"mean=inf .*finite"),
+        ({"mean": [0.5, 0.5]}, ValueError, r"mean=\[0.5, 0.5\] has 2 .*in_channels=3.*3 of them"),
+        ({"mean": "0.5"}, TypeError, r"mean='0' is a str"),
+    ],
+)
+def test_bad_values(name, options, error, message):
+    with pytest.raises(error, match=message):
+        create_model(name, **{"num_classes": 10, **options})
+
+
+def test_new_architecture(monkeypatch):
+    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+
+    @register("pixels")
+    class Pixels(FeatureClassifier):
+        def __init__(self, num_classes: int, *, in_channels: int = 3, scale: float = 1.0) -> None:
+            super().__init__(num_classes, in_channels, in_channels=in_channels)
+            self.scale = scale
+
+        def feature_map(self, x):
+            return x * self.scale
+
+    assert "pixels" in model_names()
+    model = create_model("pixels", 4, in_channels=1, scale=2.0)
+    assert type(model) is Pixels
+    features = model.features(torch.full((1, 1, 8, 8), 0.75))
+    torch.testing.assert_close(features, torch.tensor([[2.0]]))
+    with pytest.raises(TypeError, match=r"width=2; .* in_channels, scale"):
+        create_model("pixels", 4, width=2)
+    with pytest.raises(ValueError, match=r"'pixels' is taken by .*Pixels"):
+        register("pixels")(Pixels)
+    assert create_model("pixels", 4).scale == 1.0
+
+
+def test_factory_with_keyword_options_gets_all_options(monkeypatch):
+    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+
+    @register("thin")
+    def thin(num_classes, **options):
+        return create_model("resnet8", num_classes, width=0.125, **options)
+
+    assert create_model("thin", 3, in_channels=1).conv1.weight.shape == (8, 1, 3, 3)

@@ -1,0 +1,66 @@
+"""The files in examples/, run with small settings."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_simclr_alone():
+    assert 0 <= load("simclr_alone").main(epochs=1, width=0.125) <= 1
+
+
+def test_a_federation_in_python(tmp_path):
+    example = load("federation_in_python")
+    assert 0 <= example.main(rounds=1, epochs=1, width=0.125, root=str(tmp_path)) <= 1
+    assert list(tmp_path.rglob("summary.json"))
+
+
+def test_a_method_of_ones_own(tmp_path):
+    assert 0 <= load("own_method").main(rounds=1, width=0.125, root=str(tmp_path)) <= 1
+
+
+def test_a_scorer_of_ones_own():
+    scores = load("own_scorer").main()
+    assert scores.shape == (2, 1000)
+    assert (scores > 0).all()
+
+
+def test_the_figure_of_the_quickstart_is_drawn_from_finished_runs(tmp_path, monkeypatch):
+    example = load("quickstart_figure")
+    monkeypatch.setattr(example, "RUNS", tmp_path)
+    for method, _ in example.METHODS.values():
+        for seed in example.SEEDS:
+            folder = tmp_path / f"{method}-{seed}" / "runs" / "version_0"
+            folder.mkdir(parents=True)
+            rows = "\n".join(f"{t},{0.1 * t + 0.01 * seed}" for t in (1, 2, 3))
+            (folder / "curve.csv").write_text(f"round,accuracy\n{rows}\n")
+    curves = {
+        label: example.np.array([example.accuracies(method, seed) for seed in example.SEEDS])
+        for label, (method, _) in example.METHODS.items()
+    }
+    assert curves["FedDF+P"][2] == pytest.approx([12, 22, 32])
+    example.draw(curves, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *map(str, EXAMPLES.parent.glob("docs/*.md"))]
+)
+def test_links_of_the_pages_lead_somewhere(page):
+    """Relative links of the pages, without their anchors."""
+    import re
+
+    path = EXAMPLES.parent / page
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        if not link.startswith("http"):
+            assert (path.parent / link).exists(), f"{path.name} links to {link}"

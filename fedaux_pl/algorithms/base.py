@@ -113,6 +113,10 @@ class Algorithm:
     Args:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
             paper's +P) instead of random weights.
+
+    Example:
+        >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
+        (False, True)
     """
 
     distills: ClassVar[bool] = False

@@ -9,4 +9,8 @@ class FedAvg(Algorithm):
     Args:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data
             (FedAVG+P) instead of random weights.
+
+    Example:
+        >>> FedAvg(pretrained=True).name
+        'FedAvg+P'
     """

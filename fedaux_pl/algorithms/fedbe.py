@@ -16,6 +16,10 @@ class FedBE(Algorithm):
         posterior: The distribution fitted to the clients' models, ``gaussian`` or ``dirichlet``.
         pretrained: Whether models start from the features h_0 learned on the auxiliary data
             (FedBE+P) instead of random weights.
+
+    Example:
+        >>> FedBE(samples=5).settings()
+        {'method': 'FedBE', 'pretrained': False, 'samples': 5, 'posterior': 'gaussian'}
     """
 
     distills = True

@@ -17,6 +17,10 @@ class FedDF(Algorithm):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
+
+    Example:
+        >>> FedDF(pretrained=True, remember=True).name
+        'FedDF+P with memory'
     """
 
     distills = True

@@ -10,6 +10,10 @@ class FedProx(Algorithm):
         mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
         pretrained: Whether models start from the features h_0 learned on the auxiliary data
             (FedPROX+P) instead of random weights.
+
+    Example:
+        >>> FedProx(mu=1e-2).mu
+        0.01
     """
 
     def __init__(self, mu: float = 1e-3, pretrained: bool = False) -> None:

@@ -183,5 +183,11 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
 
 
 def bounded_rows(features: Tensor, bound: float) -> Tensor:
-    """Clips rows to a public bound and divides by it: float64 rows of norm at most 1."""
+    """Clips rows to a public bound and divides by it: float64 rows of norm at most 1.
+
+    Example:
+        >>> bounded_rows(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), bound=2.0)
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.5000]], dtype=torch.float64)
+    """
     return clip_rows(features.detach().double(), bound) / bound

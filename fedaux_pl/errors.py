@@ -1,4 +1,10 @@
-"""The exceptions of this package; a wrong argument raises a plain ``ValueError``."""
+"""The exceptions of this package, and the hint that belongs to a misspelled name.
+
+A wrong argument raises a plain ``ValueError`` or ``TypeError``.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class FedauxError(Exception):
@@ -19,3 +25,17 @@ class ConfigurationError(FedauxError):
 
 class PrivacyError(FedauxError):
     """A release that the claimed privacy guarantee does not cover."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean X?)" with the known name that is closest to a misspelled one.
+
+    Upper and lower case do not matter. The result is empty if no known name is close.
+
+    Example:
+        >>> did_you_mean("fedavg", ["FedAUX", "FedAvg"])
+        ' (did you mean FedAvg?)'
+    """
+    spelled = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), spelled, n=1)
+    return f" (did you mean {spelled[close[0]]}?)" if close else ""

@@ -1,7 +1,7 @@
 """The processes of a run, and how they exchange tensors and objects."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +17,8 @@ class Processes:
 
     With one process every method returns its argument, so callers need no special case.
     All processes must call every method except ``local`` and ``part``, in the same order.
+    Floating-point numbers of clients are summed with ``in_order``, not with ``sum``, whose rounding
+    depends on the number of processes.
 
     Args:
         rank: The rank of this process, 0 ... world_size - 1.
@@ -67,6 +69,38 @@ class Processes:
             for part, tensor in zip(parts, tensors, strict=True)
         ]
 
+    def in_order(
+        self,
+        order: Sequence[_K],
+        own: Collection[_K],
+        compute: Callable[[_K], Sequence[Tensor]],
+        like: Callable[[_K], Sequence[Tensor]],
+    ) -> Iterator[tuple[_K, Sequence[Tensor]]]:
+        """Yields the tensors of all processes one item after another, in the same order in each.
+
+        A sum over the items then has the same rounding errors whatever the number of processes.
+        A process computes its next item before it waits for those of the others, and has at most
+        two items in memory. Every process must iterate to the end.
+
+        Args:
+            order: The items of all processes.
+            own: The items of this process; an item belongs to one process.
+            compute: Returns the tensors of an item of this process.
+            like: Returns tensors of the same shapes and dtypes, for an item of any process.
+        """
+        if self.world_size == 1:
+            yield from ((item, compute(item)) for item in order)
+            return
+        owner = {item: rank for rank, items in enumerate(self.gather(list(own))) for item in items}
+        computed = (compute(item) for item in order if owner[item] == self.rank)
+        upcoming = next(computed, ())
+        for item in order:
+            if owner[item] == self.rank:
+                yield item, self._broadcast_tensors(upcoming, self.rank)
+                upcoming = next(computed, ())
+            else:
+                yield item, self._broadcast_tensors(like(item), owner[item])
+
     def gather(self, value: _T) -> list[_T]:
         """Returns the values of all processes by rank, with their tensors on this device.
 
@@ -93,6 +127,20 @@ class Processes:
         content = [_pickled(value) if self.first else None]
         dist.broadcast_object_list(content, src=0)
         return value if self.first else self._unpickled(content[0])
+
+    def _broadcast_tensors(self, tensors: Sequence[Tensor], source: int) -> list[Tensor]:
+        """The tensors of the process ``source``; those of the others give shapes and dtypes."""
+        received: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            group = {i: tensor for i, tensor in enumerate(tensors) if tensor.dtype == dtype}
+            flat = torch.cat([tensor.detach().flatten() for tensor in group.values()])
+            flat = flat.to(self.device)
+            dist.broadcast(flat, source)
+            parts = torch.split(flat, [tensor.numel() for tensor in group.values()])
+            shapes = [tensor.shape for tensor in group.values()]
+            views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+            received |= zip(group, views, strict=True)
+        return [received[index] for index in range(len(tensors))]
 
     def _unpickled(self, content: Any) -> Any:
         # weights_only=False: the sender is a process of this run and may send any object

@@ -25,3 +25,5 @@ def test_with_one_process_every_method_returns_its_argument():
     assert alone.gather(tensor) == [tensor]
     assert alone.broadcast(tensor) is tensor
     assert alone.merge({3: tensor}) == {3: tensor}
+    items = alone.in_order([2, 0], [0, 2], lambda item: [tensor + item], lambda _: [tensor])
+    assert [(item, value.tolist()) for item, [value] in items] == [(2, [3, 3]), (0, [1, 1])]

@@ -1,6 +1,6 @@
 """The interface of a method, and the records that it works on."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -79,8 +79,7 @@ class Ensemble:
         scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
         part: The name of the data, ``distill`` or ``test``.
         memory: The logits of absent clients; empty unless the method stores them there.
-        processes: The processes that share the clients. A sum over clients is a sum over
-            processes, too.
+        processes: The processes that share the clients.
     """
 
     round: Round
@@ -92,8 +91,46 @@ class Ensemble:
     processes: Processes = field(default_factory=Processes)
 
     def zeros(self) -> Tensor:
-        """The sum of no predictions: the contribution of a process without clients."""
+        """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
+
+    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
+        """The id and the logits f_i(x), shape (N, C), of each client of the round.
+
+        The clients of all processes come in the same order in every process, so that sums over them
+        do not depend on the number of processes. Every process must iterate to the end.
+
+        Args:
+            remember: Whether each process stores its clients' logits in the memory.
+        """
+        own = {update.client: update for update in self.round.updates}
+
+        def compute(client: int) -> list[Tensor]:
+            logits = self.predict(own[client].architecture, own[client].state)
+            if remember:
+                self.memory.remember(client, self.part, logits)
+            return [logits]
+
+        order = self.round.clients or list(own)
+        items = self.processes.in_order(order, list(own), compute, lambda _: [self.zeros()])
+        for client, [logits] in items:
+            yield client, logits
+
+    def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
+        """The id, the age in rounds and the logits of each absent client, ordered by id.
+
+        The clients of all processes come in the same order in every process, as in ``predictions``.
+        """
+        own = self.memory.absent(self.part, self.round.clients)
+        round_of = self.processes.merge({client: memory.round for client, memory in own.items()})
+        items = self.processes.in_order(
+            sorted(round_of),
+            list(own),
+            compute=lambda client: [own[client].logits[self.part].to(self.processes.device)],
+            like=lambda _: [self.zeros().half()],
+        )
+        for client, [logits] in items:
+            yield client, self.round.number - round_of[client], logits.float()
 
 
 class Algorithm:
@@ -105,8 +142,9 @@ class Algorithm:
     from which the averages are distilled further (``distills``, ``soft_labels``).
 
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
-    sums over the processes, as FedDF does. A method that needs all updates at once sets
-    ``needs_all_updates``; it can still split the work between the processes, as FedBE does.
+    sums over ``ensemble.predictions()``, those of all processes, as FedDF does. A method that needs
+    all updates at once sets ``needs_all_updates``; it can still split the work between the
+    processes, as FedBE does.
 
     Every imported subclass can be chosen by its name on the command line.
 

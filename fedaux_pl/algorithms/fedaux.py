@@ -23,8 +23,8 @@ class FedAUX(FedDF):
 
     Before the first round every client summarizes its data in one vector, computed from the
     features of h_0, and releases it once, with noise that makes the release (epsilon,
-    delta)-private. The server scores with it. The guarantee does not cover the models that clients
-    send in every round.
+    delta)-private if it is secret. The server scores with it. The guarantee does not cover the
+    models that clients send in every round.
 
     Args:
         scorer: What a client releases: ``Mean`` (the mean of its feature vectors) or ``Logistic``
@@ -42,8 +42,9 @@ class FedAUX(FedDF):
         mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
         shrink: Whether the server first moves the released vectors towards their mean, as far as
             noise explains that they differ; at no cost in privacy.
-        secret_noise: false derives the noise from the seed of the run, for reproducible
-            simulations; true takes it from the operating system, as a deployment must.
+        secret_noise: false derives the noise from the seed of the run: a simulation, which can be
+            repeated and protects nothing. true takes it from the operating system and records the
+            release in the ledger of this machine, as a deployment must.
         remember: Whether absent clients keep teaching with the logits of the last round in which
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,

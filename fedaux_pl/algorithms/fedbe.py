@@ -1,15 +1,23 @@
 """FedBE (Chen and Chao 2020): distillation from a Bayesian ensemble."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
 from fedaux_pl.functional import bayesian_ensemble, derive_seed, sample_posterior
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.posterior import Posterior
 
 
 class FedBE(Algorithm):
     """Distills the average from the mean prediction of clients, average and sampled models.
+
+    Students are distilled as in FedDF: FedAUX compares all methods with the same distillation. Two
+    parts of Chen and Chao are left out: stochastic weight averaging of the student during
+    distillation, and the temperature (0.5 in their code) that sharpens the mean prediction.
 
     Args:
         samples: M, the number of models sampled for each architecture in a round.
@@ -54,10 +62,22 @@ class FedBE(Algorithm):
             )
             models = [*states, average, *samples]
             members += len(models)
-            for state in ensemble.processes.local(models):
-                # one member at a time: the mean over all needs the memory of one
-                total = total + bayesian_ensemble(ensemble.predict(architecture, state)[None])
+            numbers = range(len(models))
+            probabilities = ensemble.processes.in_order(
+                numbers,
+                ensemble.processes.local(numbers),
+                partial(_predict_member, ensemble, architecture, models),
+                like=lambda _: [ensemble.zeros()],
+            )
+            for _, [member] in probabilities:
+                total = total + member
         if not members:
             raise ValueError("there are no clients: an ensemble needs at least one")
-        [total] = ensemble.processes.sum([total])
         return torch.div(total, members)
+
+
+def _predict_member(
+    ensemble: Ensemble, architecture: str, models: Sequence[State], number: int
+) -> list[Tensor]:
+    """The probabilities of one member, shape (N, C): the sum over all needs the memory of one."""
+    return [bayesian_ensemble(ensemble.predict(architecture, models[number])[None])]

@@ -40,19 +40,13 @@ class FedDF(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
-        total, round_, memory = SoftLabelSum(), ensemble.round, ensemble.memory
-        for update in round_.updates:
-            logits = ensemble.predict(update.architecture, update.state)
-            if self.remember:
-                memory.remember(update.client, ensemble.part, logits)
-            total.add(logits, self.teacher_weights(update.client, ensemble))
-        device = ensemble.processes.device
-        absent = memory.absent_teachers(ensemble.part, round_.clients, round_.number, device)
-        for client, age, logits in absent:
+        total = SoftLabelSum()
+        for client, logits in ensemble.predictions(self.remember):
+            total.add(logits, self.teacher_weights(client, ensemble))
+        for client, age, logits in ensemble.absent_teachers():
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
             total.add(logits, weights * self.discount**age)
-        total.all_reduce(ensemble.processes.sum, ensemble.zeros())
         return total.result()
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:

@@ -5,18 +5,22 @@ logits of every client that ever took part. Reusing them needs no further commun
 or privacy budget.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.processes import Processes
+
 DEVICE_LIMIT = 2**30
 """Bytes of logits that stay on the device; the rest is moved to host memory."""
 
 LIMIT = 8 * 2**30
-"""Bytes of logits in all; beyond it, the clients with the longest absence are forgotten."""
+"""Bytes of logits in all processes; beyond it, the longest absent clients are forgotten."""
+
+_LOWEST = torch.finfo(torch.half).min
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class RememberedLogits:
 
     Attributes:
         round: The number of that round.
-        logits: f_i(x) by the name of the data, half precision.
+        logits: f_i(x) by the name of the data, in half precision; see ``TeacherMemory.remember``.
     """
 
     round: int
@@ -41,7 +45,7 @@ class TeacherMemory:
 
     Args:
         device_limit: Bytes that may stay on the device.
-        limit: Bytes in all.
+        limit: Bytes in all processes together.
 
     Attributes:
         stored: The logits of each client.
@@ -56,36 +60,39 @@ class TeacherMemory:
         self._pending: dict[int, dict[str, Tensor]] = {}
 
     def remember(self, client: int, part: str, logits: Tensor) -> None:
-        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``."""
-        self._pending.setdefault(client, {})[part] = logits.detach().half()
+        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``.
 
-    def absent_teachers(
-        self, part: str, present: Collection[int], round_: int, device: torch.device
-    ) -> Iterator[tuple[int, int, Tensor]]:
-        """The id, the age in rounds and the logits of each absent client, ordered by id.
-
-        Args:
-            part: The name of the data.
-            present: The clients of the round.
-            round_: The number of the round.
-            device: Where the logits are needed.
+        Half precision ends at 65,504. Soft labels do not change if a constant is subtracted from
+        all logits of a sample, so the maximum is subtracted where one of them is beyond that. What
+        is then below -65,504 is stored as -65,504.
         """
-        for client, memory in sorted(self.stored.items()):
-            if client not in present and part in memory.logits:
-                logits = memory.logits[part].to(device, torch.float32)
-                yield client, round_ - memory.round, logits
+        logits = logits.detach()
+        overflows = logits.abs().amax(dim=1, keepdim=True) > -_LOWEST
+        shift = logits.amax(dim=1, keepdim=True) * overflows
+        self._pending.setdefault(client, {})[part] = (logits - shift).clamp(min=_LOWEST).half()
+
+    def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
+        """The memory of this process's absent clients that have logits on one part of the data."""
+        return {
+            client: memory
+            for client, memory in self.stored.items()
+            if client not in present and part in memory.logits
+        }
 
     def discard(self) -> None:
         """Drops the logits that were collected since the last ``commit``."""
         self._pending.clear()
 
-    def commit(self, round_: int, present: Collection[int]) -> None:
+    def commit(
+        self, round_: int, present: Collection[int], processes: Processes | None = None
+    ) -> None:
         """Stores the collected logits.
 
         Args:
             round_: The number of the round.
             present: Its clients, of all processes. The older logits of all of them are dropped
                 here, whichever process stores the new ones.
+            processes: The processes that share the clients; by default only this one.
         """
         for client in present:
             self.stored.pop(client, None)
@@ -102,11 +109,19 @@ class TeacherMemory:
                 used += _bytes(logits)
             self.stored[client] = RememberedLogits(round_, logits)
         self._pending.clear()
+        self._forget(processes or Processes())
+
+    def _forget(self, processes: Processes) -> None:
+        """Drops the clients with the longest absence until all processes are within the limit."""
+        entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
+        everyone = sorted(processes.merge(entries).values())
+        total = sum(size for _, _, size in everyone)
         self.forgotten = 0
-        while self.bytes > self.limit and len(self.stored) > 1:
-            oldest = min(self.stored, key=lambda client: (self.stored[client].round, client))
-            del self.stored[oldest]
-            self.forgotten += 1
+        for _, client, size in everyone[:-1]:
+            if total <= self.limit:
+                break
+            total -= size
+            self.forgotten += self.stored.pop(client, None) is not None
 
     @property
     def bytes(self) -> int:

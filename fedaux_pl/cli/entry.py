@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 
 from fedaux_pl._version import __version__
-from fedaux_pl.errors import FedauxError
+from fedaux_pl.errors import FedauxError, did_you_mean
 
 VERBS = {
     "fit": "run a federation: prepare it, then train round by round",
@@ -21,6 +21,9 @@ VERBS = {
     "pretrain": "only pre-train the models on the auxiliary data; fit then reuses them",
     "benchmark": "measure the speed of the rounds on this machine, stage by stage",
 }
+
+# Names that other programs give to these verbs.
+_SYNONYMS = {"train": "fit", "run": "fit", "evaluate": "test", "eval": "test", "infer": "predict"}
 
 _HELP = """usage: fedaux-pl VERB [--config FILE ...] [--OPTION VALUE ...]
 
@@ -41,6 +44,7 @@ Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedAvg, FedBE, FedDF or FedProx
   --model.algorithm.pretrained true    start from features learned on the auxiliary data
   --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
+  --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
   --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
   --model.algorithm.feature_map.dimensions 64
                                        dimensions of the features that it is computed from
@@ -91,7 +95,8 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"fedaux-pl {__version__}")
         return 0
     if verb not in VERBS:
-        problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}"
+        meant = did_you_mean(_SYNONYMS.get(verb, verb), VERBS)
+        problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}{meant}"
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
     verbs = _import_verbs()

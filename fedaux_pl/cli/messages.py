@@ -1,10 +1,12 @@
 """Error messages of the command line: jsonargparse's, rewritten to one line."""
 
 import re
-from collections.abc import Iterator, Mapping
-from inspect import isabstract
+from collections.abc import Collection, Iterator, Mapping
+from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
+
+from fedaux_pl.errors import did_you_mean
 
 # The names that messages give to Python's types.
 _TYPES = {
@@ -15,20 +17,47 @@ _TYPES = {
     "NoneType": "null",
     "str": "text",
 }
+_QUICKSTART = "or a file such as --config configs/quickstart.yaml"
 # Messages that do not name a value, and their replacements.
 _REWRITTEN = {
     r'Linked "([\w.]+)" must be given via "([\w.]+)"\.': r"\1 is set by \2: give --\2 instead",
-    r"Option '([\w.]+)' is not accepted": r"there is no option \1",
-    r"Group '(model|data)([\w.]*)' does not accept option '([\w.]+)'": (
-        r"there is no option \1\2.\3; all options: {prog} --\1.help"
-    ),
-    r"unrecognized arguments: --(model|data)(.*)": (
-        r"there is no option --\1\2; all options: {prog} --\1.help"
-    ),
     r"the following arguments are required: ((?:model|data)\..*)": (
-        r"missing options: \1; add them, or a file such as --config configs/quickstart.yaml"
+        rf"missing options: \1; add them, {_QUICKSTART}"
+    ),
+    r"the following arguments are required: (\w+)": r"the option --\1 is missing: add it",
+    r'Parser key "((?:model|data)\.\w+)":.*Got value: None\b.*': (
+        rf"\1 is not set: add --\1, {_QUICKSTART}"
     ),
     r'Parser key "config": File does not exist: (.*)': r"config: the file \1 does not exist",
+    r'Parser key "config": Path is not a file: (.*)': r"config: \1 is not a file",
+    r"Problems parsing config: (.*)": r"config: the file is not valid YAML: \1",
+    r"Unexpected config: (?:---\s*)?([^\n]*).*": (
+        r"config: the file must hold options such as `model: {participation: 0.4}`, but begins "
+        r"with '\1'"
+    ),
+    r'Parser key "([\w.]+)":\s+Unable to load config \'(.*?)\'.*': (
+        r"\1 must be a mapping such as {name: value}, or an option of it --\1.NAME, but is \2"
+    ),
+    # what a class refuses when it is created
+    r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
+    r"No supported gpu backend found!": (
+        "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose auto "
+        "or cpu"
+    ),
+}
+# Messages about an option that does not exist; its name is what the groups hold.
+_UNKNOWN_OPTION = (
+    r"unrecognized arguments: (.*)",
+    r"Option '([\w.]+)' is not accepted",
+    r"Group '([\w.]+)' does not accept option '([\w.]+)'",
+)
+# Names under which people look for an option, and its name.
+_SYNONYMS = {
+    "dataset": "data.private",
+    "gpus": "trainer.devices",
+    "method": "model.algorithm",
+    "rounds": "trainer.max_epochs",
+    "seed": "seed_everything",
 }
 # Former options and values of FedAUX, and their new spelling.
 _FORMER = {
@@ -48,7 +77,13 @@ _FORMER = {
 }
 
 
-def clarify(message: str, prog: str, roots: Mapping[str, type], meanings: Mapping[str, str]) -> str:
+def clarify(
+    message: str,
+    prog: str,
+    roots: Mapping[str, type],
+    meanings: Mapping[str, str],
+    options: Collection[str] = (),
+) -> str:
     """Rewrites a message of jsonargparse to one line; a message of unknown form is not changed.
 
     Args:
@@ -56,23 +91,37 @@ def clarify(message: str, prog: str, roots: Mapping[str, type], meanings: Mappin
         prog: The program and its verb, for commands that show help.
         roots: The class behind the first part of an option, such as "model".
         meanings: The allowed values of options whose type does not describe them.
+        options: The options of the parser, such as "model.local.lr".
     """
     for pattern, replacement in _REWRITTEN.items():
+        if match := re.fullmatch(pattern, message, re.DOTALL):
+            one_line = " ".join(match.expand(replacement).split())
+            return one_line.replace('in "<unicode string>",', "at")
+    for pattern in _UNKNOWN_OPTION:
         if match := re.fullmatch(pattern, message):
-            return match.expand(replacement.replace("{prog}", prog))
+            dashes = "--" if "unrecognized" in pattern else ""  # otherwise it stands in a file
+            names = [f"{dashes}{option}" for option in options]
+            return _unknown_option(".".join(match.groups()), prog, names)
+    if match := re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message):
+        names = class_names(roots, match[1])
+        return f"--{match[1]}.help takes one of {', '.join(names)}" + did_you_mean(match[2], names)
     keys = list(dict.fromkeys(re.findall(r'Parser key "([\w.]+)"', message)))
     key, reason = ".".join(keys), _innermost(message)
-    if missing := re.search(r"class_path '([\w.]+)':\s+(No module named .*)", message):
-        return f"{key}: cannot import {missing[1]} ({missing[2]}): add its folder to PYTHONPATH"
-    owners = re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)
+    failed = r"class_path '([\w.]+)':\s+(No module named .*|module '.*' has no attribute .*)"
+    if missing := re.search(failed, message):
+        advice = "correct it" if "attribute" in missing[2] else "add its folder to PYTHONPATH"
+        return f"{key}: cannot import {missing[1]} ({missing[2]}): {advice}"
+    owners = list(dict.fromkeys(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)))
     if len(owners) < len(keys) and (names := class_names(roots, key)):
         allowed = f"one of {', '.join(names)}, or the import path of your own class"
         if early := re.search(r"value: NestedArg\(key='([\w.]+)'", reason):
             return f"{key}.{early[1]} needs a class for {key}: add --{key} before it, {allowed}"
-        wrong = r"(?:import path string:|Not a valid subclass of \w+\. Got value:) (.*)"
+        wrong = (
+            r"(?:import path string:|Not a valid subclass of \w+\. Got value:|Import path) (\S+)"
+        )
         if name := re.search(wrong, reason):
             new = _FORMER.get(f"{keys[-1]} {name[1]}")
-            hint = f", which is now {new}" if new else ""
+            hint = f", which is now {new}" if new else did_you_mean(name[1], names)
             return f"{key} must be {allowed}, but is {name[1]}{hint}"
     if owners:
         owned = ".".join(keys[: len(owners)])
@@ -82,7 +131,9 @@ def clarify(message: str, prog: str, roots: Mapping[str, type], meanings: Mappin
             if owners[-1] == "FedAUX" and option[1] in _FORMER:
                 new = f"{owned}.{_FORMER[option[1]]}"
                 return f"{owned}.{option[1]} is now {new}; configs/scoring shows it in YAML"
-            return f"{owned}: {owners[-1]} has no option {option[1]}; all options: {show_help}"
+            meant = did_you_mean(option[1], _parameters(roots, owned, owners[-1]))
+            problem = f"{owners[-1]} has no option {option[1]}{meant}"
+            return f"{owned}: {problem}; all options: {show_help}"
         if missing := re.search(r"arguments are required: (.*)", message):
             first = missing[1].split(",")[0]
             what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
@@ -103,6 +154,15 @@ def class_names(roots: Mapping[str, type], key: str) -> list[str]:
         roots: The class behind the first part of the key.
         key: The option, such as "model.algorithm" or "model.algorithm.scorer".
     """
+    is_foreign = {
+        owner.__name__: not owner.__module__.startswith("fedaux_pl.")
+        for owner in _classes(roots, key)
+    }
+    return sorted(is_foreign, key=lambda name: (is_foreign[name], name)) if "." in key else []
+
+
+def _classes(roots: Mapping[str, type], key: str) -> list[type]:
+    """The classes that an option accepts by name; the class behind a key without dots."""
     root, *parameters = key.split(".")
     owners = [roots[root]] if root in roots else []
     for name in parameters:
@@ -110,8 +170,27 @@ def class_names(roots: Mapping[str, type], key: str) -> list[str]:
         types = {part for hint in hints for part in (get_args(hint) or (hint,))}
         bases = [t for t in types if isinstance(t, type) and t.__module__ != "builtins"]
         owners = [subclass for base in bases for subclass in concrete_subclasses(base)]
-    is_foreign = {owner.__name__: not owner.__module__.startswith("fedaux_pl.") for owner in owners}
-    return sorted(is_foreign, key=lambda name: (is_foreign[name], name)) if parameters else []
+    return owners
+
+
+def _parameters(roots: Mapping[str, type], key: str, owner: str) -> list[str]:
+    """The options of the class of that name which an option accepts."""
+    found = [kind for kind in _classes(roots, key) if kind.__name__ == owner]
+    return [name for kind in found for name in signature(kind).parameters]
+
+
+def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
+    """The message about an option that does not exist, and the one that was probably meant."""
+    name = re.split(r"[\s=]", given, maxsplit=1)[0]
+    if name.endswith((".yaml", ".yml")):
+        return f"there is no option {name} (did you mean --config {name}?)"
+    last = re.split(r"[.-]", name)[-1]
+    known = _SYNONYMS.get(last, last).rpartition(".")[2]
+    same = [option for option in options if re.split(r"[.-]", option)[-1] == known]
+    meant = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, options)
+    root = re.match(r"(?:--)?(model|data)", name)
+    show_help = f"; all options: {prog} --{root[1]}.help" if root else ""
+    return f"there is no option {name}{meant}{show_help}"
 
 
 def concrete_subclasses(base: type) -> Iterator[type]:

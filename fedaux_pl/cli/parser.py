@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 import warnings
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,27 +13,32 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedaux_pl.benchmark import MeasuredData, MeasuredFederation, RoundClock
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.messages import clarify
+from fedaux_pl.cli.run_folder import RunFolder, RunLogger
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
-from fedaux_pl.engine.checkpoints import find_checkpoint, load_checkpoint
+from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.trainer import PRECISIONS, check_trainer
 
-_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
-_ROOTS = {"model": Federation, "data": FederatedDataModule}
+_ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
+_MAX_SEED = 2**32 - 1  # numpy's
 # The allowed values of options whose type does not describe them.
 _MEANINGS = {
-    "model.clients": "architectures with their numbers of clients, like {resnet8: 20}",
-    "seed_everything": "an integer",
-    "trainer.precision": f"one of {', '.join(_PRECISIONS)}",
+    "model.clients": (
+        "architectures with their numbers of clients, like {resnet8: 20} (a space follows the "
+        "colon)"
+    ),
+    "seed_everything": f"an integer from 0 to {_MAX_SEED}",
+    "trainer.precision": f"one of {', '.join(PRECISIONS)}",
 }
+_WRITING = ("fit", "pretrain", "benchmark")  # verbs with a folder for their output
 _TRAINER_DEFAULTS = {
     "default_root_dir": "logs",
     "devices": 1,
@@ -47,6 +53,10 @@ _TRAINER_DEFAULTS = {
 class FederationParser(LightningArgumentParser):
     """Reports errors in one line without the usage, and adds --model.help and --data.help."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # A prefix of an option is a misspelled option, as it is in a configuration file.
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
     def parse_args(self, *args: Any, **options: Any) -> Any:
         """Parses the command line, or prints the help of the model's or the data's options."""
         for part in ("model", "data"):
@@ -55,14 +65,23 @@ class FederationParser(LightningArgumentParser):
                 of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
                 print("\n\n".join(section for section in sections if of_part.search(section)))
                 self.exit()
-        return super().parse_args(*args, **options)
+        try:
+            return super().parse_args(*args, **options)
+        except UnicodeDecodeError as error:
+            self.error("Problems parsing config: it is not a text file", error)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the error and ends the process with status 2."""
         if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
             super().error(message, ex)
+        options = [
+            name.removeprefix("--")
+            for name, action in self._option_string_actions.items()
+            if name.startswith("--") and action.help != SUPPRESS  # hidden: set by another option
+        ]
+        problem = clarify(message, self.prog, _ROOTS, _MEANINGS, options)
         print(
-            f"{self.prog}: error: {clarify(message, self.prog, _ROOTS, _MEANINGS)}\n"
+            f"{self.prog}: error: {problem}\n"
             f"(fedaux-pl --help shows examples and the common options, {self.prog} --help all)",
             file=sys.stderr,
         )
@@ -74,16 +93,40 @@ class FederationCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds --ckpt_path; links the seed and the number of clients of model and data."""
-        about = "A checkpoint to resume; 'last' for the newest below default_root_dir."
+        about = (
+            "A checkpoint to resume; 'last' for the newest below default_root_dir, without which "
+            "fit begins a new run."
+        )
         parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses the command line, and refuses values that Lightning takes for something else."""
+        super().parse_arguments(parser, args)
+        seed, settings = self.config.seed_everything, self.config.trainer
+        if isinstance(seed, bool) or not 0 <= seed <= _MAX_SEED:
+            meaning = _MEANINGS["seed_everything"]
+            parser.error(f"seed_everything must be {meaning}, but is {str(seed).lower()}")
+        for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
+            if rounds is not None and rounds < 1 and rounds != -1:
+                parser.error(
+                    f"trainer.max_{name}, the number of rounds, must be at least 1, or -1 for no "
+                    f"limit, but is {rounds}: `fedaux-pl pretrain` runs no rounds"
+                )
+
     def before_instantiate_classes(self) -> None:
         """Finds the checkpoint and adds the callbacks of every run."""
         settings = self.config.trainer
-        self.checkpoint = find_checkpoint(self.config.ckpt_path, Path(settings.default_root_dir))
+        root = Path(settings.default_root_dir)
+        if self.config.ckpt_path == "last" and self.save_config_callback and not find_last(root):
+            # a job that is requeued before its first round has the same command line
+            say = rank_zero_only(print)
+            say(f"there is no last.ckpt below {root.absolute()} to resume: a new run begins")
+            self.checkpoint = None
+        else:
+            self.checkpoint = find_checkpoint(self.config.ckpt_path, root)
         if self.checkpoint is not None:
             load_checkpoint(self.checkpoint)  # raises if it is not a checkpoint of a federation
             # A resumed run writes to the same folder, or to one that was moved: both are intended.
@@ -101,24 +144,26 @@ class FederationCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Creates a Trainer that logs to TensorBoard, in the folder of a resumed run."""
+        """Creates a Trainer that logs to TensorBoard in the folder of the run."""
         settings = self.config.trainer
         if settings.logger in (None, True):
             root = settings.default_root_dir
-            version = _run_version(self.checkpoint, Path(root))
-            kwargs["logger"] = TensorBoardLogger(root, name="runs", version=version)
+            kwargs["logger"] = RunLogger(root) if self.save_config_callback else False
         if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
             kwargs["strategy"] = ClientParallel()
         plugins = settings.plugins or []  # Lightning gives one plugin, a list or None
         given = plugins if isinstance(plugins, list) else [plugins]
         kwargs["plugins"] = [AtomicCheckpointIO(), *given]
-        return super().instantiate_trainer(**kwargs)
+        trainer = super().instantiate_trainer(**kwargs)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.sort(key=lambda callback: not isinstance(callback, RunFolder))  # comes first
+        return trainer
 
     def instantiate_classes(self) -> None:
         """Creates all objects; a setting that a class refuses is an error of the command line."""
         try:
             super().instantiate_classes()
-            _check_trainer(self.trainer)
+            check_trainer(self.trainer, self.model.clients)
         except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
             self.parser.error(str(error))
 
@@ -191,35 +236,9 @@ def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
         "trainer_defaults": dict(_TRAINER_DEFAULTS),
         "parser_class": FederationParser,
         "parser_kwargs": {"prog": f"fedaux-pl {verb}"},
-        # the other verbs must not overwrite the configuration of the run that they measure
-        "save_config_callback": SaveConfigCallback if verb in ("fit", "pretrain") else None,
-        "save_config_kwargs": {"overwrite": True},
+        # the other verbs write nothing to the folder of the run that they measure
+        "save_config_callback": RunFolder if verb in _WRITING else None,
     }
-
-
-def _check_trainer(trainer: pl.Trainer) -> None:
-    """Refuses settings of the Trainer that a federation does not support."""
-    if trainer.precision not in _PRECISIONS:
-        allowed = _MEANINGS["trainer.precision"]
-        raise ValueError(f"trainer.precision must be {allowed}, but is {trainer.precision}")
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
-        raise ValueError(
-            "trainer.strategy must be auto, which trains clients in parallel if there are several "
-            f"devices, but is {type(trainer.strategy).__name__}"
-        )
-    if trainer.gradient_clip_val is not None or trainer.accumulate_grad_batches != 1:
-        raise ValueError(
-            "trainer.gradient_clip_val and trainer.accumulate_grad_batches would not affect the "
-            "training of the clients: leave them out"
-        )
-
-
-def _run_version(checkpoint: Path | None, root: Path) -> int | None:
-    """The version of the run of a checkpoint, if the folder of that run is below root."""
-    if checkpoint is None or not checkpoint.absolute().is_relative_to((root / "runs").absolute()):
-        return None
-    match = re.search(r"version_(\d+)", str(checkpoint.absolute().relative_to(root.absolute())))
-    return int(match[1]) if match else None
 
 
 def _is_one_device(devices: Any, num_nodes: int) -> bool:

@@ -4,7 +4,7 @@ import csv
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
+from fedaux_pl.files import write_text_atomically
 from fedaux_pl.models import create_for, options_of
 
 
@@ -49,7 +50,8 @@ def predict_texts(checkpoint: Path, texts: Path, output: Path, column: Sequence[
     text_format = _text_format(loaded)
     if not text_format:
         raise ConfigurationError("this run was trained on images: give --images, not --texts")
-    found, _ = read_texts(texts, Columns(text=tuple(column)))
+    remedy = "give --column and the name of the text column"
+    found, _ = read_texts(texts, Columns(text=tuple(column)), remedy)
     tokenize = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"])
     names = [str(index) for index in range(len(found))]
     table = probabilities(loaded, tokenize(found))
@@ -108,9 +110,15 @@ def write_table(
     path: Path, names: Sequence[str], values: Tensor, classes: Sequence[str], kind: str = "image"
 ) -> None:
     """Writes one row per sample: its name, most probable class and class probabilities."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+
+    def write(file: TextIO) -> None:
         table = csv.writer(file)
         table.writerow([kind, "class", *classes])
         for name, row in zip(names, values, strict=True):
             table.writerow([name, classes[int(row.argmax())], *(f"{p:.6f}" for p in row.tolist())])
+
+    if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
+        with path.open("w", newline="", encoding="utf-8") as file:
+            write(file)
+    else:
+        write_text_atomically(path, write)

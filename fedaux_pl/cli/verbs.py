@@ -10,8 +10,10 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from fedaux_pl.benchmark import format_table, summarize
 from fedaux_pl.cli import prediction
 from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
+from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_checkpoint
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import write_text_atomically
 
 __all__ = ["benchmark", "fit", "parse", "predict", "pretrain", "test", "validate"]
 
@@ -23,16 +25,15 @@ def fit(args: Sequence[str]) -> FederationCLI:
     federation = cli.model
     if not federation.history or cli.trainer.interrupted:
         return cli
-    # log_dir is broadcast from the first process: all processes must read it
-    folder = cli.trainer.log_dir or cli.trainer.default_root_dir
     if cli.trainer.is_global_zero:
         measured = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
         outcome = "accuracy not measured"
         if measured:
             outcome = f"accuracy {measured[-1]:.1%} (best {max(measured):.1%})"
         print(f"{federation.algorithm.name} after {_rounds(len(federation.history))}: {outcome}")
-        print(f"Results and checkpoint: {folder}")
-        print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
+        print(f"Results and checkpoint: {folder_of(cli.trainer)}")
+        if any(isinstance(logger, RunLogger) for logger in cli.trainer.loggers):
+            print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
     return cli
 
 
@@ -52,6 +53,9 @@ def _evaluate(verb: str, args: Sequence[str]) -> FederationCLI:
         raise ConfigurationError(
             f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
         )
+    limit = "limit_val_batches" if verb == "validate" else "limit_test_batches"
+    if not getattr(cli.trainer, limit):
+        raise ConfigurationError(f"{verb} measures nothing with trainer.{limit} 0: leave it out")
     _run(cli, getattr(cli.trainer, verb))
     if cli.trainer.is_global_zero:
         rounds, metrics = len(cli.model.history), cli.trainer.callback_metrics
@@ -87,7 +91,8 @@ def benchmark(args: Sequence[str]) -> dict[str, Any]:
     with cli.scratch:
         _run(cli, cli.trainer.fit)
     summary = summarize(cli.model, cli.clock, cli.config.warmup, args)
-    cli.output.write_text(json.dumps(summary, indent=2) + "\n")
+    text = json.dumps(summary, indent=2) + "\n"
+    write_text_atomically(cli.output, lambda file: file.write(text))
     print(format_table(summary))
     print(f"Written to {cli.output}")
     return summary

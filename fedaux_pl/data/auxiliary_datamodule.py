@@ -4,8 +4,9 @@ import pytorch_lightning as pl
 from torch import Tensor
 
 from fedaux_pl.data.batches import TensorBatches
-from fedaux_pl.data.datamodule import PRETRAIN_BATCHES, check_same_shape
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.datamodule import PRETRAIN_BATCHES
+from fedaux_pl.data.input_checks import check_finite, check_pixels, check_same_kind
+from fedaux_pl.data.source import Examples, Source, check_source
 from fedaux_pl.functional import derive_seed
 
 
@@ -33,6 +34,9 @@ class AuxiliaryDataModule(pl.LightningDataModule):
         super().__init__()
         if batch_size < 2:
             raise ValueError(f"batch_size must be at least 2, but is {batch_size}")
+        check_source("auxiliary", auxiliary)
+        if probe is not None:
+            check_source("probe", probe)
         self.auxiliary = auxiliary
         self.probe = probe
         self.batch_size = batch_size
@@ -44,10 +48,12 @@ class AuxiliaryDataModule(pl.LightningDataModule):
         """Loads the data, once, and moves it to the Trainer's device."""
         if self._inputs is None:
             self._inputs = self.auxiliary.auxiliary()
+            check_finite(self._inputs)
+            check_pixels(self._inputs, "auxiliary images")
             if self.probe is not None:
                 self._probes = [self.probe.train(), self.probe.test()]
                 for examples in self._probes:
-                    check_same_shape(self._inputs, examples.inputs, "auxiliary and probe data")
+                    check_same_kind(self._inputs, examples.inputs, "auxiliary and probe data")
         if self.trainer is not None:
             device = self.trainer.strategy.root_device
             self._inputs = self._inputs.to(device)

@@ -3,15 +3,17 @@
 import hashlib
 import json
 import os
-import secrets
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedaux_pl.files import check_archive, locked, write_atomically
 
 FORMAT = 1
 CACHE_FOLDER = ".fedaux_cache"
@@ -39,33 +41,65 @@ def cached(
 ) -> dict[str, Tensor]:
     """Loads the tensors of a key from disk, or builds and saves them.
 
-    A damaged file, or one of another key, is replaced with a warning. If ``folder`` is not
-    writable, the file is written to the user's cache folder.
+    Processes that need the same tensors at the same time build them once: the others wait. A
+    damaged file, or one of another key, is replaced with a warning. If ``folder`` is not writable,
+    the file is written to the user's cache folder.
 
     Args:
         folder: The folder of the file.
         key: Everything that determines the tensors; "kind" is the prefix of the file name.
         build: Builds the tensors by name.
     """
-    found = load_cached(folder, key)
-    return save_cached(folder, key, build()) if found is None else found
+    found, _ = _load(folder, key)  # without the lock: files are complete, and readers need not wait
+    if found is None:
+        with cache_lock(folder, key):
+            found = load_cached(folder, key)
+            if found is None:
+                found = save_cached(folder, key, build())
+    return found
+
+
+@contextmanager
+def cache_lock(
+    folder: Path, key: Mapping[str, str | int], on_wait: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Holds the lock of a key, in which its tensors are loaded, or built and saved.
+
+    Args:
+        folder: The folder of the file.
+        key: The key.
+        on_wait: Called at once and then every minute while another process holds the lock.
+    """
+
+    def wait() -> None:
+        print(f"waiting for another run that computes {key['kind']} in {folder}")
+        if on_wait is not None:
+            on_wait()
+
+    _, paths = _candidates(folder, key)
+    failures = []
+    with ExitStack() as stack:
+        for path in paths:
+            try:
+                stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait))
+                break
+            except OSError as error:
+                failures.append(f"{path.parent}: {error}")
+        else:
+            warnings.warn(
+                f"the cache cannot be locked, so another run may compute {key['kind']} as well: "
+                + "; ".join(failures),
+                stacklevel=3,
+            )
+        yield
 
 
 def load_cached(folder: Path, key: Mapping[str, str | int]) -> dict[str, Tensor] | None:
     """Loads the tensors of a key; None if there is no usable file."""
-    text, paths = _candidates(folder, key)
-    for path in paths:
-        if path.is_file():
-            try:
-                return _read(path, text)
-            # a damaged file can raise nearly any exception in the unpickler; none may stop a run
-            except Exception as error:
-                reason = str(error).partition("\n")[0] or type(error).__name__
-                warnings.warn(
-                    f"the cache file {path} cannot be used ({reason}) and is built again",
-                    stacklevel=3,
-                )
-    return None
+    found, failures = _load(folder, key)
+    for failure in failures:
+        warnings.warn(f"{failure} and is built again", stacklevel=3)
+    return found
 
 
 def save_cached(
@@ -78,7 +112,7 @@ def save_cached(
     failures = []
     for path in paths:
         try:
-            _write(path, content)
+            write_atomically(path, lambda file: torch.save(content, file))
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             failures.append(f"{path.parent}: {error}")
         else:
@@ -88,6 +122,21 @@ def save_cached(
         stacklevel=3,
     )
     return tensors
+
+
+def _load(folder: Path, key: Mapping[str, str | int]) -> tuple[dict[str, Tensor] | None, list[str]]:
+    """The tensors of a key, if there is a usable file; why the files before it are not."""
+    text, paths = _candidates(folder, key)
+    failures = []
+    for path in paths:
+        if path.is_file():
+            try:
+                return _read(path, text), []
+            # a damaged file can raise nearly any exception in the unpickler; none may stop a run
+            except Exception as error:
+                reason = str(error).partition("\n")[0] or type(error).__name__
+                failures.append(f"the cache file {path} cannot be used ({reason})")
+    return None, failures
 
 
 def _candidates(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[Path]]:
@@ -111,6 +160,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _read(path: Path, key: str) -> dict[str, Tensor]:
+    check_archive(path)
     content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("not written by this version of fedaux_pl")
@@ -120,16 +170,3 @@ def _read(path: Path, key: str) -> dict[str, Tensor]:
     if content["sha256"] != _checksum(tensors):
         raise ValueError("its checksum does not match")
     return tensors
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Written under another name first: other processes never read a partial file. Not with
-    # tempfile, whose files only their owner can read.
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            torch.save(content, file)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -3,13 +3,24 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.fingerprints import (
+    count_shared,
+    key_id,
+    keyed_fingerprint,
+    machine_key,
+    record_digests,
+)
+from fedaux_pl.data.input_checks import check_finite, check_pixels, check_same_kind
+from fedaux_pl.data.source import Examples, Source, check_source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed, dirichlet_partition
 
@@ -63,12 +74,16 @@ class FederatedDataModule(pl.LightningDataModule):
             raise ValueError(f"alpha must be positive and finite, but is {alpha}")
         if not 0 < negatives < 1:
             raise ValueError(f"negatives must lie strictly between 0 and 1, but is {negatives}")
+        check_source("private", private)
+        if auxiliary is not None:
+            check_source("auxiliary", auxiliary)
         self.private = private
         self.auxiliary = auxiliary
         self.num_clients = num_clients
         self.alpha = alpha
         self.negatives = negatives
         self.seed = seed
+        self._shared_rows = 0
         self._clients: list[Tensor] | None = None
 
     def prepare_data(self) -> None:
@@ -91,15 +106,22 @@ class FederatedDataModule(pl.LightningDataModule):
                     f"{type(self.private).__name__} has no labels for its {part} data: the private "
                     "data must be labeled"
                 )
-        check_same_shape(train.inputs, test.inputs, "private training and test data")
+        check_same_kind(train.inputs, test.inputs, "private training and test data")
+        if len(torch.unique(train.targets)) < 2:
+            raise DataError(
+                f"the private training data must have at least 2 classes, but all {len(train)} "
+                f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
+            )
         self._train, self._test = train, test
+        key = machine_key()
         self.fingerprints = {
-            "private": tensor_digest(train.inputs, train.targets),
-            "test": tensor_digest(test.inputs, test.targets),
+            "private": keyed_fingerprint(key, train.inputs, train.targets),
+            "test": keyed_fingerprint(key, test.inputs, test.targets),
         }
         if self.auxiliary is not None:
             inputs = self.auxiliary.auxiliary()
-            check_same_shape(train.inputs, inputs, "private and auxiliary data")
+            check_same_kind(train.inputs, inputs, "private and auxiliary data")
+            check_finite(inputs)
             count = round(len(inputs) * self.negatives)
             if not 0 < count < len(inputs):
                 raise DataError(
@@ -111,7 +133,15 @@ class FederatedDataModule(pl.LightningDataModule):
             self._auxiliary = inputs
             self._negatives = inputs[order[:count].sort().values]
             self._distill = inputs[order[count:].sort().values]
+            # plain: the auxiliary data is public
             self.fingerprints["auxiliary"] = tensor_digest(inputs)
+            self._shared_rows = count_shared(train.inputs, inputs, key)
+            if self._shared_rows:
+                rank_zero_warn(
+                    f"{self._shared_rows} of {len(inputs)} auxiliary samples are also private "
+                    "training samples: h_0 and the scores then depend on private data beyond what "
+                    "the privacy guarantee covers; use other auxiliary data, or remove the samples"
+                )
         self._clients = dirichlet_partition(
             train.targets, self.num_clients, self.alpha, derive_seed(self.seed, _PARTITION)
         )
@@ -143,6 +173,35 @@ class FederatedDataModule(pl.LightningDataModule):
             "seed": self.seed,
             "contents": dict(self.fingerprints),
         }
+
+    def release_settings(self) -> dict[str, Any]:
+        """The settings that determine what clients release: all but those of the test data."""
+        settings = self.settings()
+        del settings["contents"]["test"]
+        return settings
+
+    @property
+    def key_id(self) -> str:
+        """The public name of the key of ``record_digests``."""
+        return key_id(machine_key())
+
+    def record_digests(self, client: int) -> NDArray[np.uint64]:
+        """A keyed hash of each record (input and label) of D_i, which only this machine can make.
+
+        Args:
+            client: i, from 0.
+
+        Returns:
+            Shape (|D_i|,).
+        """
+        own = self.client(client)
+        return record_digests(own.inputs, own.targets, machine_key())
+
+    @property
+    def shared_rows(self) -> int:
+        """The number of auxiliary samples that are also private training samples."""
+        self._loaded()
+        return self._shared_rows
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -256,6 +315,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
         inputs, seed = self.auxiliary_inputs, derive_seed(self.seed, PRETRAIN_BATCHES, seed)
+        check_pixels(inputs, "images to learn h_0 from by SimCLR")
         return TensorBatches(inputs, batch_size=batch_size, shuffle=True, seed=seed, smallest=2)
 
     def train_dataloader(self) -> list[int]:
@@ -270,12 +330,3 @@ class FederatedDataModule(pl.LightningDataModule):
     def val_dataloader(self) -> TensorBatches:
         """The test data: the server has no other labeled data."""
         return self.test_dataloader()
-
-
-def check_same_shape(one: Tensor, other: Tensor, what: str) -> None:
-    """Raises a DataError if the samples of two data sets differ in shape."""
-    if one.shape[1:] != other.shape[1:]:
-        raise DataError(
-            f"{what} must have samples of the same shape, but have {tuple(one.shape[1:])} and "
-            f"{tuple(other.shape[1:])}: set `size` (or `channels`) of one source to match"
-        )

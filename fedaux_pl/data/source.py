@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.data.input_checks import check_finite
 from fedaux_pl.errors import DataError
 
 
@@ -20,7 +22,8 @@ class Examples:
         classes: The name of each class; empty without labels.
 
     Raises:
-        DataError: If there are no samples, or labels have another shape, dtype or range.
+        DataError: If there are no samples, inputs are not finite, or labels have another shape,
+            dtype or range.
 
     Example:
         >>> import torch
@@ -38,6 +41,7 @@ class Examples:
     def __post_init__(self) -> None:
         if len(self.inputs) == 0:
             raise DataError("the data set holds no samples")
+        check_finite(self.inputs)
         if self.labels is None:
             return
         if self.labels.shape != (len(self.inputs),) or self.labels.dtype != torch.int64:
@@ -106,3 +110,18 @@ class Source(ABC):
     def input_format(self) -> dict[str, str | int]:
         """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}
+
+
+def check_source(name: str, value: object) -> None:
+    """Raises a TypeError if the argument ``name`` of a data module is not a source."""
+    if isinstance(value, Source):
+        return
+    if isinstance(value, type) and issubclass(value, Source):
+        got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
+    else:
+        got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
+        remedy = (
+            "wrap files in NpzImages, ImageFolder or TextFiles, and other data in a subclass of "
+            "Source whose train() and test() return Examples"
+        )
+    raise TypeError(f"{name} must be a Source, such as Digits(), but is {got}: {remedy}")

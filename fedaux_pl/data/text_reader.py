@@ -15,11 +15,13 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import DataError, DataNotFoundError
+from fedaux_pl.data.foreign_files import check_expansion, reason_of, shorten
+from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError
 
 _DECOMPRESSORS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (*_DELIMITERS, ".jsonl", ".ndjson", ".txt")
+_MAX_LINE = 1 << 26  # characters of a line, or of a value in a CSV file
 # spaces after the end of a sentence, or after a quotation mark or bracket that follows it
 _SENTENCE_BREAK = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+")
 
@@ -42,17 +44,24 @@ class Columns:  # its repr is part of cache keys: do not rename the class or its
     sentences: bool = False
 
 
-def read_texts(path: Path, columns: Columns) -> tuple[list[str], list[str]]:
+def read_texts(
+    path: Path, columns: Columns, remedy: str = "set `text` and `label` to columns that it has"
+) -> tuple[list[str], list[str]]:
     """Reads the texts of a file and their labels, as strings.
 
     Rows without a text are skipped with a warning, empty lines of .txt files silently.
+
+    Args:
+        path: The file.
+        columns: The parts of it to read.
+        remedy: What to change if the file lacks a column, for the message.
 
     Raises:
         DataNotFoundError: If there is no such file.
         DataError: If it cannot be read, lacks a column or a label, or holds no texts.
     """
     texts, labels, empty = [], [], []
-    for where, text, label in _rows(path, columns):
+    for where, text, label in _rows(path, columns, remedy):
         if not text:
             empty.append(where)
             continue
@@ -84,8 +93,9 @@ def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
         indices = {str(index): index for index in range(len(classes))}
     if unknown := sorted(set(labels) - indices.keys()):
         raise DataError(
-            f"labels must be the classes {', '.join(classes)} or their indices from 0, but the "
-            f"file has {', '.join(map(repr, unknown[:5]))}: set `classes`, or correct the file"
+            f"labels must be the classes {shorten(classes)} or their indices from 0, but the "
+            f"file has {shorten([repr(label) for label in unknown], 5)}: set `classes`, or correct "
+            "the file"
         )
     return torch.tensor([indices[label] for label in labels])
 
@@ -99,7 +109,7 @@ def class_names(labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, str, str]]:
+def _rows(path: Path, columns: Columns, remedy: str) -> Iterator[tuple[str, str, str]]:
     """Yields for each row its line (for messages), text and label; "" for a missing one."""
     if not path.is_file():
         raise DataNotFoundError(f"there is no file of texts at {path.absolute()}: correct the path")
@@ -113,63 +123,96 @@ def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, str, str]]:
     opener: Any = _DECOMPRESSORS.get(path.suffix, open)
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            lines = _lines(file, path)
             if suffix == ".txt":
-                yield from _plain_rows(file, path, columns)
+                yield from _plain_rows(lines, path, columns)
                 return
-            rows = _json_rows(file, path)
+            rows = _json_rows(lines, path)
             if suffix in _DELIMITERS:
-                rows = _csv_rows(file, path, _DELIMITERS[suffix])
+                rows = _csv_rows(lines, path, _DELIMITERS[suffix])
             for where, row in rows:
-                yield where, *_text_and_label(row, path, where, columns)
-    except (UnicodeDecodeError, lzma.LZMAError, EOFError, gzip.BadGzipFile, csv.Error) as error:
-        raise DataError(f"{path.absolute()} cannot be read as text ({error})") from error
+                yield where, *_text_and_label(row, path, where, columns, remedy)
+    except FedauxError:
+        raise
+    # a damaged file can raise nearly any exception in the decompressors
+    except Exception as error:
+        raise DataError(f"{path.absolute()} cannot be read as text ({reason_of(error)})") from error
 
 
-def _plain_rows(file: IO[str], path: Path, columns: Columns) -> Iterator[tuple[str, str, str]]:
+def _lines(file: IO[str], path: Path) -> Iterator[str]:
+    """The lines of a file; raises a DataError rather than fill the memory."""
+    compressed, count = path.stat().st_size, 0
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise DataError(
+                f"{path.absolute()} has a line of {_MAX_LINE} characters or more: is it a file of "
+                "texts? Split the line"
+            )
+        count += len(line)
+        check_expansion(count, compressed, str(path.absolute()))
+        yield line
+
+
+def _plain_rows(
+    lines: Iterator[str], path: Path, columns: Columns
+) -> Iterator[tuple[str, str, str]]:
     if columns.label is not None:
         raise DataError(
             f"{path.absolute()} is plain text, which has no column {columns.label!r} of labels: "
             "set `label: null` and use it as auxiliary data"
         )
-    for count, line in enumerate(file, 1):
+    for count, line in enumerate(lines, 1):
         text = line.strip()
         if text and not (columns.skip and line.startswith(columns.skip)):
             yield f"line {count}", text, ""
 
 
-def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    csv.field_size_limit(1 << 30)  # long texts exceed the default
-    reader = csv.DictReader(file, delimiter=delimiter)
+def _csv_rows(
+    lines: Iterator[str], path: Path, delimiter: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    csv.field_size_limit(_MAX_LINE)  # long texts exceed the default
+    reader = csv.DictReader(lines, delimiter=delimiter)
     if not reader.fieldnames:
         raise DataError(f"{path.absolute()} is empty: its first line must name the columns")
     for row in reader:
         yield f"line {reader.line_num}", row
 
 
-def _json_rows(file: IO[str], path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for count, line in enumerate(file, 1):
+def _json_rows(lines: Iterator[str], path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for count, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path.absolute()}, line {count}, is not JSON ({error})") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path.absolute()}, line {count}, is not JSON ({reason_of(error)})"
+            ) from error
         if not isinstance(row, dict):
             raise DataError(f"{path.absolute()}, line {count}, is not a JSON object of columns")
         yield f"line {count}", row
 
 
 def _text_and_label(
-    row: Mapping[str, Any], path: Path, where: str, columns: Columns
+    row: Mapping[str, Any], path: Path, where: str, columns: Columns, remedy: str
 ) -> tuple[str, str]:
     names = [*columns.text] + ([] if columns.label is None else [columns.label])
     if missing := [name for name in names if name not in row]:
-        existing = ", ".join(str(name) for name in row if name is not None)
+        existing = shorten([str(name) for name in row if name is not None])
         raise DataError(
             f"{path.absolute()} has no column {', '.join(map(repr, missing))} in {where}; its "
-            f"columns are {existing}: set `text` and `label` to columns that it has"
+            f"columns are {existing}: {remedy}"
         )
     values = ["" if row[name] is None else str(row[name]).strip() for name in names]
     count = len(columns.text)
     text = " ".join(value for value in values[:count] if value)
-    return text, "" if columns.label is None else values[count]
+    label = "" if columns.label is None else values[count]
+    if "\0" in label:
+        raise DataError(f"{path.absolute()} has a null character in the label of {where}")
+    try:
+        (text + label).encode()
+    except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
+        raise DataError(
+            f"{path.absolute()} has no valid text in {where} ({reason_of(error)})"
+        ) from error
+    return text, label

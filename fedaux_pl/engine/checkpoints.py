@@ -2,20 +2,24 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric.plugins import TorchCheckpointIO
+from pytorch_lightning.utilities import rank_zero_warn
 
+from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import check_archive, write_atomically
 
-FORMAT = 2
+FORMAT = 3
 """The format of a federation's checkpoints, increased when older ones become unreadable."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file and renames it when it is complete.
+    """Writes a checkpoint completely or not at all, and checks its checksums on loading.
 
     A process that is killed while it writes leaves the checkpoint of the previous round.
     """
@@ -23,19 +27,42 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Saves to a temporary file in the same folder, flushes it to the disk and renames it."""
+        """Saves to another file in the same folder, flushes it to the disk and renames it.
+
+        Raises:
+            OSError: If it cannot be written, for example because the disk is full.
+        """
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A fixed name: the next write replaces the file that a killed process left.
-        temporary = target.with_name(f".{target.name}.part")
         try:
-            with temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+            write_atomically(target, lambda file: torch.save(checkpoint, file))
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            raise OSError(
+                f"the checkpoint {target} could not be written ({_reason(error)}); {_saved(target)}"
+            ) from error
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
+        """Loads a checkpoint as Lightning does; raises a ConfigurationError if it is damaged."""
+        check_undamaged(path)
+        try:
+            return super().load_checkpoint(path, *args, **options)
+        except OSError:
+            raise
+        # The unpickler can raise nearly any exception for a file of another format.
+        except Exception as error:
+            raise ConfigurationError(_unreadable(path, error)) from error
+
+
+def check_undamaged(path: str | os.PathLike[str]) -> None:
+    """Raises a ConfigurationError if a checkpoint is damaged or of a foreign format.
+
+    Addresses that are not local files are not checked.
+    """
+    file = Path(path)
+    if file.is_file():
+        try:
+            check_archive(file)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(_unreadable(file, error)) from error
 
 
 def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
@@ -55,27 +82,39 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
         if not path.is_file():
             raise ConfigurationError(f"there is no checkpoint at {path.absolute()}")
         return path
-    found = sorted(root.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    newest = find_last(root)
+    if newest is None:
         raise ConfigurationError(
             f"there is no last.ckpt below {root.absolute()}: give the path of a checkpoint, or "
             "start a run with `fedaux-pl fit` and no --ckpt_path"
         )
-    return found[-1]
+    return newest
+
+
+def find_last(root: Path) -> Path | None:
+    """Returns the newest ``last.ckpt`` below a folder, if there is one."""
+    newest, written = None, -1
+    for path in root.rglob("last.ckpt"):
+        if any(part.startswith(".") for part in path.relative_to(root).parts):
+            continue  # in the scratch folder of a benchmark
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if (time := path.stat().st_mtime_ns) > written:
+                newest, written = path, time
+    return newest
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Loads the checkpoint of a federation, with memory-mapped tensors.
 
     Raises:
-        ConfigurationError: If the file is not the checkpoint of a federation.
+        ConfigurationError: If the file is damaged, or is not the checkpoint of a federation.
     """
+    check_undamaged(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     # The unpickler can raise nearly any exception for a file of another format.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ConfigurationError(f"{path} cannot be read as a checkpoint ({reason})") from error
+        raise ConfigurationError(_unreadable(path, error)) from error
     if not isinstance(checkpoint, dict) or "federation" not in checkpoint:
         raise ConfigurationError(
             f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
@@ -83,8 +122,37 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+def _unreadable(path: str | Path, error: Exception) -> str:
+    return (
+        f"{path} cannot be read as a checkpoint ({_reason(error)}): give another checkpoint, or "
+        "start anew without one"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's message; the system's words if it comes from the system."""
+    while not isinstance(error, OSError) and isinstance(error.__context__, OSError):
+        error = error.__context__
+    text = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+    return text or str(error) or type(error).__name__
+
+
+def _saved(path: Path) -> str:
+    """Says which checkpoint there is after a failed attempt to replace it."""
+    try:
+        rounds = len(load_checkpoint(path)["federation"]["history"])
+    except (ConfigurationError, FileNotFoundError):
+        return "earlier ones are unchanged: make room and resume with --ckpt_path last"
+    return (
+        f"the last complete one, after round {rounds}, is still there: make room and resume with "
+        f"--ckpt_path {path}"
+    )
+
+
 def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Raises a ConfigurationError if a run with these settings cannot resume from a checkpoint.
+
+    The private data of a checkpoint from another machine cannot be compared: a warning says so.
 
     Args:
         content: The content of a federation's checkpoint, with its format and settings.
@@ -98,18 +166,27 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
             f"{changes if found == 1 else ''}: start anew without the checkpoint, or use the "
             "release that wrote it"
         )
-    _check_same(content["settings"], settings)
+    if _check_same(content["settings"], settings):
+        rank_zero_warn(
+            "the checkpoint comes from another machine, whose key of fingerprints is not here: "
+            "whether this run has the same private data and test data cannot be checked"
+        )
 
 
-def _check_same(saved: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> None:
+def _check_same(saved: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> bool:
+    """Compares all settings; returns whether some are fingerprints with different keys."""
+    other_key = False
     # Settings of both come first: those of only one follow from another method or architecture.
     common = saved.keys() & requested.keys()
     for name in [*sorted(common), *sorted(saved.keys() ^ requested.keys())]:
         old, new = saved.get(name), requested.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            _check_same(old, new, f"{prefix}{name}.")
+            other_key |= _check_same(old, new, f"{prefix}{name}.")
+        elif have_other_keys(old, new):
+            other_key = True
         elif old != new:
             raise ConfigurationError(
                 f"the checkpoint was made with {prefix}{name} = {old!r}, but this run asks for "
                 f"{new!r}: use the same setting, or start a new run without the checkpoint"
             )
+    return other_key

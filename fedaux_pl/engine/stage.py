@@ -183,7 +183,7 @@ class StageRunner:
                 steps += len(losses)
                 if losses:
                     loss = torch.stack(losses).mean().item()  # one transfer per epoch
-                    check_finite(loss, module, epoch)
+                    self.check_finite(loss, module, epoch)
                 if on_epoch is not None:
                     on_epoch(loss)
         return job.result(module, optimizer, loss, steps)
@@ -208,6 +208,19 @@ class StageRunner:
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()
 
+    def check_finite(self, loss: float, module: pl.LightningModule, epoch: int) -> None:
+        """Raises a FloatingPointError that names the learning rate if a loss is NaN or infinite."""
+        if math.isfinite(loss):
+            return
+        advice = "lower its learning rate"
+        if option := getattr(module, "option", ""):  # see OptimizedModule
+            lr = module.optimizer_settings.lr  # type: ignore[union-attr]
+            advice = f"lower {option}.lr (--model.{option}.lr), which is {lr:g}"
+        if self.trainer.precision != "32-true":
+            advice += f", or use 32-true in place of trainer.precision {self.trainer.precision}"
+        name = type(module).__name__
+        raise FloatingPointError(f"the loss of {name} became {loss} in epoch {epoch + 1}: {advice}")
+
     def finish_backward(self) -> None:
         """Called between the backward pass and the optimizer, for subclasses."""
 
@@ -231,12 +244,3 @@ def create_optimizer(module: pl.LightningModule) -> Optimizer:
             f"run as a stage, but returned {type(optimizer).__name__}"
         )
     return optimizer
-
-
-def check_finite(loss: float, module: pl.LightningModule, epoch: int) -> None:
-    """Raises a FloatingPointError if a mean loss is NaN or infinite."""
-    if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the loss of {type(module).__name__} became {loss} in epoch {epoch + 1}: "
-            "lower its learning rate or use 32-bit precision"
-        )

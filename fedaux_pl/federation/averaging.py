@@ -1,9 +1,15 @@
 """theta^P, the average of the clients' weights (FedAUX, Algorithm 2), over all processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedaux_pl.algorithms import Answer, Update
-from fedaux_pl.functional.averaging import State, normalize_weights, state_from_sum, sum_states
+from fedaux_pl.functional.averaging import (
+    State,
+    average_stream,
+    check_finite_average,
+    check_same_layout,
+    normalize_weights,
+)
 from fedaux_pl.models import of_head
 from fedaux_pl.processes import Processes
 
@@ -29,7 +35,7 @@ def average_updates(
     processes: Processes,
     head_only: bool = False,
 ) -> dict[str, State]:
-    """Averages by |D_i| within each architecture, by one reduction over the processes.
+    """Averages by |D_i| within each architecture, summing in the order of ``answers``.
 
     Args:
         updates: The updates of this process's clients.
@@ -43,20 +49,31 @@ def average_updates(
         theta^P of every architecture, the same in every process; the server's model where an
         architecture has no client in the round.
     """
-    sizes: dict[str, dict[int, int]] = {}
-    for answer in answers:
-        sizes.setdefault(answer.architecture, {})[answer.client] = answer.size
-    sums = {}
-    for name, size_of in sizes.items():
-        weights = normalize_weights(list(size_of.values()), len(size_of))
-        weight_of = dict(zip(size_of, weights, strict=True))
-        own = [update for update in updates if update.architecture == name]
-        own_weights = [weight_of[update.client] for update in own]
-        sums[name] = sum_states([update.state for update in own], own_weights, states[name])
-    flat = iter(processes.sum([tensor for total in sums.values() for tensor in total.values()]))
     averages = dict(states)
-    for name, total in sums.items():
-        average = state_from_sum({key: next(flat) for key in total}, states[name])
-        trained = {k: v for k, v in average.items() if not head_only or of_head(k)}
-        averages[name] = {**states[name], **trained}
+    for name in dict.fromkeys(answer.architecture for answer in answers):
+        size_of = {answer.client: answer.size for answer in answers if answer.architecture == name}
+        own = {update.client: update.state for update in updates if update.architecture == name}
+        check_same_layout([states[name], *own.values()])
+        trained = {k: v for k, v in states[name].items() if not head_only or of_head(k)}
+        average = average_stream(
+            _states_in_order(list(size_of), own, trained, processes),
+            normalize_weights(list(size_of.values()), len(size_of)),
+            trained,
+        )
+        check_finite_average(average, list(own.values()))
+        averages[name] = {**states[name], **average}
     return averages
+
+
+def _states_in_order(
+    clients: Sequence[int], own: Mapping[int, State], template: State, processes: Processes
+) -> Iterator[State]:
+    """The entries of ``template`` in the clients' state dicts, one client after another."""
+    items = processes.in_order(
+        clients,
+        list(own),
+        compute=lambda client: [own[client][key] for key in template],
+        like=lambda _: list(template.values()),
+    )
+    for _, tensors in items:
+        yield dict(zip(template, tensors, strict=True))

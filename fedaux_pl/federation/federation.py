@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory, Update
 from fedaux_pl.callbacks.progress import find_progress
-from fedaux_pl.engine.checkpoints import FORMAT, check_resumable
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.averaging import average_updates, gather_answers
+from fedaux_pl.federation.checkpoint import fill_checkpoint, restore_checkpoint
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.door import create_runner
@@ -31,16 +31,19 @@ from fedaux_pl.federation.settings import (
     Distillation,
     LocalTraining,
     Pretraining,
+    check_batches,
     check_data,
+    check_objects,
     check_settings,
 )
 from fedaux_pl.federation.students import Students
+from fedaux_pl.federation.trainer import check_trainer
 from fedaux_pl.functional import derive_seed, sample_clients
-from fedaux_pl.models import load_backbone
+from fedaux_pl.models import complete_options, load_backbone, options_of
 from fedaux_pl.modules import ClientModule, DistillationModule
 from fedaux_pl.modules.classifier_module import TrainedPart
-from fedaux_pl.scoring import ReleasedHead
-from fedaux_pl.scoring.records import describe_privacy, pack, unpack
+from fedaux_pl.scoring import ReleasedHead, Total
+from fedaux_pl.scoring.records import describe_privacy
 
 
 class Federation(Students):
@@ -88,7 +91,16 @@ class Federation(Students):
     ) -> None:
         super().__init__(batchnorm)
         self.automatic_optimization = False
-        check_settings(clients, participation, model_options or {})
+        check_objects(algorithm, local, distillation, pretraining)
+        check_settings(
+            clients,
+            participation,
+            model_options or {},
+            seed,
+            train=train,
+            optimizer_state=optimizer_state,
+            batchnorm=batchnorm,
+        )
         self.algorithm = algorithm
         self.clients = clients
         self.participation = participation
@@ -102,23 +114,42 @@ class Federation(Students):
         self.seed = seed
         self.only_pretrain = False
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
+        self.memory = TeacherMemory()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forgets everything that a run has learned."""
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}
         self.heads: list[ReleasedHead] = []  # ordered by client
+        self.total_cost: Total | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on "distill" and "test", shapes (n, N)
-        self.memory = TeacherMemory()
+        self.memory.load_state_dict({})
         self.server_optimizers: dict[str, dict[str, Any]] = {}
         self.client_optimizers: dict[int, dict[str, Any]] = {}
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
+        self._round_start: list[dict[Any, Any]] | None = None  # what the current round began with
 
     def setup(self, stage: str) -> None:
-        """Creates the students, once the data are known."""
+        """Creates the students, once the data are known.
+
+        A Trainer that has finished no round begins a new run: with new students, and without what
+        an earlier Trainer has learned. A checkpoint is loaded afterwards.
+        """
         self.processes = processes_of(self.trainer)
+        check_trainer(self.trainer, self.clients)
         check_data(self.data, self.algorithm, self.clients)
-        if not self.students:
+        begins = stage == "fit" and self.current_epoch == 0
+        if begins:
+            self._begin()
+        if begins or not self.students:
             pretrained = self.algorithm.pretrained
             self.create_students(list(self.clients), self.model_options, pretrained, self.seed)
+        if stage == "fit" and not self.head_only:
+            distillation = self.distillation if self.algorithm.distills else None
+            students = dict(self.students.items())
+            check_batches(self.data, students, self.architectures, self.local, distillation)
 
     def configure_optimizers(self) -> list[Any]:
         """No optimizer: every stage of a round creates its own."""
@@ -144,8 +175,12 @@ class Federation(Students):
             memory=self.memory,
             optimizer_states=self.server_optimizers,
         )
+        options = {
+            name: complete_options(name, **options_of(name, self.clients, self.model_options))
+            for name in self.clients
+        }
         cache = Path(self.trainer.default_root_dir) / "cache"
-        self.prepare(Preparation(context, self.pretraining, self.architectures, cache))
+        self.prepare(Preparation(context, self.pretraining, self.architectures, options, cache))
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -167,9 +202,9 @@ class Federation(Students):
         scoring = self.algorithm.scoring
         if scoring is not None:
             h0 = self._extractors()
-            if not self.heads:  # w_i of every client i, with noise
-                secret = self.algorithm.secret_noise
-                self.heads = preparation.release_heads(self.pool, scoring, h0, secret)
+            self.heads, self.total_cost = preparation.release_heads(  # w_i of every client, noisy
+                self.pool, scoring, h0, self.algorithm.secret_noise, restored=self.heads
+            )
             self.scores = preparation.score(scoring, self.heads, h0)  # s_i(x) for x in D_distill
         self.preparation_bytes = preparation.count_bytes(scoring, self.h0, self.heads)
         for callback in self.federation_callbacks():
@@ -180,7 +215,13 @@ class Federation(Students):
 
     def privacy(self) -> list[str]:
         """The guarantee of each kind of release, and what has none; a sentence each."""
-        return describe_privacy(self.heads, self.algorithm.secret_noise)
+        lines = describe_privacy(self.heads, self.total_cost)
+        if self.carry:
+            lines.append(
+                "NOT private: the optimizer states of the clients, which the server's checkpoint "
+                "holds with optimizer_state 'carry'"
+            )
+        return lines
 
     # --- Algorithm 2 ---------------------------------------------------------------------------
 
@@ -195,7 +236,7 @@ class Federation(Students):
         self.metrics = {"round": t}
         theta = {name: student.state_dict() for name, student in self.students.items()}
         optimizers = self.client_optimizers, self.server_optimizers
-        with self.rollback_on_error(*optimizers, self.memory.stored):
+        with self.rollback_on_error(*optimizers, self.memory.stored) as self._round_start:
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
                 selected = self.select_clients(t)
                 updates = self.pool.train(t, selected, theta)
@@ -213,7 +254,7 @@ class Federation(Students):
                 self.metrics |= losses
             with self.timed("evaluation"):
                 self.metrics |= self.server.evaluate(round_, self.scores)
-            self.memory.commit(t, round_.clients)
+            self.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates)
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
@@ -243,6 +284,7 @@ class Federation(Students):
     def on_train_epoch_end(self) -> None:
         """Adds the metrics of the round to the history."""
         self.history.append(self.metrics)
+        self._round_start = None
         for callback in self.federation_callbacks():
             callback.on_round_end(self.trainer, self)
 
@@ -267,32 +309,8 @@ class Federation(Students):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the next round needs besides the students, as tensors and plain values."""
-        remember = self.algorithm.remember
-        checkpoint["federation"] = {
-            "format": FORMAT,
-            "settings": self.settings(),
-            "classes": list(self.data.classes),
-            "input_shape": list(self.data.input_shape),
-            "input_format": self.data.input_format,
-            "history": self.history,
-            "round": self.metrics,  # not in the history if saved right after validation
-            "h0": self.h0,
-            "heads": pack(self.heads) if self.heads else {},
-            "server_optimizers": self.server_optimizers,
-            "client_optimizers": self.client_optimizers,
-            "memory": self.processes.merge(self.memory.state_dict()) if remember else {},
-        }
+        fill_checkpoint(checkpoint, self, self._round_start)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restores a checkpoint of the same format and settings."""
-        content = checkpoint["federation"]
-        check_resumable(content, self.settings())
-        self.history, self.metrics = content["history"], content["round"]
-        self.h0 = content["h0"]
-        if content["heads"] and self.algorithm.scoring is not None:
-            self.heads = unpack(content["heads"], self.algorithm.scoring)
-        self.server_optimizers = content["server_optimizers"]
-        self.client_optimizers = content["client_optimizers"]
-        # split between the processes, however many have written it
-        own = self.processes.local(sorted(content["memory"].items()))
-        self.memory.load_state_dict(dict(own))
+        """Restores an undamaged checkpoint of the same format and settings."""
+        restore_checkpoint(checkpoint, self)

@@ -1,17 +1,21 @@
 """The steps of the preparation phase (FedAUX, Algorithm 1), with a cache on disk."""
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.data.cache import load_cached, save_cached, tensor_digest
+from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import ClientPool
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Pretraining
@@ -19,7 +23,9 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy, create_pretraining
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
+from fedaux_pl.processes import Processes
+from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.records import pack, unpack
 
 
@@ -31,12 +37,14 @@ class Preparation:
         context: The data and the tools of the run.
         settings: How h_0 is learned.
         architectures: The architecture of each client.
+        model_options: The options of each architecture, defaults included.
         cache: The folder with the results of earlier runs.
     """
 
     context: Context
     settings: Pretraining
     architectures: Sequence[str]
+    model_options: Mapping[str, Mapping[str, Any]]
     cache: Path
 
     def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
@@ -48,8 +56,8 @@ class Preparation:
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key: dict[str, str | int] = {
             "kind": f"h0-{architecture}",
-            "start": tensor_digest(*model.state_dict().values()),
-            "training": json.dumps(asdict(self.settings), sort_keys=True),
+            "start": self._describe(architecture, model),
+            "training": _as_text(asdict(self.settings)),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self.context.seed,
@@ -63,7 +71,10 @@ class Preparation:
         with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
             # the parameters of the loss are random
             module = create_pretraining(copy.deepcopy(model), options)
-        module.share_batches(self.context.processes)
+        # On the CPU each process computes whole batches, so that h_0 is the same in any number of
+        # processes: sums over parts round differently, and Adam makes steps of lr from that.
+        processes = self.context.processes
+        module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         batches = self.context.data.pretrain_batches(batch_size, seed=seed)
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
             self.context.runner.run(
@@ -73,28 +84,100 @@ class Preparation:
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 
     def release_heads(
-        self, pool: ClientPool, scoring: Scoring, h0: Mapping[str, nn.Module], secret_noise: bool
-    ) -> list[ReleasedHead]:
-        """The scoring heads of all clients, ordered by id.
+        self,
+        pool: ClientPool,
+        scoring: Scoring,
+        h0: Mapping[str, nn.Module],
+        secret_noise: bool,
+        restored: Sequence[ReleasedHead] = (),
+    ) -> tuple[list[ReleasedHead], Total | None]:
+        """The scoring heads of all clients, ordered by id, and with secret noise their total cost.
 
-        Heads in the cache are used again: a second release would spend privacy budget again.
+        Earlier heads of the same settings and data are used again: a second release would cost
+        privacy again. Those with secret noise are in the ledger of the machine, simulated ones in
+        the cache.
+
+        Args:
+            pool: The clients.
+            scoring: What they release.
+            h0: h_0 of each architecture.
+            secret_noise: Whether the noise comes from the operating system, not from the seed.
+            restored: The heads of a checkpoint.
         """
-        weights = [tensor for model in h0.values() for tensor in model.state_dict().values()]
-        key: dict[str, str | int] = {
-            "kind": "scoring-heads",
-            "scoring": json.dumps(scoring.release_settings(), sort_keys=True),
-            "secret": int(secret_noise),
-            "architectures": " ".join(self.architectures),
-            "h0": tensor_digest(*weights),
-            "data": json.dumps(self.context.data.settings(), sort_keys=True),
-            "seed": self.context.seed,
-        }
+        data = self.context.data
+        if data.shared_rows and secret_noise:
+            raise PrivacyError(
+                f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
+                "and the feature map depend on private data: remove them from the auxiliary data"
+            )
 
         def release() -> dict[str, Tensor]:
             maps = {name: self._fit_map(scoring, model) for name, model in h0.items()}
             return pack(pool.prepare(scoring, h0, maps, secret_noise))
 
-        return unpack(self._cached(key, release), scoring)
+        total = None
+        key = self._release_key(scoring, h0)
+        if secret_noise:
+            heads, total = self._recorded(key, scoring, release, restored)
+        else:
+            own: dict[str, str | int] = {
+                "kind": "simulated-heads",
+                "release": key,
+                "seed": self.context.seed,
+            }
+            heads = list(restored) or unpack(self._cached(own, release), scoring)
+        for head in heads:
+            size = data.client_sizes[head.client]
+            scoring.check_release(head, size, len(data.negative_inputs))
+        if data.shared_rows:
+            flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
+            heads = [replace(h, release=replace(h.release, flaw=flaw)) for h in heads]
+        return heads, total
+
+    def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
+        """All that determines a release but its noise, as text. Test data are no part of it."""
+        key = {
+            "scoring": scoring.release_settings(),
+            "architectures": list(self.architectures),
+            "h0": {name: self._describe(name, model) for name, model in h0.items()},
+            "data": self.context.data.release_settings(),
+        }
+        return _as_text(key)
+
+    def _describe(self, architecture: str, model: nn.Module) -> str:
+        """All that determines the features of a model: weights, options, settings of its layers."""
+        layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
+        text = _as_text({"options": self.model_options[architecture], "layers": layers})
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f"{tensor_digest(*model.state_dict().values())} {digest}"
+
+    def _recorded(
+        self,
+        key: str,
+        scoring: Scoring,
+        release: Callable[[], dict[str, Tensor]],
+        restored: Sequence[ReleasedHead],
+    ) -> tuple[list[ReleasedHead], Total | None]:
+        """Releases with secret noise, unless the ledger has the release, and records it there.
+
+        Only the first process reads and writes the ledger; all use what it has found.
+        """
+        data, processes = self.context.data, self.context.processes
+        ledger, total = Ledger(data.key_id), None
+        with ledger.locked() if processes.first else nullcontext():
+            entries = ledger.entries() if processes.first else []
+            known = {entry.key: entry.heads for entry in entries}
+            packed = processes.broadcast(pack(restored) if restored else known.get(key))
+            if packed is None:
+                packed = processes.broadcast(release())
+            heads = unpack(packed, scoring)
+            if processes.first:
+                records = {head.client: data.record_digests(head.client) for head in heads}
+                if not any(_same(packed, entry.heads) for entry in entries):
+                    releases = {head.client: head.release for head in heads}
+                    ledger.add(Entry(key, packed, releases, records))
+                total = ledger.total(list(records.values()), scoring.budget.delta)
+        return heads, processes.broadcast(total)
 
     def _fit_map(self, scoring: Scoring, h0: nn.Module) -> PublicMap:
         data = self.context.data
@@ -165,15 +248,24 @@ class Preparation:
     ) -> dict[str, Tensor]:
         """Loads a result from the cache, or computes it and stores it there.
 
-        Only the first process reads and writes files, and it broadcasts what it has found. If it
-        has found nothing, all processes compute together, and all use the first process's result.
+        Only the first process takes the lock, reads and writes files, and it broadcasts what it has
+        found. If it has found nothing, all processes compute together, and all use the first
+        process's result.
         """
         processes = self.context.processes
-        result = processes.broadcast(load_cached(self.cache, key) if processes.first else None)
-        if result is None:
-            result = processes.broadcast(compute())
+        with ExitStack() as stack:
             if processes.first:
-                save_cached(self.cache, key, result)
+                # collective calls fail after a while: the others hear that the first still waits
+                stack.enter_context(
+                    cache_lock(self.cache, key, on_wait=lambda: processes.broadcast(True))
+                )
+            while processes.broadcast(False):
+                pass
+            result = processes.broadcast(load_cached(self.cache, key) if processes.first else None)
+            if result is None:
+                result = processes.broadcast(compute())
+                if processes.first:
+                    save_cached(self.cache, key, result)
         return result
 
 
@@ -182,3 +274,11 @@ def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
     model = copy.deepcopy(model)
     load_backbone(model, h0)
     return model.eval()
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

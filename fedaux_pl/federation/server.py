@@ -115,7 +115,13 @@ class Server:
         """
         self.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
-            return self._aggregate(round_, "distill", scores, lambda _: stage.update(1))
+            labels = self._aggregate(round_, "distill", scores, lambda _: stage.update(1))
+        if bool(labels.isnan().any()):
+            raise FloatingPointError(
+                f"the clients' predictions hold NaN or infinity in round {round_.number}: lower "
+                "local.lr (--model.local.lr)"
+            )
+        return labels
 
     def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
         """The test accuracy of the averages before distillation, and metrics of the teachers."""

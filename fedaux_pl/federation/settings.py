@@ -3,17 +3,32 @@
 The defaults are the paper's for images.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
+
+import torch
+from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
+from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.language_modelling import Objective
-from fedaux_pl.modules.optimizers import OptimizerName
+from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "train": get_args(TrainedPart),
+    "optimizer_state": ("reset", "carry"),
+    "batchnorm": get_args(BatchNormStatistics),
+}
 
 
 @dataclass(frozen=True)
@@ -25,12 +40,13 @@ class TrainingSettings:
         batch_size: Samples per step.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
-        momentum: The momentum, with sgd only.
+        momentum: The momentum, in [0, 1), with sgd only.
         weight_decay: The weight decay, at least 0.
     """
 
     option: ClassVar[str]
     """The name of the option of Federation, for error messages."""
+    min_epochs: ClassVar[int] = 1
     min_batch_size: ClassVar[int] = 1
 
     epochs: int = 1
@@ -41,15 +57,14 @@ class TrainingSettings:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 0:
-            raise ValueError(f"{self.option}: epochs must be at least 0, but is {self.epochs}")
-        if self.batch_size < self.min_batch_size:
-            raise ValueError(
-                f"{self.option}: batch_size must be at least {self.min_batch_size}, but is "
-                f"{self.batch_size}"
-            )
-        if not self.lr > 0:
-            raise ValueError(f"{self.option}: lr must be positive, but is {self.lr}")
+        for name, minimum in (("epochs", self.min_epochs), ("batch_size", self.min_batch_size)):
+            if not _is_int(value := getattr(self, name), minimum):
+                raise ValueError(
+                    f"{self.option}.{name} must be an integer of at least {minimum}, but is "
+                    f"{value!r}"
+                )
+        with _prefixed(self.option):
+            OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
 
     @property
     def optimizer_options(self) -> dict[str, Any]:
@@ -101,6 +116,7 @@ class Pretraining(TrainingSettings):
     """
 
     option: ClassVar[str] = "pretraining"
+    min_epochs: ClassVar[int] = 0
     min_batch_size: ClassVar[int] = 2
 
     epochs: int = 100
@@ -114,16 +130,85 @@ class Pretraining(TrainingSettings):
     objective: Objective = "masked"
     mask_rate: float = 0.15
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with _prefixed(self.option):
+            SimCLRViews(
+                min_scale=self.min_scale,
+                flip=self.flip,
+                jitter=self.jitter,
+                strength=self.strength,
+                grayscale=self.grayscale,
+            )
+            if not self.temperature > 0:
+                raise ValueError(f"temperature must be positive, but is {self.temperature}")
+            if self.objective not in get_args(Objective):
+                raise ValueError(f"objective must be masked or next, but is {self.objective!r}")
+            if not 0 < self.mask_rate < 1:
+                raise ValueError(
+                    f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
+                )
+
+
+def check_objects(
+    algorithm: Algorithm,
+    local: LocalTraining,
+    distillation: Distillation,
+    pretraining: Pretraining,
+) -> None:
+    """Raises a TypeError for a class, or anything else, in place of one of these objects."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "FedAUX()"),
+        ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
+        ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
+        ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
+    ):
+        if isinstance(value, type):
+            raise TypeError(
+                f"{name} must be an object such as {example}, but is the class {value.__name__}: "
+                "add parentheses and arguments"
+            )
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be an object such as {example}, but is {value!r}")
+
 
 def check_settings(
-    clients: Mapping[str, int], participation: float, model_options: Mapping[str, Any]
+    clients: Mapping[str, int],
+    participation: float,
+    model_options: Mapping[str, Any],
+    seed: int,
+    **choices: str,
 ) -> None:
-    """Raises a ValueError or TypeError for wrong settings of a federation."""
-    if not clients or any(count < 1 for count in clients.values()):
+    """Raises a ValueError or TypeError for wrong settings of a federation.
+
+    Args:
+        clients: See ``Federation``, also for the other arguments.
+        participation: C.
+        model_options: Arguments of ``create_model``.
+        seed: The seed of the run.
+        **choices: ``train``, ``optimizer_state`` and ``batchnorm``.
+    """
+    if (
+        not isinstance(clients, Mapping)
+        or not clients
+        or not all(_is_int(count, 1) for count in clients.values())
+    ):
         raise ValueError(
-            f"clients must name architectures with at least 1 client each, but is {clients}"
+            "clients must name architectures with at least 1 client each, such as "
+            f"{{'resnet8': 20}}, but is {clients!r}"
         )
-    sample_clients(1, participation, 0)  # checks the participation
+    for name, value in choices.items():
+        if value not in _CHOICES[name]:
+            raise ValueError(f"{name} must be {' or '.join(_CHOICES[name])}, but is {value!r}")
+    if not _is_int(seed, 0):
+        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
+    if not isinstance(participation, int | float):
+        raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
+    sample_clients(1, participation, 0)  # checks the range of the participation
+    if not isinstance(model_options, Mapping):
+        raise ValueError(
+            f"model_options must be a mapping such as {{'width': 0.5}}, but is {model_options!r}"
+        )
     for name in clients:
         check_model(name, **options_of(name, clients, model_options))
 
@@ -141,3 +226,70 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
             f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
             "FedAvg or FedProx with pretrained: false"
         )
+
+
+def check_batches(
+    data: FederatedDataModule,
+    students: Mapping[str, nn.Module],
+    architectures: Sequence[str],
+    local: LocalTraining,
+    distillation: Distillation | None,
+) -> None:
+    """Raises a ConfigurationError if a model would train on a single sample and cannot.
+
+    With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
+
+    Args:
+        data: The data of the clients and the server.
+        students: The model of each architecture.
+        architectures: The architecture of each client.
+        local: How clients train.
+        distillation: How the server distills; None if it does not.
+    """
+    sizes = data.client_sizes
+    for name, model in students.items():
+        own = [client for client, other in enumerate(architectures) if other == name]
+        alone = [client for client in own if sizes[client] == 1]
+        if local.batch_size == 1:
+            problem = "clients train with local.batch_size = 1: set it to at least 2"
+        elif alone:
+            problem = (
+                f"client {alone[0]} has a single sample ({sum(sizes)} samples, {len(sizes)} "
+                f"clients): use at most {max(1, sum(sizes) // 2)} clients"
+            )
+        elif distillation is not None and distillation.batch_size == 1:
+            problem = "students train with distillation.batch_size = 1: set it to at least 2"
+        elif distillation is not None and len(data.distill_inputs) == 1:
+            problem = "D_distill has a single sample: use more auxiliary data"
+        else:
+            continue
+        if not _trains_on_one(model, data.client(own[0]).inputs[:1]):
+            raise ConfigurationError(
+                f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
+                f"needs more than one value per channel, but {problem}, or use larger images, or "
+                "set model_options to {norm: group}"
+            )
+
+
+def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
+    probe = copy.deepcopy(model).train()
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad(), isolated_rng(0):
+            probe(sample.to(device))
+    except ValueError:  # of BatchNorm: the model can read the inputs
+        return False
+    return True
+
+
+@contextmanager
+def _prefixed(option: str) -> Iterator[None]:
+    """Puts the name of the option before a message that begins with the name of an argument."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}.{error}") from error
+
+
+def _is_int(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum

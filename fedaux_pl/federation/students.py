@@ -98,17 +98,20 @@ class Students(pl.LightningModule):
         }
 
     @contextmanager
-    def rollback_on_error(self, *states: dict[Any, Any]) -> Iterator[None]:
+    def rollback_on_error(self, *states: dict[Any, Any]) -> Iterator[list[dict[Any, Any]]]:
         """Restores the students and the given dicts if the block raises.
 
         Args:
             *states: Dicts that are restored in place. Inside the block their values may be
                 replaced, but not modified.
+
+        Yields:
+            Copies of the students' weights and of the dicts.
         """
         weights = copy_state(self.students)
         copies = [dict(state) for state in states]
         try:
-            yield
+            yield [weights, *copies]
         except BaseException:
             for state, entries in zip(states, copies, strict=True):
                 state.clear()
@@ -139,6 +142,11 @@ class Students(pl.LightningModule):
         for name, model in self.students.items():
             with evaluating(model, self.batchnorm):
                 logits[name] = model(x).float()
+        if bool(torch.stack([values.isnan().any() for values in logits.values()]).any()):
+            raise FloatingPointError(
+                "the students' predictions hold NaN after this round: lower distillation.lr "
+                "(--model.distillation.lr), or local.lr in a method without distillation"
+            )
         logits[_ENSEMBLE] = torch.stack(list(logits.values())).mean(dim=0)
         for name, values in logits.items():
             metric = cast(MulticlassAccuracy, self.accuracies[name])

@@ -5,7 +5,7 @@
 Parameters and buffers are averaged: BatchNorm's running statistics must fit its averaged weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -39,48 +39,39 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
         {'weight': tensor([3.])}
     """
     normalized = normalize_weights(weights, len(states))
-    check_same_layout(states)  # sum_states checks too, but counts the template as state 0
-    return state_from_sum(sum_states(states, normalized, states[0]), states[0])
+    check_same_layout(states)
+    average = average_stream(states, normalized, states[0])
+    check_finite_average(average, states)
+    return average
 
 
-def sum_states(
-    states: Sequence[State], weights: Sequence[float], template: State
+def average_stream(
+    states: Iterable[State], weights: Sequence[float], template: State
 ) -> dict[str, Tensor]:
-    """Computes the weighted sum of the models of one process, sum_i w_i theta_i.
-
-    The sums of several processes add up to the sum of all models, which ``state_from_sum`` turns
-    into a state dict.
+    """Computes sum_i w_i theta_i of models that are given one after another, in this order.
 
     Args:
-        states: Any number of state dicts, also none.
-        weights: As many weights w_i; those of all processes together sum to 1.
-        template: A state dict with the same keys, shapes and dtypes.
+        states: State dicts whose keys, shapes and dtypes are those of ``template``.
+        weights: As many weights w_i, which sum to 1.
+        template: Gives the keys, shapes and dtypes.
 
     Returns:
-        Sums in at least float32; those of integers are in float64.
+        A new state dict. See ``average_states``, which checks its arguments.
     """
-    check_same_layout([template, *states])
     sums = {}
     for key, tensor in template.items():
         low_precision = tensor.is_floating_point() and tensor.dtype != torch.float64
         dtype = torch.float32 if low_precision else torch.float64
         sums[key] = torch.zeros_like(tensor, dtype=dtype)
     # All tensors of a dtype in one call: on a GPU, a kernel per tensor takes longer than the sum.
-    for dtype in {total.dtype for total in sums.values()}:
-        totals = {key: total for key, total in sums.items() if total.dtype == dtype}
-        for state, weight in zip(states, weights, strict=True):
+    groups = [
+        {key: total for key, total in sums.items() if total.dtype == dtype}
+        for dtype in {total.dtype for total in sums.values()}
+    ]
+    for state, weight in zip(states, weights, strict=True):
+        for totals in groups:
             tensors = [state[key].detach().to(total) for key, total in totals.items()]
             torch._foreach_add_(list(totals.values()), torch._foreach_mul(tensors, weight))
-        # NaN and infinity in a state remain in the sum. The norm of very large finite values can
-        # overflow, so the states themselves are checked before an error is raised.
-        nonempty = [total for total in totals.values() if total.numel()]
-        if nonempty and not bool(torch.stack(torch._foreach_norm(nonempty, 1)).isfinite().all()):
-            check_finite(states)
-    return sums
-
-
-def state_from_sum(sums: State, template: State) -> dict[str, Tensor]:
-    """Converts the sum over all models to a state dict with the dtypes of ``template``."""
     return {
         key: (sums[key] if tensor.is_floating_point() else sums[key].round()).to(tensor.dtype)
         for key, tensor in template.items()
@@ -119,6 +110,19 @@ def check_same_layout(states: Sequence[State]) -> None:
                     f"'{key}' is {tensor.dtype} of shape {tuple(tensor.shape)} in state {index}, "
                     f"but {first[key].dtype} of shape {tuple(first[key].shape)} in state 0"
                 )
+
+
+def check_finite_average(average: State, states: Sequence[State]) -> None:
+    """Raises a ValueError if the average is not finite because one of the states is not.
+
+    NaN and infinity in a state remain in the average. The norm of very large finite values can
+    overflow, so the states themselves are checked before an error is raised.
+    """
+    floating = [tensor for tensor in average.values() if tensor.is_floating_point()]
+    nonempty = [tensor for tensor in floating if tensor.numel()]
+    norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)] if nonempty else []
+    if norms and not bool(torch.stack(norms).isfinite().all()):
+        check_finite(states)
 
 
 def check_finite(states: Sequence[State]) -> None:

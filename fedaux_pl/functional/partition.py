@@ -61,7 +61,8 @@ def dirichlet_partition(
     if len(labels) < num_clients:
         raise ValueError(
             f"{len(labels)} samples cannot be split over {num_clients} clients without an empty "
-            f"one: use at most {len(labels)} clients"
+            f"one: use at most {max(1, len(labels) // 2)} clients, so that each has 2 samples "
+            "(with BatchNorm a single one can be too few)"
         )
     values = labels.cpu().numpy()
     classes, class_sizes = np.unique(values, return_counts=True)

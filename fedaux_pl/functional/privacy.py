@@ -3,9 +3,9 @@
 Neighboring data sets differ in one record that is replaced: |D_i| is public and not protected.
 
 The guarantee is that of real arithmetic. Noise is drawn in double precision: attacks on its
-floating-point representation (Mironov 2012) are not covered. Rounding of the analytic sigma raises
-delta by at most a relative 1e-6 for epsilon in [1e-4, 50] and delta >= 1e-12, as a test with 60
-digits shows; below that by more (measured: 0.2 % at epsilon = 1e-12, delta = 1e-14).
+floating-point representation (Mironov 2012) are not covered. The analytic sigma is enlarged by more
+than its rounding error for epsilon >= 1e-5 and delta >= 1e-100, as a test with 60 digits shows, and
+smaller ones are refused.
 """
 
 import math
@@ -18,6 +18,9 @@ from scipy.special import log_ndtr
 from torch import Tensor
 
 Mechanism = Literal["analytic", "classical"]
+
+MIN_EPSILON, MIN_DELTA = 1e-5, 1e-100
+_MARGIN = 1 + 1e-9  # more than the rounding errors of the analytic mechanism
 
 
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
@@ -56,8 +59,8 @@ def gaussian_sigma(
     is continuous in epsilon and sigma, for epsilon = 1.
 
     Args:
-        epsilon: Greater than 0.
-        delta: Between 0 and 1, both excluded.
+        epsilon: At least 1e-5.
+        delta: At least 1e-100, less than 1.
         sensitivity: The l2-sensitivity D, at least 0.
         mechanism: ``analytic`` or ``classical``.
 
@@ -72,6 +75,11 @@ def gaussian_sigma(
         raise ValueError(f"epsilon must be positive and finite, but is {epsilon}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
+    if epsilon < MIN_EPSILON or delta < MIN_DELTA:
+        raise ValueError(
+            f"epsilon must be at least {MIN_EPSILON:g} and delta at least {MIN_DELTA:g}, for which "
+            f"the noise was verified, but they are {epsilon} and {delta}"
+        )
     if not 0 <= sensitivity < math.inf:
         raise ValueError(f"the sensitivity must be at least 0 and finite, but is {sensitivity}")
     if mechanism == "classical":
@@ -107,10 +115,7 @@ def _analytic_multiplier(epsilon: float, delta: float) -> float:
     while excess(high) > 0:
         high += 1
     root = math.exp(float(brentq(excess, low, high, xtol=1e-13, rtol=1e-13)))
-    # Step to the private side of the root.
-    while gaussian_log_delta(epsilon, root) > math.log(delta):
-        root *= 1 + 1e-12
-    return root
+    return root * _MARGIN
 
 
 def gaussian_epsilon(delta: float, multiplier: float) -> float:
@@ -142,10 +147,7 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
     while excess(high) > 0:
         high *= 2
     root = float(brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-13))
-    # Step to the private side of the root.
-    while excess(root) > 0:
-        root += 1e-12 * (1 + root)
-    return root
+    return root * _MARGIN
 
 
 def clip_rows(features: Tensor, bound: float) -> Tensor:

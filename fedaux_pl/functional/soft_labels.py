@@ -4,8 +4,6 @@ A_mean (FedAUX, eq. 2; Lin et al. 2020) and A_s (FedAUX, eq. 3) aggregate the cl
 before the softmax.
 """
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
 
@@ -74,7 +72,6 @@ class SoftLabelSum:
     def __init__(self) -> None:
         self._weighted_logits: Tensor | None = None
         self._weights: Tensor | None = None
-        self._teachers = 0
 
     def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
         """Adds a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
@@ -86,28 +83,9 @@ class SoftLabelSum:
         else:
             self._weighted_logits = self._weighted_logits + weighted
             self._weights = self._weights + weights
-        self._teachers += 1
-
-    def all_reduce(
-        self, sum_over_processes: Callable[[Sequence[Tensor]], list[Tensor]], template: Tensor
-    ) -> None:
-        """Adds the teachers of all other processes, which call this method too.
-
-        Args:
-            sum_over_processes: Sums each of several tensors over all processes.
-            template: Has the shape and dtype of a teacher's logits; for processes without teachers.
-        """
-        zeros = torch.zeros_like(template, dtype=torch.promote_types(template.dtype, torch.float32))
-        weighted = zeros if self._weighted_logits is None else self._weighted_logits
-        weights = zeros.new_zeros(len(zeros)) if self._weights is None else self._weights
-        teachers = zeros.new_tensor(self._teachers)
-        self._weighted_logits, self._weights, teachers = sum_over_processes(
-            [weighted, weights, teachers]
-        )
-        self._teachers = int(teachers)
 
     def result(self) -> Tensor:
         """Computes the soft labels of all added teachers, shape (N, C)."""
-        if self._weighted_logits is None or self._weights is None or not self._teachers:
+        if self._weighted_logits is None or self._weights is None:
             raise ValueError("there are no teachers: add at least one")
         return (self._weighted_logits / self._weights[:, None]).softmax(dim=-1)

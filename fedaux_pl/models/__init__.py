@@ -11,6 +11,7 @@ from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
 from fedaux_pl.models.registry import (
     check_model,
+    complete_options,
     create_for,
     create_model,
     model_names,
@@ -32,6 +33,7 @@ __all__ = [
     "ShuffleNet",
     "TinyBERT",
     "check_model",
+    "complete_options",
     "create_for",
     "create_model",
     "load_backbone",

@@ -1,5 +1,6 @@
 """The base class of all architectures for images, and the normalization of their inputs."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -12,6 +13,7 @@ from fedaux_pl.models.classifier import Classifier
 
 DEFAULT_MEAN = 0.5
 DEFAULT_STD = 0.25
+_ROUNDING = 1e-3  # how far a resized image may leave [0, 1]
 
 
 class InputNormalization(nn.Module):
@@ -51,6 +53,7 @@ class InputNormalization(nn.Module):
         for name, value, positive in (("mean", mean, False), ("std", std, True)):
             constants = _channel_constants(name, value, in_channels, positive=positive)
             self.register_buffer(name, constants, persistent=False)
+        self.is_identity = bool((self.mean == 0).all() and (self.std == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardize a batch of images of shape (N, in_channels, H, W)."""
@@ -75,6 +78,11 @@ class InputNormalization(nn.Module):
             raise TypeError(
                 f"images have dtype {x.dtype}; pass torch.uint8 in 0..255 or floats in [0, 1]."
             )
+
+    def check_values(self, x: Tensor) -> None:
+        """Check the values of images, see :func:`check_pixels`; it waits for a GPU."""
+        hint = ", or create the model with mean=0, std=1 for images that are standardized already"
+        check_pixels(x, unit_range=not self.is_identity, hint=hint)
 
     def extra_repr(self) -> str:
         """The constants, for ``repr``."""
@@ -130,10 +138,38 @@ class FeatureClassifier(Classifier):
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardized images to feature maps of shape (N, feature_dim, H', W')."""
 
+    def check_inputs(self, x: Tensor) -> None:
+        """Raise a ValueError or TypeError for images that :class:`InputNormalization` misreads."""
+        self.normalize.check_images(x)
+        self.normalize.check_values(x)
+
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
         maps = self.feature_map(self.normalize(x))
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
+
+
+def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
+    """Check the values of floating-point images; uint8 images need no check.
+
+    Args:
+        x: Images of any shape.
+        unit_range: Whether they must lie in [0, 1].
+        hint: What else the caller could do, for the message.
+
+    Raises:
+        ValueError: If there is NaN or infinity, or a value outside [0, 1].
+    """
+    if not x.is_floating_point() or not x.numel():
+        return
+    low, high = torch.stack(torch.aminmax(x)).tolist()
+    if not math.isfinite(low + high):
+        raise ValueError("the images hold NaN or infinity; remove or repair those that do.")
+    if unit_range and (low < -_ROUNDING or high > 1 + _ROUNDING):
+        raise ValueError(
+            f"floating-point images must lie in [0, 1], but these run from {low:.4g} to "
+            f"{high:.4g}; pass uint8 images, or divide by 255{hint}."
+        )
 
 
 def _channel_constants(

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from fedaux_pl.errors import did_you_mean
 from fedaux_pl.models.classifier import Classifier
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Classifier])
@@ -133,19 +134,39 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
         {'width': 0.5, 'groups': 3}
     """
     shared = {key: value for key, value in options.items() if key not in names}
-    return {**shared, **options.get(name, {})}
+    own = options.get(name, {})
+    if not isinstance(own, Mapping):
+        raise TypeError(f"the options of model {name!r} must be a mapping, but are {own!r}.")
+    return {**shared, **own}
+
+
+def complete_options(name: str, **options: Any) -> dict[str, Any]:
+    """Add the default values of an architecture to its options.
+
+    Example:
+        >>> complete_options("resnet8", width=0.5)["norm"]
+        'batch'
+    """
+    parameters = inspect.signature(_find(name, options)).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty} | options
 
 
 def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Classifier]:
     """The architecture called ``name``; raises a TypeError for options that it does not have."""
     factory = _FACTORIES.get(name) or _FACTORIES.get(name.partition("-")[0])
     if factory is None:
-        raise ValueError(f"unknown model {name!r}; pass one of {', '.join(model_names())}.")
+        raise ValueError(
+            f"unknown model {name!r}{did_you_mean(name, model_names())}; pass one of "
+            f"{', '.join(model_names())}."
+        )
     parameters = inspect.signature(factory).parameters
-    unknown = sorted(options.keys() - parameters.keys())
+    allowed = [parameter for parameter in parameters if parameter != "num_classes"]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if unknown and not takes_any:
-        allowed = ", ".join(p for p in parameters if p != "num_classes")
-        got = ", ".join(f"{option}={options[option]!r}" for option in unknown)
-        raise TypeError(f"model {name!r} has no option {got}; remove it or use one of {allowed}.")
+    unknown = {"num_classes"} if takes_any else options.keys() - set(allowed)
+    if wrong := sorted(unknown & options.keys()):
+        got = ", ".join(f"{option}={options[option]!r}" for option in wrong)
+        raise TypeError(
+            f"model {name!r} has no option {got}{did_you_mean(wrong[0], allowed)}; remove it or "
+            f"use one of {', '.join(allowed)}."
+        )
     return factory

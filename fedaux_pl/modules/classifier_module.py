@@ -9,6 +9,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedaux_pl.modules.batch_checks import check_inputs, check_labels, unpack_pair
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state, load_state
 
@@ -34,6 +35,13 @@ class ClassifierModule(OptimizedModule):
         super().__init__(optimizer)
         if train not in ("full", "head"):
             raise ValueError(f"train must be 'full' or 'head', but is {train!r}")
+        outputs = getattr(model.head, "out_features", num_classes)
+        if outputs != num_classes:
+            raise ValueError(
+                f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of "
+                "them"
+            )
+        self.num_classes = num_classes
         self.model: Any = model
         self.head_only = train == "head"
         if self.head_only:
@@ -70,8 +78,16 @@ class ClassifierModule(OptimizedModule):
         """Returns a copy of the model's state dict."""
         return copy_state(self.model)
 
+    def check_batch(self, batch: Any) -> None:
+        """Raises a ValueError unless a batch is (inputs, labels) with valid values."""
+        x, labels = unpack_pair(batch)
+        check_inputs(self.model, x)
+        check_labels(labels, self.num_classes)
+
     def _evaluate(self, batch: Sequence[Tensor], metrics: MetricCollection) -> None:
-        x, labels = batch[0], batch[1]
+        x, labels = unpack_pair(batch)
+        if self.device.type == "cpu":
+            check_labels(labels, self.num_classes)
         logits = self(x).float()
         metrics["accuracy"](logits, labels)
         metrics["loss"](F.cross_entropy(logits, labels), weight=len(labels))

@@ -1,12 +1,13 @@
 """Local training of a client (FedAUX, Algorithm 2: theta_i <- train(theta_0 <- theta, D_i))."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional import proximal_penalty
+from fedaux_pl.modules.batch_checks import unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
 from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -44,6 +45,8 @@ class ClientModule(ClassifierModule):
         torch.Size([4, 10])
     """
 
+    option: ClassVar[str] = "local"
+
     def __init__(
         self,
         model: str | nn.Module = "resnet8",
@@ -56,7 +59,7 @@ class ClientModule(ClassifierModule):
         weight_decay: float = 0.0,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        if not mu >= 0:
+        if not isinstance(mu, int | float) or not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
         super().__init__(
             resolve_model(model, num_classes, model_options),
@@ -95,7 +98,9 @@ class ClientModule(ClassifierModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Computes the cross-entropy on (inputs, labels) plus the proximal term."""
-        x, labels = batch[0], batch[1]
+        x, labels = unpack_pair(batch)
+        if self.device.type == "cpu":
+            self.check_batch(batch)
         loss = F.cross_entropy(self(x), labels)
         if self.mu > 0:
             if self.anchor is None:

@@ -1,12 +1,13 @@
 """Distillation at the server (FedAUX, eq. 1): a student learns the teachers' soft labels."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedaux_pl.functional import distillation_loss
+from fedaux_pl.modules.batch_checks import check_inputs, check_soft_labels, unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
 from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -43,6 +44,8 @@ class DistillationModule(ClassifierModule):
         torch.Size([])
     """
 
+    option: ClassVar[str] = "distillation"
+
     def __init__(
         self,
         model: str | nn.Module = "resnet8",
@@ -63,9 +66,17 @@ class DistillationModule(ClassifierModule):
         self.save_hyperparameters(ignore=ignored_hyperparameters(model))
         self.agreement = MulticlassAccuracy(num_classes, average="micro")
 
+    def check_batch(self, batch: Any) -> None:
+        """Raises a ValueError unless a batch is (inputs, soft labels) with valid values."""
+        x, targets = unpack_pair(batch)
+        check_inputs(self.model, x)
+        check_soft_labels(targets, self.num_classes)
+
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Computes D_KL(soft labels, softmax(f(x))); logs how often student and teachers agree."""
-        x, targets = batch[0], batch[1]
+        x, targets = unpack_pair(batch)
+        if self.device.type == "cpu":
+            self.check_batch(batch)
         logits = self(x).float()
         loss = distillation_loss(logits, targets.to(logits.dtype))
         self.log_training(loss, len(targets))

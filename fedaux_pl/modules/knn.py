@@ -43,6 +43,8 @@ class KNNAccuracy(Metric):
         super().__init__(**kwargs)
         if k < 1:
             raise ValueError(f"k must be at least 1, but is {k}")
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, but is {temperature}")
         self.k = k
         self.temperature = temperature
         for name in ("neighbors", "neighbor_labels", "queries", "query_labels"):
@@ -61,6 +63,8 @@ class KNNAccuracy(Metric):
 
     def compute(self) -> Tensor:
         """Computes the accuracy, in [0, 1]."""
+        if not self.ready:
+            raise ValueError("there are no neighbors or no queries: call update for both first")
         # Imported here because the import takes seconds.
         from lightly.utils.benchmarking.knn import knn_predict
 

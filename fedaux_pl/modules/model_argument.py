@@ -13,6 +13,14 @@ def resolve_model(
     model: str | nn.Module, num_classes: int, options: Mapping[str, Any] | None
 ) -> nn.Module:
     """Creates a model by name with these options of ``create_model``, or checks a given module."""
+    if not isinstance(options, Mapping | None):
+        raise TypeError(
+            f"model_options must be a mapping such as {{'width': 0.5}}, not {options!r}"
+        )
+    if options and "num_classes" in options:
+        raise ValueError("num_classes is not one of model_options: give it as an argument")
+    if isinstance(model, type):
+        raise TypeError(f"model must be an object, but is the class {model.__name__}: create one")
     if isinstance(model, str):
         return create_model(model, num_classes, **(options or {}))
     if options:

@@ -1,8 +1,10 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ class OptimizerSettings:
     Attributes:
         name: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate, greater than 0.
-        momentum: For sgd only, at least 0.
+        momentum: For sgd only, in [0, 1).
         weight_decay: At least 0.
     """
 
@@ -31,11 +33,12 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in ("adam", "adamw", "sgd"):
             raise ValueError(f"optimizer must be one of adam, adamw, sgd, but is {self.name!r}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, but is {self.lr}")
-        for name, value in (("momentum", self.momentum), ("weight_decay", self.weight_decay)):
-            if not value >= 0:
-                raise ValueError(f"{name} must be at least 0, but is {value}")
+        if not (isinstance(self.lr, Real) and 0 < self.lr < math.inf):
+            raise ValueError(f"lr must be a positive number, but is {self.lr!r}")
+        if not (isinstance(self.momentum, Real) and 0 <= self.momentum < 1):
+            raise ValueError(f"momentum must lie in [0, 1), but is {self.momentum!r}")
+        if not (isinstance(self.weight_decay, Real) and 0 <= self.weight_decay < math.inf):
+            raise ValueError(f"weight_decay must be at least 0, but is {self.weight_decay!r}")
         if self.momentum and self.name != "sgd":
             raise ValueError(
                 f"momentum belongs to sgd, but the optimizer is {self.name}: leave it at 0"
@@ -51,7 +54,13 @@ class OptimizerSettings:
 
 
 class OptimizedModule(pl.LightningModule):
-    """A LightningModule with one optimizer, which logs its mean training loss."""
+    """A LightningModule with one optimizer, which logs its mean training loss.
+
+    Attributes:
+        option: The option of ``Federation`` that sets its optimizer, for error messages.
+    """
+
+    option: ClassVar[str] = ""
 
     def __init__(self, optimizer: OptimizerSettings) -> None:
         super().__init__()
@@ -61,6 +70,18 @@ class OptimizedModule(pl.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """Creates the optimizer of all parameters that require a gradient."""
         return self.optimizer_settings.create(self.parameters())
+
+    def check_batch(self, batch: Any) -> None:
+        """Raises a ValueError for a batch that cannot be trained on; it waits for a GPU.
+
+        ``training_step`` calls it on the CPU. On other devices it is called for the first batch of
+        each epoch of a Trainer, because to wait in every step would slow them down.
+        """
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Checks the first batch of an epoch."""
+        if batch_idx == 0 and self.device.type != "cpu":
+            self.check_batch(batch)
 
     def log_training(self, loss: Tensor, batch_size: int) -> None:
         """Logs the mean training loss of the epoch if a Trainer is attached."""

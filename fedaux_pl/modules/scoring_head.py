@@ -101,8 +101,9 @@ class ScoringHead(pl.LightningModule):
             self.backbone = without_head(resolve_model(model, 1, model_options))
         self.max_iter = max_iter
         self.ledger: list[Release] = []
-        self.bound: float | None = None
         self.weight: Tensor | None = None
+        self.public_map: PublicMap | None = None  # of the released weight
+        self._fitted_map = PublicMap()
         self._fitted: Tensor | None = None  # before noise: never in a checkpoint
         self._gradient_norm = math.inf
         self._sensitivity = math.inf
@@ -112,18 +113,17 @@ class ScoringHead(pl.LightningModule):
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
+        if not len(negatives):
+            raise ValueError(
+                "there are no negatives: the head separates a client's samples (membership 1) from "
+                "public negatives (membership 0), so give at least one of them"
+            )
         public_map = self.scoring.fit_map(negatives, negatives)
-        self.bound = self.scoring.client_map(public_map, positives).bound
+        self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
         self._fitted, self._gradient_norm = self.scorer.fit(
-            self._rows(positives), self._rows(negatives), self.max_iter
+            self._fitted_map.rows(positives), self._fitted_map.rows(negatives), self.max_iter
         )
-
-    def _rows(self, features: Tensor) -> Tensor:
-        if self.bound is None:
-            raise PrivacyError("the scoring head is not fitted yet: fit it first")
-        unit = self.scoring.norm_bound == "unit"
-        return PublicMap(unit=unit, bound=self.bound).rows(features)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -157,7 +157,13 @@ class ScoringHead(pl.LightningModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Collects features and membership."""
-        self._collected.append((self.features(batch[0]), batch[1].bool()))
+        member = batch[1]
+        if not bool(((member == 0) | (member == 1)).all()):
+            raise ValueError(
+                "membership must be 1 for the client's samples and 0 for negatives, but runs from "
+                f"{member.min().item()} to {member.max().item()}: give no class labels"
+            )
+        self._collected.append((self.features(batch[0]), member.bool()))
 
     def on_train_epoch_end(self) -> None:
         """Fits the head, logs its AUROC and gradient norm, and stops the Trainer."""
@@ -166,7 +172,7 @@ class ScoringHead(pl.LightningModule):
         self._collected = []
         self.fit_features(features[member], features[~member])
         assert self._fitted is not None  # noqa: S101 - for mypy
-        self.train_auroc.update(self._rows(features).cpu() @ self._fitted, member.cpu())
+        self.train_auroc.update(self._fitted_map.rows(features).cpu() @ self._fitted, member.cpu())
         self.log("train_auroc", self.train_auroc)
         self.log("gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True
@@ -188,7 +194,7 @@ class ScoringHead(pl.LightningModule):
             compose: Whether to allow a second release, which reveals more about the same data and
                 adds to ``spent``.
             noise_seed: None takes all noise from the operating system. A seed makes a simulation
-                repeatable and voids the guarantee, see ``Budget.release``.
+                repeatable: the release guarantees nothing, and ``spent`` is infinite.
 
         Returns:
             The released weight, float64 of shape (d,), which ``forward`` applies.
@@ -219,6 +225,7 @@ class ScoringHead(pl.LightningModule):
                 "a second release costs more privacy; pass compose=True to make it anyway"
             )
         self.weight, record = budget.release(self._fitted, self._sensitivity, noise_seed)
+        self.public_map = self._fitted_map
         self.ledger.append(replace(record, flaw=self.scoring.flaw))
         return self.weight
 
@@ -229,9 +236,9 @@ class ScoringHead(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Computes s_i(x) with the released weight, shape (N,)."""
-        if self.weight is None:
+        if self.weight is None or self.public_map is None:
             raise PrivacyError("nothing was released yet: call release(epsilon, delta) first")
-        rows = self._rows(self.features(x))
+        rows = self.public_map.rows(self.features(x))
         logits = self.weight.to(rows.device) @ rows.T
         return self.scoring.calibration.scores(logits, logits)
 
@@ -250,11 +257,14 @@ class ScoringHead(pl.LightningModule):
         """Returns the released weight and its cost for the state dict; the fit is left out."""
         return {
             "weight": None if self.weight is None else self.weight.cpu(),
-            "bound": self.bound if self.ledger else None,
+            "bound": None if self.public_map is None else self.public_map.bound,
             "ledger": [asdict(release) for release in self.ledger],
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restores the released weight and its cost."""
-        self.weight, self.bound = state["weight"], state["bound"]
-        self.ledger = [Release(**release) for release in state["ledger"]]
+        self.weight, bound = state["weight"], state["bound"]
+        unit = self.scoring.norm_bound == "unit"
+        self.public_map = None if bound is None else PublicMap(unit=unit, bound=bound)
+        # Older states do not say where the noise came from: nothing is claimed for it.
+        self.ledger = [Release(**{"simulated": True, **release}) for release in state["ledger"]]

@@ -1,7 +1,7 @@
 """The base of all modules that learn h_0 from unlabeled data."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ class SelfSupervised(OptimizedModule):
         optimizer: The optimizer of all parameters.
     """
 
+    option: ClassVar[str] = "pretraining"
     is_distributed = False  # whether a training step communicates with other processes
 
     def __init__(self, model: nn.Module, knn_k: int, optimizer: OptimizerSettings) -> None:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.functional import nt_xent_loss
+from fedaux_pl.models.image_classifier import check_pixels
+from fedaux_pl.modules.batch_checks import check_inputs
 from fedaux_pl.modules.distributed import (
     average_gradients,
     current_processes,
@@ -98,20 +100,38 @@ class SimCLR(SelfSupervised):
             min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
         )
         self._sharing = Processes()  # by default a batch belongs to one process
+        self._same_batches = False  # whether the batches of all processes are the same
 
     def share_batches(self, processes: Processes) -> None:
         """Divides each batch among processes that all get the same batches.
 
         All processes sample the same views, and each computes those of its part of the images.
         BatchNorm uses the statistics of the whole batch and gradients are averaged, so that the
-        weights do not depend on the number of processes, apart from rounding.
+        weights do not depend on the number of processes, apart from rounding. With ``Processes()``
+        each process computes whole batches, and the weights do not even differ by rounding.
         """
         self._sharing = processes
+        self._same_batches = True
         self.is_distributed = processes.world_size > 1
+
+    def check_batch(self, batch: Batch) -> None:
+        """Raises a ValueError for images with NaN, or outside [0, 1]; see ``InputNormalization``.
+
+        Views are computed from images in [0, 1]. Given views may be standardized, for a model with
+        mean=0, std=1.
+        """
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        if isinstance(images, Tensor):
+            check_pixels(images, unit_range=True)
+        else:
+            for view in images:
+                check_inputs(self.backbone, view)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the NT-Xent loss among the images of all processes, the same in each."""
         images = batch if isinstance(batch, Tensor) else batch[0]
+        if self.device.type == "cpu":
+            self.check_batch(batch)
         views = self._two_views(images)
         with synchronized_batch_norm(self, self._sharing):
             # One pass for both views: BatchNorm normalizes them together, as in the original.
@@ -119,7 +139,10 @@ class SimCLR(SelfSupervised):
         # In float32: bfloat16 has too few digits for the logarithm of a sum over all pairs.
         with torch.autocast(self.device.type, enabled=False):
             first, second = projections.float().chunk(2)
-            loss = nt_xent_loss(*self._gather(first, second, images), self.temperature)
+            first, second = self._gather(first, second, images)
+            if batch_idx == 0 and len(first) < 2:  # a smaller last batch is no mistake
+                raise ValueError("SimCLR compares images: give it batches of at least 2, not of 1")
+            loss = nt_xent_loss(first, second, self.temperature)
         self.log_training(loss, len(views) // 2)
         return loss
 
@@ -146,7 +169,7 @@ class SimCLR(SelfSupervised):
     ) -> tuple[Tensor, Tensor]:
         """Gathers the projections of all processes: of one shared batch, or under DDP of all."""
         processes, count = self._sharing, len(images if isinstance(images, Tensor) else images[0])
-        if processes.world_size == 1:
+        if not self._same_batches:
             processes = current_processes()
             count *= processes.world_size
         if processes.world_size == 1:

@@ -5,8 +5,9 @@ scorer proves its sensitivity; ``tests/scoring/test_audit.py`` attacks every sco
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
+from fedaux_pl.scoring.composition import spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
-from fedaux_pl.scoring.ledger import spent
+from fedaux_pl.scoring.ledger import Ledger, Total
 from fedaux_pl.scoring.release import Budget, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
 from fedaux_pl.scoring.scoring import NormBound, Scoring
@@ -17,6 +18,7 @@ __all__ = [
     "Centered",
     "FeatureMap",
     "Identity",
+    "Ledger",
     "Logistic",
     "Mean",
     "NormBound",
@@ -27,6 +29,7 @@ __all__ = [
     "Scoring",
     "Sigmoid",
     "Standardized",
+    "Total",
     "Whitened",
     "spent",
 ]

@@ -1,48 +1,181 @@
-"""The ledger: what several releases about the same data cost together.
+"""The ledger: every release with secret noise that was made on this machine.
 
-Basic composition (Dwork and Roth 2014, Theorem 3.16) adds the epsilons and the deltas. Gaussian
-noise composes better: a release with noise sigma at sensitivity D is mu-GDP with mu = D / sigma,
-and releases that are mu_1-GDP, ..., mu_k-GDP are together mu-GDP with mu = sqrt(mu_1^2 + ... +
-mu_k^2), also if each is chosen by the results of the earlier ones (Dong, Roth and Su 2022,
-Corollary 3.3). A mu-GDP release is (epsilon, delta)-private for every epsilon >= 0 with the delta
-of the analytic Gaussian mechanism at sigma / D = 1 / mu. Both need independent noise.
+It stands in the state folder of the machine that holds the data, whatever the folder of a run. Each
+release is one numbered file, written under a lock before the release leaves, and never changed. The
+file holds what was released, so that a run with the same settings uses it again, and the keyed
+digests of the records that the release is about. What several releases cost together is computed
+record by record: it does not matter how the records were split over clients, or which others were
+there. A release that cannot be read or written stops the run.
+
+Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
 
-import math
-from collections.abc import Sequence
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from fedaux_pl.functional import gaussian_epsilon
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.files import locked, state_folder, write_atomically
+from fedaux_pl.scoring.composition import spent
 from fedaux_pl.scoring.release import Release
 
+Digests = npt.NDArray[np.uint64]
 
-def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[float, float]:
-    """Computes (epsilon, delta) of all releases of one client together.
+
+@dataclass(frozen=True)
+class Entry:
+    """What the clients of a federation have released together.
+
+    Attributes:
+        key: The settings and the data of the release.
+        heads: The released heads, packed by ``records.pack``.
+        releases: The record of each client's release.
+        digests: The keyed digests of each client's records.
+    """
+
+    key: str
+    heads: Mapping[str, Tensor]
+    releases: Mapping[int, Release]
+    digests: Mapping[int, Digests]
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all releases about a record cost together, for the record with the largest cost.
+
+    Attributes:
+        releases: Their number.
+        epsilon: Infinite if one of them guarantees nothing.
+        delta: The delta at which epsilon is stated.
+        folder: The ledger.
+    """
+
+    releases: int
+    epsilon: float
+    delta: float
+    folder: Path
+
+    def describe(self) -> str:
+        """Returns the total as a sentence."""
+        count = f"{self.releases} releases" if self.releases > 1 else "1 release"
+        return (
+            f"the ledger {self.folder} has at most {count} about a record of these data, in all "
+            f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
+        )
+
+
+class Ledger:
+    """The releases of this machine, see the text above.
 
     Args:
-        releases: The records of releases with independent noise. A flawed release, or one without
-            noise, guarantees nothing: it costs an infinite epsilon.
-        delta: The delta at which to state the total; None for the sum of the records' deltas.
-
-    Returns:
-        The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
-        only if delta is at least the sum of the records' deltas.
-
-    Example:
-        >>> from fedaux_pl.scoring import Budget
-        >>> once = Budget(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
-        >>> epsilon, delta = spent([once, once], delta=1e-5)
-        >>> round(epsilon, 3)
-        0.146
+        key_id: The name of the key of the digests. Digests of different keys cannot be compared.
+        folder: The folder of the files; by default in the state folder of the machine.
     """
-    if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
-    basic = sum(release.epsilon for release in releases), sum(r.delta for r in releases)
-    stated = basic[1] if delta is None else delta
-    if not releases:
-        return 0.0, stated
-    if any(release.flaw or release.mechanism == "none" for release in releases):
-        return math.inf, stated
-    # A release of sensitivity 0 does not depend on the data and has no noise.
-    mu = math.hypot(*(r.sensitivity / r.sigma if r.sensitivity else 0.0 for r in releases))
-    epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
-    return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
+
+    def __init__(self, key_id: str, folder: Path | None = None) -> None:
+        self.key_id = key_id
+        self.folder = folder or state_folder() / "ledger"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Excludes other processes between reading the ledger and adding to it."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.folder / "lock"))
+            except OSError as error:
+                raise PrivacyError(self._refusal("locked", error)) from error
+            yield
+
+    def entries(self) -> list[Entry]:
+        """Reads all releases.
+
+        Raises:
+            PrivacyError: If a file is damaged or missing: what was spent is then unknown.
+        """
+        paths = sorted(self.folder.glob("*.pt"))
+        for number, path in enumerate(paths, start=1):
+            if path.name != _name(number):
+                raise PrivacyError(self._refusal("read", f"{_name(number)} is missing"))
+        return [self._read(path) for path in paths]
+
+    def _read(self, path: Path) -> Entry:
+        try:
+            checksum, content = (file := io.BytesIO(path.read_bytes())).read(64), file.read()
+            if checksum != _checksum(content):
+                raise ValueError("its checksum does not match")
+            stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+            if stored["key_id"] != self.key_id:
+                raise ValueError("the key of its digests, fingerprint.key, is another one")
+        except (OSError, ValueError) as error:
+            raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
+        return Entry(
+            stored["key"],
+            stored["heads"],
+            {client: Release(**release) for client, release in stored["releases"].items()},
+            {client: t.numpy().view(np.uint64) for client, t in stored["digests"].items()},
+        )
+
+    def add(self, entry: Entry) -> None:
+        """Appends a release; the caller holds the lock, and lets it leave only afterwards."""
+        buffer = io.BytesIO()
+        content = {
+            "key_id": self.key_id,
+            "key": entry.key,
+            "heads": dict(entry.heads),
+            "releases": {client: asdict(release) for client, release in entry.releases.items()},
+            "digests": {
+                client: torch.from_numpy(np.unique(own).view(np.int64))
+                for client, own in entry.digests.items()
+            },
+        }
+        torch.save(content, buffer)
+        path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
+        whole = _checksum(buffer.getvalue()) + buffer.getvalue()
+        try:
+            write_atomically(path, lambda file: file.write(whole))
+        except OSError as error:
+            raise PrivacyError(self._refusal("written", error)) from error
+
+    def total(self, digests: Sequence[Digests], delta: float) -> Total:
+        """Computes what the releases about these records cost.
+
+        Args:
+            digests: The keyed digests of the records of each client.
+            delta: The delta at which to state the total.
+        """
+        pairs = [
+            (entry.digests[client], release)
+            for entry in self.entries()
+            for client, release in entry.releases.items()
+        ]
+        owned = np.concatenate([own for own, _ in pairs])
+        release_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
+        known, position = np.unique(owned, return_inverse=True)
+        costs = np.array([release.mu**2 for _, release in pairs])
+        cost = np.bincount(position, weights=costs[release_of])
+        cost[~np.isin(known, np.concatenate(digests))] = -1
+        releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
+        return Total(len(releases), *spent(releases, delta), self.folder)
+
+    def _refusal(self, done: str, reason: object) -> str:
+        return (
+            f"the ledger of releases in {self.folder} cannot be {done} ({reason}), so nothing is "
+            "released: make the folder readable and writable, or restore it from a backup"
+        )
+
+
+def _name(number: int) -> str:
+    return f"{number:06}.pt"
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import Budget, Release, ReleasedHead
+from fedaux_pl.scoring.release import VERSION, Budget, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -100,6 +101,7 @@ class Scoring:
             "feature_map": _plain(self.feature_map),
             "norm_bound": self.norm_bound,
             **asdict(self.budget),
+            "version": VERSION,
         }
 
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
@@ -128,9 +130,12 @@ class Scoring:
             return public_map
         return replace(public_map, bound=max(public_map.bound, public_map.largest_norm(positives)))
 
-    def record(self, sensitivity: float) -> Release:
-        """Returns the record of a release of a vector with this l2-sensitivity."""
-        return replace(self.budget.record(sensitivity), flaw=self.flaw, what=self.scorer.what)
+    def record(self, num_positives: int, num_negatives: int, simulated: bool) -> Release:
+        """Returns the record of the release of a client with |D_i| samples, given |D^-|."""
+        num_negatives = num_negatives if self.scorer.uses_negatives else 0
+        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
+        record = self.budget.record(sensitivity, simulated)
+        return replace(record, flaw=self.flaw, what=self.scorer.what)
 
     def release(
         self,
@@ -155,7 +160,27 @@ class Scoring:
         vector = self.scorer.vector(public_map.rows(positives), public_map.rows(negatives))
         sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
         weight, _ = self.budget.release(vector, sensitivity, noise_seed)
-        return ReleasedHead(client, weight, public_map, self.record(sensitivity))
+        record = self.record(len(positives), len(negatives), simulated=noise_seed is not None)
+        return ReleasedHead(client, weight, public_map, record)
+
+    def check_release(self, head: ReleasedHead, num_positives: int, num_negatives: int) -> None:
+        """Raises a PrivacyError if a stored head has other noise than its guarantee needs.
+
+        Args:
+            head: A head that was released earlier, perhaps by another version of the code.
+            num_positives: |D_i|.
+            num_negatives: |D^-|.
+        """
+        found = head.release
+        needed = self.record(num_positives, num_negatives, found.simulated)
+        if not math.isclose(found.sigma, needed.sigma, rel_tol=1e-9):
+            raise PrivacyError(
+                f"the stored release of client {head.client} has noise of standard deviation "
+                f"{found.sigma:g} at sensitivity {found.sensitivity:g}, but epsilon "
+                f"{needed.epsilon:g} and delta {needed.delta:g} need {needed.sigma:g} at "
+                f"{needed.sensitivity:g}: it was made by other code or for other data and cannot "
+                "be used; start a new run without its checkpoint and cache"
+            )
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
         """Shrinks the heads of the clients of one architecture, if ``shrink`` is set."""

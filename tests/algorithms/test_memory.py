@@ -5,10 +5,9 @@ import torch
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
 from fedaux_pl.functional import soft_labels
+from fedaux_pl.processes import Processes
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
-
-CPU = torch.device("cpu")
 
 
 def logits(seed, count=5, classes=3):
@@ -22,11 +21,18 @@ def teach(memory, round_, **seeds):
     memory.commit(round_, [int(name[1:]) for name in seeds])
 
 
+def absent(memory, round_, present=(), part="distill"):
+    """What an ensemble of this round finds in the memory."""
+    empty = Round(round_, [], clients=list(present))
+    ensemble = Ensemble(empty, lambda *_: torch.empty(0), (5, 3), part=part, memory=memory)
+    return list(ensemble.absent_teachers())
+
+
 def test_the_last_logits_are_stored_in_half_precision():
     memory = TeacherMemory()
-    teach(memory, 1, c0=0, c2=2)
+    teach(memory, 1, c2=2, c0=0)
     teach(memory, 2, c2=9)
-    found = list(memory.absent_teachers("distill", [], 4, CPU))
+    found = absent(memory, 4)
     assert [(client, age) for client, age, _ in found] == [(0, 3), (2, 2)]
     torch.testing.assert_close(found[0][2], logits(0).half().float())
     torch.testing.assert_close(found[1][2], logits(9).half().float())
@@ -36,8 +42,8 @@ def test_the_last_logits_are_stored_in_half_precision():
 def test_only_absent_clients_are_returned():
     memory = TeacherMemory()
     teach(memory, 1, c0=0, c1=1)
-    assert [client for client, *_ in memory.absent_teachers("distill", [1, 5], 2, CPU)] == [0]
-    assert not list(memory.absent_teachers("test", [], 2, CPU))
+    assert [client for client, *_ in absent(memory, 2, present=[1, 5])] == [0]
+    assert not absent(memory, 2, part="test")
 
 
 def test_a_failed_round_leaves_the_memory_unchanged():
@@ -65,11 +71,30 @@ def test_the_longest_absent_client_is_forgotten_first():
     assert memory.forgotten == 0  # by this round
 
 
+class OneOfTwo(Processes):
+    """The first of two processes; the other stores the logits of clients 8 and 9."""
+
+    def merge(self, own):
+        return own | {8: (1, 8, 30), 9: (2, 9, 30)}
+
+
+def test_the_limit_is_that_of_all_processes():
+    """Which clients are forgotten does not depend on the number of processes."""
+    memory = TeacherMemory(limit=100)
+    for round_, client in ((1, 7), (2, 4), (3, 5)):  # 30 bytes each
+        memory.remember(client, "distill", logits(client))
+        memory.commit(round_, [client])
+    processes = OneOfTwo(world_size=2)
+    memory.commit(4, [], processes)
+    assert set(memory.stored) == {4, 5}  # 7 is forgotten here, 8 there: 90 bytes remain
+    assert memory.forgotten == 1  # here
+
+
 def test_a_memory_is_restored_from_its_state_dict():
     memory, again = TeacherMemory(), TeacherMemory()
     teach(memory, 3, c4=4)
     again.load_state_dict(memory.state_dict())
-    [(client, age, remembered)] = again.absent_teachers("distill", [], 5, CPU)
+    [(client, age, remembered)] = absent(again, 5)
     assert (client, age) == (4, 2)
     assert torch.equal(remembered, logits(4).half().float())
 
@@ -101,6 +126,31 @@ def test_soft_labels_with_absent_teachers(discount, scored):
     torch.testing.assert_close(result, soft_labels(torch.stack(teachers), weights))
     memory.commit(3, [1, 3])
     assert set(memory.stored) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("scale", [1.0, 70_000.0, 1e6])
+def test_remembered_logits_beyond_half_precision_teach_as_others_do(scale):
+    """Half precision ends at 65,504: logits of 70,000 or 1e6 would become infinity."""
+    own = scale * torch.tensor([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0], [0.3, -0.3, 0.0]])
+    own += torch.tensor([0.25, 0.0, 1.5])  # so that rows of equal order of magnitude differ
+    own[2] = torch.tensor([2.0, -1.0, 0.5])  # an ordinary row
+    other = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.5, -0.5]])
+    memory = TeacherMemory()
+    memory.remember(1, "distill", own)
+    memory.commit(1, [1])
+    update = Update(0, "resnet8", 1, 0.0, state={})
+    ensemble = Ensemble(Round(2, [update], clients=[0]), lambda *_: other, (3, 3), memory=memory)
+    result = FedDF(remember=True).soft_labels(ensemble)
+    torch.testing.assert_close(result, soft_labels(torch.stack([other, own])), rtol=0, atol=1e-3)
+
+
+def test_close_logits_far_from_0_keep_their_difference():
+    """Half precision has no digits left for 100,000 and 100,001, but for 0 and -1."""
+    memory = TeacherMemory()
+    memory.remember(0, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
+    memory.commit(1, [0])
+    [(_, _, remembered)] = absent(memory, 2)
+    assert remembered[0].tolist() == [-1, 0, -3]
 
 
 @pytest.mark.parametrize("algorithm", [paper_fedaux, FedDF])

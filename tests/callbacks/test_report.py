@@ -2,14 +2,15 @@
 
 import csv
 import json
+import re
 
 import pytest
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.callbacks import report as report_module
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.scoring import Logistic
 from tests.federations import create, fit
 from tests.paper import paper_fedaux
@@ -83,7 +84,7 @@ def test_a_method_without_scores_has_no_pages_of_them(tmp_path):
     folder = reported(tmp_path, create(FedAvg()), 1)
     assert events(folder).Tags()["images"] == ["data/split"]
     assert read_json(folder / "summary.json")["privacy"] == [
-        "the model updates that clients send in every round are NOT private"
+        "NOT private: the model updates and training losses that clients send in every round"
     ]
 
 
@@ -111,52 +112,69 @@ def test_without_a_logger_the_files_are_below_the_root(tmp_path):
 
 
 def test_numbers_that_json_does_not_have(tmp_path):
-    """Clients that train for no epoch have no loss, and an infinite setting is still a setting."""
-    federation = create(FedAvg(), local=LocalTraining(epochs=0, weight_decay=float("inf")))
+    """A loss that is missing, and an infinite setting, which is still a setting."""
+    federation = create(FedAvg(), model_options={"width": 0.125})
     fit(tmp_path, federation, 1)
+    federation.history[0]["client_loss/mean"] = float("nan")
+    federation.model_options["width"] = float("inf")
     write_summary(tmp_path / "summary.json", federation)
-    assert read_json(tmp_path / "summary.json")["settings"]["local"]["weight_decay"] == "inf"
+    assert read_json(tmp_path / "summary.json")["settings"]["model_options"]["width"] == "inf"
     write_curve(tmp_path / "curve.csv", federation.history)
     with (tmp_path / "curve.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["client_loss/mean"] == "nan"
 
 
-PRIVATE = "each client released its scoring head once: epsilon 0.5, delta 1e-05, analytic Gaussian"
+WOULD_BE = "simulated: the release of its scoring head by each client would be (epsilon 0.5, delta"
 
 
 @pytest.mark.parametrize(
-    ("options", "says", "fits"),
+    ("options", "says"),
     [
-        ({"epsilon": 0.5}, PRIVATE, True),
-        ({"epsilon": 0.5, "mechanism": "classical"}, "classical Gaussian mechanism", True),
-        ({"epsilon": None}, "WITHOUT noise: not private", True),
-        (
-            {"norm_bound": "private"},
-            "does NOT hold: the norm bound is the largest of private data",
-            False,
-        ),
-        (
-            {"scorer": Logistic(normalized=False)},
-            "does NOT hold: the sensitivity is that of another",
-            False,
-        ),
+        ({"epsilon": 0.5}, WOULD_BE),
+        ({"epsilon": 0.5, "secret_noise": True}, "each client is (epsilon 0.5, delta 1e-05)-priv"),
+        ({"epsilon": 0.5, "secret_noise": True}, "has at most 1 release about a record of these"),
+        ({"epsilon": 0.5, "mechanism": "classical"}, "classical Gaussian mechanism"),
+        ({"epsilon": None}, "NOT private: each client released its scoring head WITHOUT noise"),
+        ({"norm_bound": "private"}, "but is not: the norm bound is the largest of private data"),
+        ({"scorer": Logistic(normalized=False)}, "but is not: the sensitivity is that of another"),
     ],
 )
-def test_what_is_private_and_what_is_not(tmp_path_factory, options, says, fits):
+def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options, says):
     root = tmp_path_factory.getbasetemp() / "privacy"  # h_0 is the same for all
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     federation = create(paper_fedaux(**options))
     fit(root, federation, 0)
     lines = federation.privacy()
     assert any(says in line for line in lines)
-    assert any("this guarantee does NOT hold" in line for line in lines) is not fits
-    assert lines[-1] == "the model updates that clients send in every round are NOT private"
-    sigma = federation.heads[0].release.sigma
-    assert any(f"{sigma:.4g}" in line for line in lines) is (options.get("epsilon", 1) is not None)
+    assert lines[-1].startswith("NOT private: the model updates and training losses that clients")
+    private = any(re.search(r"is \(epsilon .*\)-private", line) for line in lines)
+    assert private is options.get("secret_noise", False)
 
 
-@pytest.mark.parametrize("secret", [True, False])
-def test_noise_that_can_be_repeated_is_said_to_be(tmp_path, secret):
-    federation = create(paper_fedaux(epsilon=10.0, secret_noise=secret))
-    fit(tmp_path, federation, 0)
-    from_seed = any("comes from the seed of the run" in line for line in federation.privacy())
-    assert from_seed is not secret
+def test_carried_optimizer_states_are_not_private(tmp_path):
+    for state, said in (("reset", False), ("carry", True)):
+        federation = create(FedAvg(), optimizer_state=state)
+        fit(tmp_path, federation, 0)
+        line = federation.privacy()[-1]
+        assert ("NOT private: the optimizer states of the clients" in line) is said
+
+
+def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monkeypatch):
+    """Counts of classes are private; images of public data with the highest scores are not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    shown = {}
+    figures = report_module.figures
+    top = figures.top_images_figure
+
+    def drawn(inputs, scores, names):
+        shown[secret] = names
+        return top(inputs, scores, names)
+
+    monkeypatch.setattr(figures, "top_images_figure", drawn)
+    for secret in (True, False):
+        folder = reported(tmp_path / str(secret), create(paper_fedaux(secret_noise=secret)), 0)
+        images = events(folder).Tags()["images"]
+        assert ("data/split" in images) is not secret
+        assert "certainty/top_images" in images
+    assert shown[True] == ["client 0", "client 1", "client 2"]
+    assert shown[False][0].startswith("client 0 (")

@@ -83,7 +83,9 @@ def test_fit_says_what_came_out_and_where_it_is(finished):
     )
     assert f"Results and checkpoint: {root / 'runs' / 'version_0'}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
-    assert "privacy: the model updates that clients send in every round are NOT private" in printed
+    assert (
+        "privacy: NOT private: the model updates and training losses that clients send" in printed
+    )
 
 
 def test_a_run_that_is_over_is_let_go(tmp_path):
@@ -133,7 +135,7 @@ def test_fit_finds_what_pretrain_learned(finished, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert re.search(r"h_0 of resnet8: kNN accuracy \d+\.\d%", printed)
     assert f"Cached in {tmp_path / 'cache'}" in printed
-    (learned,) = (tmp_path / "cache").iterdir()
+    (learned,) = (tmp_path / "cache").glob("*.pt")
     assert learned.name.startswith("h0-resnet8-")
     assert learned.name in {path.name for path in (finished[0] / "cache").iterdir()}
     assert not list(tmp_path.rglob("last.ckpt"))
@@ -239,7 +241,7 @@ MISTAKES = {
     ),
     "too many clients": (
         ["--model.clients={resnet8: 902}"],
-        ["901 samples cannot be split over 902 clients", "at most 901"],
+        ["901 samples cannot be split over 902 clients", "at most 450"],
     ),
     "no auxiliary data": (
         ["--data.auxiliary=null"],
@@ -327,14 +329,13 @@ MISTAKES = {
         ["same shape", "(1, 8, 8)", "(1, 16, 16)", "`size`"],
     ),
     "missing checkpoint": (["--ckpt_path=nowhere.ckpt"], ["there is no checkpoint at"]),
-    "no run to resume": (["--ckpt_path=last"], ["there is no last.ckpt below"]),
     "missing configuration": (["--config=nowhere.yaml"], ["does not exist", "nowhere.yaml"]),
     "unknown option": (["--model.learning_rate=1"], ["--model.learning_rate"]),
     "unknown option of a method": (
         ["--model.algorithm.epsilonn=1"],
         ["FedAUX has no option epsilonn", "--model.algorithm.help FedAUX"],
     ),
-    "learning rate": (["--model.local.lr=-1"], ["lr must be positive, but is -1.0"]),
+    "learning rate": (["--model.local.lr=-1"], ["local.lr must be a positive number, but is -1.0"]),
     "optimizer": (
         ["--model.local.optimizer=lbfgs"],
         ["model.local.optimizer must be adam, adamw or sgd, but is lbfgs"],
@@ -387,6 +388,13 @@ def test_measuring_needs_a_checkpoint(verb, tmp_path, capsys):
     assert "--ckpt_path last" in message
 
 
+@pytest.mark.parametrize(("verb", "part"), [("validate", "val"), ("test", "test")])
+def test_measuring_needs_batches(verb, part, run, capsys):
+    limit = f"trainer.limit_{part}_batches"
+    assert main(tiny(verb, run, "--ckpt_path=last", f"--{limit}=0")) == 1
+    assert f"{verb} measures nothing with {limit} 0: leave it out" in capsys.readouterr().err
+
+
 def test_an_error_within_a_round_keeps_its_traceback(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("a mistake in the code")
@@ -406,6 +414,12 @@ def test_help_names_the_verbs_and_where_to_read_on(capsys):
         assert all(re.search(rf"^  {verb} ", printed, re.MULTILINE) for verb in VERBS)
         assert "fedaux-pl fit --config configs/quickstart.yaml" in printed
         assert "fedaux-pl fit --model.algorithm.help FedAUX" in printed
+
+
+@pytest.mark.parametrize(("verb", "meant"), [("fti", "fit"), ("tset", "test"), ("train", "fit")])
+def test_a_misspelled_verb(verb, meant, capsys):
+    assert main([verb, "--config=a.yaml"]) == 2
+    assert f"but is {verb!r} (did you mean {meant}?)" in capsys.readouterr().err
 
 
 def test_an_unknown_verb_is_told_the_verbs(capsys):

@@ -2,15 +2,18 @@
 
 import re
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 import pytest
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.algorithms import Algorithm, FedAvg
-from fedaux_pl.cli.messages import _FORMER, clarify, class_names
+from fedaux_pl.cli import verbs as commands
+from fedaux_pl.cli.messages import _FORMER, _SYNONYMS, clarify, class_names
 from fedaux_pl.data import FederatedDataModule, Source, sources
 from fedaux_pl.federation import Federation
 
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 ROOTS = {"model": Federation, "data": FederatedDataModule}
 
 
@@ -171,10 +174,25 @@ def test_the_new_spellings_exist():
             "there is no option model.client.resnet8; all options: prog --model.help",
         ),
         (
-            "unrecognized arguments: --data.beta=1",
-            "there is no option --data.beta=1; all options: prog --data.help",
+            "unrecognized arguments: --data.beta=1 --other",
+            "there is no option --data.beta; all options: prog --data.help",
         ),
         ("Option 'modle.clients' is not accepted", "there is no option modle.clients"),
+        ("unrecognized arguments: --foo", "there is no option --foo"),
+        (
+            "the following arguments are required: ckpt_path",
+            "the option --ckpt_path is missing: add it",
+        ),
+        ('Parser key "config": Path is not a file: a', "config: a is not a file"),
+        (
+            'Problems parsing config: while scanning\n  in "<unicode string>", line 2, column 1',
+            "config: the file is not valid YAML: while scanning at line 2, column 1",
+        ),
+        (
+            "No supported gpu backend found!",
+            "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose "
+            "auto or cpu",
+        ),
         (
             "the following arguments are required: model.algorithm, data.private",
             "missing options: model.algorithm, data.private; add them, or a file such as --config "
@@ -193,7 +211,6 @@ def test_messages_without_a_value(original, expected):
 @pytest.mark.parametrize(
     "message",
     [
-        "unrecognized arguments: --foo",
         "Parser key \"a\": Expected a <class 'some.Thing'>. Got value: 3",
         'Parser key "a": something new',
         "Expected a <class 'int'>",
@@ -201,3 +218,121 @@ def test_messages_without_a_value(original, expected):
 )
 def test_a_message_of_an_unknown_form_is_kept(message):
     assert clarify(message, "fedaux-pl fit", {}, {}) == message
+
+
+def refused(capsys, *args, verb="fit"):
+    """The line that the command line answers to a mistake; nothing is run."""
+    with pytest.raises(SystemExit) as ended:
+        getattr(commands, verb)(args)
+    assert ended.value.code == 2
+    first, second, *more = capsys.readouterr().err.splitlines()[-2:]
+    assert second.startswith("(fedaux-pl --help")
+    assert not more
+    return first.removeprefix(f"fedaux-pl {verb}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (
+            "--model.particpation=0.3",
+            "there is no option --model.particpation (did you mean --model.participation?); all "
+            "options: fedaux-pl fit --model.help",
+        ),
+        (  # a prefix was taken for the option
+            "--trainer.max_epoch=3",
+            "there is no option --trainer.max_epoch (did you mean --trainer.max_epochs?)",
+        ),
+        (
+            "--model.local={epoch: 3}",
+            "there is no option model.local.epoch (did you mean model.local.epochs?)",
+        ),
+        (
+            "--lr=1",
+            "--lr (did you mean --model.local.lr or --model.distillation.lr or --model.pret",
+        ),
+        ("--data.clients={resnet8: 3}", "(did you mean --model.clients?)"),
+        ("--seed=3", "(did you mean --seed_everything?)"),
+        ("model.train=head", "there is no option model.train (did you mean --model.train?)"),
+        (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
+        ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
+        ("--model.algorithm.epsilonn=1", "has no option epsilonn (did you mean epsilon?); all opt"),
+        ("--model.algorithm.scorer=mean", "but is mean (did you mean Mean?)"),
+        ("--model.algorithm=fedaux_pl.Federation", ", but is fedaux_pl.Federation"),
+        (
+            "--model.algorithm=fedaux_pl.FedFoo",
+            "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
+            "'FedFoo'): correct it",
+        ),
+        ("--model.algorithm.help=FedAvgg", "--model.algorithm.help takes one of FedAUX, FedAvg, "),
+        ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
+        ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
+        ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
+        ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
+        (
+            "--model.local=3",
+            "model.local must be a mapping such as {name: value}, or an option of ",
+        ),
+        ("--model.local.epochs=0", "local.epochs must be an integer of at least 1, but is 0"),
+        ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
+        ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
+        ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
+        ("--trainer.callbacks=Foo", "trainer.callbacks must be one of Federat"),
+        ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
+        ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
+        ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
+        ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
+    ],
+)
+def test_mistakes_of_a_newcomer(args, expected, tmp_path, capsys):
+    common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
+    assert expected in refused(capsys, *common, "--trainer.accelerator=cpu", args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
+    callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
+    common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
+    assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
+        "trainer.callbacks: EarlyStopping must monitor one of accuracy, accuracy/resnet8, but "
+        "monitors val_loss"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            b"- a\n- b\n",
+            "config: the file must hold options such as `model: {participation: 0.4}`, ",
+        ),
+        (b"- a\n- b\n", "but begins with '- a'"),
+        (b"", "but begins with ''"),
+        (
+            b"model: {a: [1\n",
+            "config: the file is not valid YAML: while parsing a flow sequence at ",
+        ),
+        (b"\xb7\xff\x00", "config: the file is not valid YAML: it is not a text file"),
+    ],
+)
+def test_a_configuration_that_holds_no_options(content, expected, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_bytes(content)
+    assert expected in refused(capsys, f"--config={tmp_path / 'a.yaml'}")
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "benchmark"])
+def test_a_verb_without_options_names_a_configuration(verb, capsys):
+    assert refused(capsys, verb=verb).endswith("or a file such as --config configs/quickstart.yaml")
+
+
+def test_predict_names_the_option_that_is_missing(capsys):
+    assert refused(capsys, verb="predict") == "the option --ckpt_path is missing: add it"
+    given = ("--ckpt_path=last", "--image=a")
+    assert refused(capsys, *given, verb="predict") == (
+        "there is no option --image (did you mean --images?)"
+    )
+
+
+def test_the_names_under_which_people_look_for_an_option(capsys):
+    for looked_for, option in _SYNONYMS.items():
+        assert f"(did you mean --{option}?)" in refused(capsys, f"--{looked_for}=1")

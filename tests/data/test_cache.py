@@ -2,11 +2,13 @@
 
 import os
 import stat
+import threading
 
 import pytest
 import torch
 
 from fedaux_pl.data.cache import cached, fingerprint
+from fedaux_pl.files import locked
 
 KEY = {"kind": "test", "size": 4}
 
@@ -40,7 +42,7 @@ def folder(tmp_path):
 
 
 def only(folder):
-    (file,) = folder.iterdir()
+    (file,) = (path for path in folder.iterdir() if path.suffix != ".lock")
     return file
 
 
@@ -131,7 +133,10 @@ def test_user_folder_if_folder_is_not_writable(tmp_path, build, user_cache):
 def test_warns_if_no_folder_is_writable(tmp_path, build, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="could not be cached"):
+    with (
+        pytest.warns(UserWarning, match="cannot be locked, so another run may compute test"),
+        pytest.warns(UserWarning, match="could not be cached"),
+    ):
         assert cached(tmp_path / "file" / "cache", KEY, build)["images"][0, 0] == 1
 
 
@@ -151,7 +156,8 @@ def test_failed_write_leaves_no_files(folder, build, user_cache, monkeypatch):
     monkeypatch.setattr(torch, "save", half)
     with pytest.warns(UserWarning, match="no space left"):
         cached(folder, KEY, build)
-    assert list(folder.iterdir()) == list(user_cache.iterdir()) == []
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+    assert list(user_cache.iterdir()) == []
 
 
 def test_fingerprint(tmp_path):
@@ -167,3 +173,39 @@ def test_fingerprint(tmp_path):
     os.utime(a, ns=(1, 1))
     seen.append(fingerprint([a, tmp_path / "c"]))
     assert len(set(seen)) == len(seen)
+
+
+def test_two_runs_build_once(folder, build, capsys):
+    """The second waits, says so, and finds what the first has built."""
+    started, results = threading.Event(), []
+
+    def slow_build():
+        started.set()
+        while "waiting" not in capsys.readouterr().out:
+            pass
+        return build()
+
+    threads = [threading.Thread(target=lambda: results.append(cached(folder, KEY, slow_build)))]
+    threads[0].start()
+    started.wait(10)
+    threads.append(threading.Thread(target=lambda: results.append(cached(folder, KEY, build))))
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+    assert build.calls == 1
+    assert torch.equal(results[0]["images"], results[1]["images"])
+
+
+def test_readers_do_not_wait(folder, build):
+    """A complete file is read while another process holds the lock."""
+    cached(folder, KEY, build)
+    with locked(folder / f".{only(folder).name}.lock"):
+        assert cached(folder, KEY, build)["images"][0, 0] == 1
+
+
+def test_scratch_files_of_killed_processes_are_removed(folder, build):
+    cached(folder, KEY, build)
+    file = only(folder)
+    file.rename(folder / f".{file.name}.0123456789abcdef.part")
+    cached(folder, KEY, build)
+    assert only(folder) == file

@@ -1,32 +1,46 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch.utils.data import TensorDataset
 
-from fedaux_pl.data import AuxiliaryDataModule, Digits, Examples, FederatedDataModule, Source
+from fedaux_pl.data import (
+    AuxiliaryDataModule,
+    Digits,
+    Examples,
+    FederatedDataModule,
+    Glosses,
+    Source,
+)
 from fedaux_pl.errors import DataError
+from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
 
 
 class Counting(Source):
-    """Sample i is an image with all pixels equal to i, which identifies it in every split."""
+    """Sample i is an image with pixels equal to i, which identifies it in every split.
 
-    def __init__(self, n=200, shape=(1, 2, 2), labeled=True, start=0):
-        self.n, self.shape, self.labeled, self.start = n, shape, labeled, start
+    The last pixel is the same in all samples: other data have another ``corner``.
+    """
+
+    def __init__(self, n=200, shape=(1, 2, 2), labeled=True, corner=0):
+        self.n, self.shape, self.labeled, self.corner = n, shape, labeled, corner
         self.loads = 0
 
     def train(self):
         self.loads += 1
-        x = (torch.arange(self.n) + self.start).to(torch.uint8).view(-1, 1, 1, 1)
+        x = torch.arange(self.n).to(torch.uint8).view(-1, 1, 1, 1)
+        x = x.expand(-1, *self.shape).contiguous()
+        x[..., -1, -1] = self.corner
         labels = torch.arange(self.n) % 4 if self.labeled else None
-        return Examples(x.expand(-1, *self.shape).contiguous(), labels, tuple("abcd"))
+        return Examples(x, labels, tuple("abcd"))
 
     def test(self):
         return self.train()
 
 
 def ready(**options):
-    defaults = {"private": Counting(), "auxiliary": Counting(100), "num_clients": 7, "alpha": 0.1}
-    module = FederatedDataModule(**(defaults | options))
+    defaults = {"private": Counting(), "auxiliary": Counting(100, corner=1)}
+    module = FederatedDataModule(**(defaults | {"num_clients": 7, "alpha": 0.1} | options))
     module.setup()
     return module
 
@@ -119,11 +133,11 @@ def test_a_trainer_tests_on_the_test_data():
     ("options", "error", "message"),
     [
         ({"num_clients": 0}, ValueError, "num_clients must be at least 1, but is 0"),
-        ({"num_clients": 201}, ValueError, "use at most 200 clients"),
+        ({"num_clients": 201}, ValueError, "use at most 100 clients"),
         ({"alpha": 0.0}, ValueError, "alpha must be positive and finite, but is 0.0"),
         ({"negatives": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
-        ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) and \(3, 2, 2\)"),
+        ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),
         ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
     ],
 )
@@ -161,3 +175,94 @@ def test_wrong_auxiliary_data():
     module.setup()
     with pytest.raises(DataError, match="no labels"):
         module.val_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (TensorDataset(torch.zeros(3)), "is a TensorDataset: wrap files in NpzImages, .* Examples"),
+        ("data/train.npz", "is 'data/train.npz': wrap files in NpzImages"),
+        (Digits, r"is the class Digits: pass an object, Digits\(\.\.\.\)"),
+        (Examples, "is a type: wrap"),
+    ],
+)
+@pytest.mark.parametrize("name", ["private", "auxiliary", "probe"])
+def test_what_is_no_source_is_refused(name, value, message):
+    module = AuxiliaryDataModule if name == "probe" else FederatedDataModule
+    arguments = {"auxiliary": Counting()} if name == "probe" else {"private": Counting()}
+    with pytest.raises(
+        TypeError, match=rf"{name} must be a Source, such as Digits\(\), but {message}"
+    ):
+        module(**(arguments | {name: value}))
+
+
+class Given(Source):
+    """A source of these inputs with two classes."""
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def train(self):
+        return Examples(self.inputs, torch.arange(len(self.inputs)) % 2, ("a", "b"))
+
+    def test(self):
+        return self.train()
+
+
+def pixels(low=0.0, high=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(16, 1, 8, 8, generator=generator) * (high - low) + low
+
+
+@pytest.mark.parametrize(
+    ("auxiliary", "message"),
+    [
+        (
+            Glosses(),
+            r"images of shape \(1, 8, 8\) \(uint8\) and texts .* two sources of images",
+        ),
+        (Given(pixels()), r"and images of shape \(1, 8, 8\) \(float32\): convert the inputs"),
+        (Digits(size=6), r"\(1, 6, 6\) \(uint8\): set `size` \(or `channels`\)"),
+    ],
+)
+def test_private_and_auxiliary_data_are_of_one_kind(auxiliary, message):
+    with pytest.raises(DataError, match=message):
+        FederatedDataModule(Digits(), auxiliary).setup()
+
+
+def test_texts_of_another_length():
+    with pytest.raises(DataError, match=r"\(32,\) .* \(16,\) .* set `max_length`"):
+        FederatedDataModule(Glosses(), Glosses(max_length=16)).setup()
+
+
+def test_a_single_class_is_refused():
+    class One(Counting):
+        def train(self):
+            examples = super().train()
+            return Examples(examples.inputs, examples.labels * 0 + 2, examples.classes)
+
+    with pytest.raises(DataError, match="at least 2 classes, but all 200 samples are of class 'c'"):
+        ready(private=One())
+
+
+def test_pixels_that_no_model_expects():
+    bad = pixels()
+    bad[3, 0, 2, 2] = float("nan")
+    with pytest.raises(DataError, match=r"1 of 16 samples hold NaN or infinity, .* position 3"):
+        Given(bad).train()
+    usual = create_model("resnet8", 2, in_channels=1, width=0.125)
+    plain = create_model("resnet8", 2, in_channels=1, width=0.125, mean=0.0, std=1.0)
+    for inputs in (pixels(high=255.0), pixels(low=-1.0)):
+        module = FederatedDataModule(Given(inputs), Given(inputs + 1e-3), num_clients=2)
+        module.setup()
+        with pytest.raises(ValueError, match=r"must lie in \[0, 1\], but these run from"):
+            module.check_model(usual)
+        module.check_model(plain)  # for images that are normalized already
+        with pytest.raises(DataError, match="images to learn h_0 from by SimCLR must be"):
+            module.pretrain_batches(4)
+        with pytest.raises(DataError, match="auxiliary images must be uint8, or floats"):
+            AuxiliaryDataModule(Given(inputs)).setup()
+    good = FederatedDataModule(Given(pixels()), Given(pixels(seed=1)), num_clients=2)
+    good.setup()
+    good.check_model(usual)
+    assert len(good.pretrain_batches(4)) == 4

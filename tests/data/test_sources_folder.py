@@ -169,3 +169,59 @@ def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     assert torch.equal(load(size=6)[0], changed)
     save(tmp_path / "images" / "b.png", noise(5, 5, 3))
     assert len(load()) == 2
+
+
+def test_links_to_folders_above_are_not_followed(tmp_path, noise):
+    root = tmp_path / "data" / "train"
+    images = {name: save(root / name / "1.png", noise(4, 4, 3)) for name in ("cat", "dog")}
+    save(tmp_path / "data" / "test" / "cat" / "2.png", noise(4, 4, 3))
+    (root / "cat" / "up").symlink_to("..")
+    (root / "cat" / "higher").symlink_to(tmp_path / "data")
+    (root / "cat" / "loop").symlink_to(".")
+    with pytest.warns(UserWarning, match="3 links to a folder above, .* such as .*/cat/higher"):
+        train = ImageFolder(root, size=4).train()
+    assert torch.equal(train.inputs, torch.stack([images["cat"], images["dog"]]))
+    assert train.labels.tolist() == [0, 1]
+
+
+def test_every_file_counts_once_and_where_it_is(tmp_path, noise):
+    root, elsewhere = tmp_path / "train", tmp_path / "elsewhere"
+    dog = save(root / "dog" / "1.png", noise(4, 4, 3))
+    cat = save(elsewhere / "cats" / "2.png", noise(4, 4, 3))
+    more = save(elsewhere / "more.png", noise(4, 4, 3))
+    (root / "cat").mkdir()
+    (root / "cat" / "cats").symlink_to(elsewhere / "cats")  # outside: followed
+    (root / "cat" / "more.png").symlink_to(elsewhere / "more.png")
+    (elsewhere / "cats" / "back").symlink_to(elsewhere / "cats")
+    expected = torch.stack([cat, more, dog])
+    with pytest.warns(UserWarning, match="1 links"):
+        train = ImageFolder(root, size=4).train()
+    assert torch.equal(train.inputs, expected)
+    (root / "cat" / "again").symlink_to(root / "dog")
+    (root / "cat" / "dog.png").symlink_to(root / "dog" / "1.png")
+    (root / "cat" / "twice.png").symlink_to(root / "cat" / "more.png")
+    (root / "dog" / "cats").symlink_to(elsewhere / "cats")
+    with pytest.warns(UserWarning, match="5 links"):
+        train = ImageFolder(root, size=4).train()
+    assert torch.equal(train.inputs, expected)
+    assert train.labels.tolist() == [0, 0, 1]
+
+
+def test_linked_folders_and_hidden_stores(tmp_path, noise):
+    cat = save(tmp_path / "store" / "1.png", noise(4, 4, 3))
+    dog = save(tmp_path / "train" / ".store" / "2.png", noise(4, 4, 3))
+    (tmp_path / "train" / "cat").symlink_to(tmp_path / "store")
+    (tmp_path / "train" / "dog").mkdir()
+    (tmp_path / "train" / "dog" / "2.png").symlink_to("../.store/2.png")
+    train = ImageFolder(tmp_path / "train", size=4).train()
+    assert torch.equal(train.inputs, torch.stack([cat, dog]))
+    (tmp_path / "train" / "dog" / "3.png").symlink_to("nowhere.png")
+    with pytest.raises(DataError, match=r"dog/3\.png is no file, or a link to none"):
+        ImageFolder(tmp_path / "train", size=4).train()
+
+
+def test_unlabeled_files_count_once(tmp_path, noise):
+    image = save(tmp_path / "b.png", noise(4, 4, 3))
+    (tmp_path / "a.png").symlink_to("b.png")
+    with pytest.warns(UserWarning, match="1 links"):
+        assert torch.equal(ImageFolder(tmp_path, size=4).auxiliary(), image[None])

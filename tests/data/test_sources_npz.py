@@ -102,7 +102,7 @@ def test_missing_file(tmp_path):
         ),
         ({"train_x": np.zeros((2, 4), dtype=np.uint8)}, r"but has \(2, 4\)"),
         ({"train_x": np.zeros((2, 8, 8, 7), dtype=np.uint8)}, r"1 to 4 channels.*\(2, 8, 8, 7\)"),
-        ({"train_x": np.array([None, {}], dtype=object)}, "cannot read 'train_x'"),
+        ({"train_x": np.array([None, {}], dtype=object)}, "'train_x' .* holds Python objects"),
     ],
 )
 def test_unsuitable_images(tmp_path, arrays, message):
@@ -115,7 +115,7 @@ def test_unsuitable_images(tmp_path, arrays, message):
     [
         (np.zeros(4), "as integers, but is float64"),
         (np.zeros(3, dtype=int), "labels must be int64 of shape"),
-        (np.array([0, 1, -1, 2]), "run from -1 to 2"),
+        (np.array([0, 1, -1, 2]), "0 ... 3 for 4 classes, .* they are -1, 0, 1, 2"),
         (np.zeros(0, dtype=int), "labels must be int64 of shape"),
     ],
 )
@@ -134,3 +134,40 @@ def test_not_an_npz_file(tmp_path, images):
     np.save(tmp_path / "e.npy", images)
     with pytest.raises(DataError, match=r"a single array.*numpy\.savez"):
         NpzImages(tmp_path / "e.npy").auxiliary()
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [([0, 7, 14, 7], "0, 7, 14"), ([1, 2, 1, 2], "1, 2"), ([0, 1, 10**12, 0], "0, 1, 10{12}")],
+)
+def test_labels_with_gaps_are_refused_without_names(tmp_path, images, labels, found):
+    arrays = {"train_x": images, "train_y": np.array(labels)}
+    message = rf"labels must be 0 \.\.\. .* they are {found}: renumber them .* an array `classes`"
+    with pytest.raises(DataError, match=message):
+        NpzImages(write(tmp_path / "a.npz", **arrays)).train()
+    if max(labels) < 20:
+        names = np.array([f"class {n}" for n in range(15)])
+        train = NpzImages(write(tmp_path / "a.npz", **arrays, classes=names)).train()
+        assert train.labels.tolist() == labels
+        assert len(train.classes) == 15
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"train_x": np.zeros((3, 1, 0, 4), np.uint8)}, r"no images: its shape is \(3, 1, 0, 4\)"),
+        ({"train_x": np.zeros((0, 1, 4, 4), np.uint8)}, "holds no images"),
+        (
+            {
+                "train_x": np.zeros((2, 1, 4, 4), np.uint8),
+                "train_y": np.array([0, 1]),
+                "classes": np.array("ab"),
+            },
+            r"'classes' .* must be a list of class names, but has the shape \(\)",
+        ),
+    ],
+)
+def test_empty_images_and_names_of_another_shape(tmp_path, arrays, message):
+    arrays = {"train_y": np.zeros(0, int), **arrays}
+    with pytest.raises(DataError, match=message):
+        NpzImages(write(tmp_path / "a.npz", **arrays)).train()

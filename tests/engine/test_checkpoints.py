@@ -1,8 +1,16 @@
+import errno
+import resource
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 import fedaux_pl.engine.checkpoints
+from fedaux_pl.data.cache import tensor_digest
+from fedaux_pl.data.fingerprints import keyed_fingerprint
 from fedaux_pl.engine import AtomicCheckpointIO
+from fedaux_pl.engine.checkpoints import FORMAT, check_resumable, find_last, load_checkpoint
+from fedaux_pl.errors import ConfigurationError
 
 
 def content(path):
@@ -34,3 +42,122 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch, 
     monkeypatch.undo()
     assert content(path) == {"round": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def settings(key, private=0, auxiliary=0):
+    contents = {
+        "private": keyed_fingerprint(key, torch.tensor([private])),
+        "test": keyed_fingerprint(key, torch.tensor([2])),
+        "auxiliary": tensor_digest(torch.tensor([auxiliary])),
+    }
+    return {"data": {"alpha": 1.0, "contents": contents}}
+
+
+def test_private_data_of_the_same_machine_are_compared():
+    saved = {"format": FORMAT, "settings": settings(b"key")}
+    check_resumable(saved, settings(b"key"))
+    with pytest.raises(ConfigurationError, match=r"made with data\.contents\.private = 'keyed:"):
+        check_resumable(saved, settings(b"key", private=1))
+
+
+def test_private_data_of_another_machine_cannot_be_compared():
+    saved = {"format": FORMAT, "settings": settings(b"key")}
+    with pytest.warns(UserWarning, match="another machine.* cannot be checked") as caught:
+        check_resumable(saved, settings(b"other", private=1))
+    assert len(caught) == 1
+    with pytest.raises(ConfigurationError, match=r"made with data\.contents\.auxiliary"):
+        check_resumable(saved, settings(b"other", auxiliary=1))
+
+
+@contextmanager
+def small_disk():
+    """The system refuses to write files of more than 50 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def failing(error):
+    def fail(checkpoint, file):
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedaux_pl.engine.checkpoints.torch, "save", fail)
+        yield
+
+
+FULL = {
+    "a limit of the system": (small_disk(), "File too large"),
+    "OSError": (
+        failing(OSError(errno.ENOSPC, "No space left on device")),
+        "No space left on device",
+    ),
+    "torch's error": (
+        failing(RuntimeError("[enforce fail] PytorchStreamWriter failed: file write\nC++ stack")),
+        r"\[enforce fail\] PytorchStreamWriter failed: file write",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FULL)
+def test_a_full_disk_is_one_line_that_names_the_last_checkpoint(tmp_path, kind):
+    path = tmp_path / "last.ckpt"
+    full, reason = FULL[kind]
+    AtomicCheckpointIO().save_checkpoint({"federation": {"history": [{}, {}, {}]}}, path)
+    message = (
+        f"^the checkpoint {path} could not be written \\({reason}\\); the last complete one, after "
+        f"round 3, is still there: make room and resume with --ckpt_path {path}$"
+    )
+    with full, pytest.raises(OSError, match=message):
+        AtomicCheckpointIO().save_checkpoint({"x": torch.ones(100_000)}, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+    assert len(load_checkpoint(path)["federation"]["history"]) == 3
+
+
+def test_a_full_disk_before_the_first_checkpoint(tmp_path):
+    with small_disk(), pytest.raises(OSError, match=r"too large\); earlier ones are unchanged"):
+        AtomicCheckpointIO().save_checkpoint({"x": torch.ones(100_000)}, tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("hello", "it is not a file that torch.save wrote"),
+        ("", "it is not a file that torch.save wrote"),
+        ("PK\x03\x04 the beginning of a zip file", "it is damaged or incomplete"),
+    ],
+)
+def test_a_foreign_file_has_a_clear_message(tmp_path, text, reason):
+    path = tmp_path / "text.ckpt"
+    path.write_text(text)
+    says = rf"text.ckpt cannot be read as a checkpoint \({reason}\): give another checkpoint"
+    for load in (load_checkpoint, AtomicCheckpointIO().load_checkpoint):
+        with pytest.raises(ConfigurationError, match=says):
+            load(path)
+
+
+def test_a_flipped_bit_that_torch_reads_as_zeros(tmp_path):
+    """The mark of a folder in the table of contents: torch then does not read the entry."""
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"federation": {}, "x": torch.arange(1000)}, path)
+    content = bytearray(path.read_bytes())
+    name = content.rindex(b"/data/0")  # in the table of contents, at the end
+    start = content.rindex(b"PK\x01\x02", 0, name)
+    content[start + 38] ^= 0x10  # the external attributes
+    path.write_bytes(content)
+    for load in (load_checkpoint, AtomicCheckpointIO().load_checkpoint):
+        with pytest.raises(ConfigurationError, match=r"it is damaged: the checksum of .*/data/0"):
+            load(path)
+
+
+def test_the_newest_checkpoint_is_not_that_of_a_benchmark(tmp_path):
+    assert find_last(tmp_path) is None
+    for folder in ("runs/version_0", "runs/version_1", "benchmark/.run-x/runs/version_0"):
+        path = tmp_path / folder / "checkpoints" / "last.ckpt"
+        AtomicCheckpointIO().save_checkpoint({}, path)
+    assert find_last(tmp_path) == tmp_path / "runs/version_1/checkpoints/last.ckpt"

@@ -190,13 +190,17 @@ def test_a_loss_that_is_not_a_number(when):
         within(lambda runner: runner.run(one, batches(), 2, seed=0))
 
 
-def test_the_error_says_what_to_do():
-    with pytest.raises(FloatingPointError, match="lower its learning rate or use 32-bit"):
-        within(
-            lambda runner: runner.run(
-                module(optimizer="sgd", lr=1e30, momentum=0.9), batches(), 9, seed=0
-            )
-        )
+def test_the_error_names_the_learning_rate():
+    one = module(optimizer="sgd", lr=1e30, momentum=0.9)
+    with pytest.raises(
+        FloatingPointError, match=r"lower local\.lr \(--model\.local\.lr\), which is 1e\+30$"
+    ):
+        within(lambda runner: runner.run(one, batches(), 9, seed=0))
+    one.option = ""  # a module that no option of a federation configures
+    with pytest.raises(
+        FloatingPointError, match="lower its learning rate, or use 32-true in place"
+    ):
+        within(lambda runner: runner.run(one, batches(), 9, seed=0), precision="bf16-mixed")
 
 
 def test_losses_are_reported_epoch_by_epoch():

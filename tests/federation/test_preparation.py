@@ -1,14 +1,22 @@
 """The cache of the preparation is used by runs with the same settings only; scores."""
 
+from pathlib import Path
+from unittest.mock import MagicMock
+
 import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.data import Examples
+from fedaux_pl.engine.seeds import SeedPurpose
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation import preparation
 from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Pretraining
-from fedaux_pl.functional import shrink_to_mean
-from fedaux_pl.scoring import Centered, Logistic, Mean, Sigmoid, Standardized, Whitened
+from fedaux_pl.functional import derive_seed, shrink_to_mean
+from fedaux_pl.models import complete_options, create_model
+from fedaux_pl.scoring import Centered, Logistic, Mean, Sigmoid, Standardized, Whitened, spent
 from fedaux_pl.scoring.records import pack, unpack
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import paper_fedaux, paper_scoring
@@ -50,7 +58,7 @@ def files(root, kind):
 def test_a_second_run_uses_the_cache(tmp_path, counted):
     first = run(tmp_path, paper_fedaux(), 1)
     assert counted.since() == (1, 1)
-    assert len(files(tmp_path, "h0-resnet8")) == len(files(tmp_path, "scoring-heads")) == 1
+    assert len(files(tmp_path, "h0-resnet8")) == len(files(tmp_path, "simulated-heads")) == 1
     second = run(tmp_path, paper_fedaux(), 1)
     assert counted.since() == (0, 0)
     assert_same(weights(first), weights(second))
@@ -65,7 +73,7 @@ def test_a_second_run_uses_the_cache(tmp_path, counted):
 
 def test_damaged_files_are_replaced(tmp_path, counted):
     first = run(tmp_path, paper_fedaux(), 1)
-    for path in (tmp_path / "cache").iterdir():
+    for path in (tmp_path / "cache").glob("*.pt"):
         whole = path.read_bytes()
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
@@ -76,7 +84,7 @@ def test_damaged_files_are_replaced(tmp_path, counted):
     messages = [str(w.message) for w in warned if "is built again" in str(w.message)]
     assert len(messages) == 2
     assert "h0-resnet8" in messages[0]
-    assert "scoring-heads" in messages[1]
+    assert "simulated-heads" in messages[1]
     assert_same(weights(first), weights(second))
     fit(tmp_path, create(paper_fedaux()), 0)
     assert counted.since() == (0, 0)
@@ -128,16 +136,207 @@ def test_the_architecture_of_each_client_matters(tmp_path, counted):
         assert [len(head.weight) for head in federation.heads] == dims
 
 
-def test_secret_noise_is_released_once(tmp_path, counted):
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    """An empty ledger, and the key of the machine."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "fedaux_pl" / "ledger"
+
+
+def secret(**options):
+    return create(paper_fedaux(secret_noise=True, epsilon=1.0, **options))
+
+
+def test_secret_noise_is_released_once(tmp_path, counted, ledger):
     """It differs in every release, so that a second release would be noticed."""
-    first, second = (create(paper_fedaux(secret_noise=True)) for _ in range(2))
+    first, second = secret(), secret()
     for federation in (first, second):
         fit(tmp_path, federation, 1)
     assert counted.since() == (1, 1)
     assert_same(weights(first), weights(second))
-    elsewhere = create(paper_fedaux(secret_noise=True))
-    fit(tmp_path / "elsewhere", elsewhere, 0)
-    assert not torch.equal(elsewhere.heads[0].weight, first.heads[0].weight)
+    # in another folder, without the cache, with other test data: nothing new is released
+    elsewhere = secret()
+    fit(tmp_path / "elsewhere", elsewhere, 0, split(private=FewDigits(test=39)))
+    assert counted.since() == (1, 0)
+    assert torch.equal(elsewhere.heads[0].weight, first.heads[0].weight)
+    assert len(list(ledger.glob("*.pt"))) == 1
+    assert first.total_cost.releases == elsewhere.total_cost.releases == 1
+    assert not files(tmp_path, "simulated-heads")
+
+
+def test_releases_under_other_settings_are_added_up(tmp_path, ledger):
+    """Also if the records are split in another way, or one record is new."""
+    fit(tmp_path, secret(), 0)
+    fit(tmp_path, secret(scorer=Mean()), 0)
+    fit(tmp_path, secret(), 0, split(seed=1))
+    federation = secret()
+    fit(tmp_path, federation, 0, split(private=FewDigits(train=65)))
+    total = federation.total_cost
+    assert total.releases == 4
+    assert total.epsilon == pytest.approx(spent([federation.heads[0].release] * 4, 1e-5)[0])
+    assert any("at most 4 releases about a record" in line for line in federation.privacy())
+
+
+def test_a_damaged_ledger_stops_the_release(tmp_path, counted, ledger):
+    fit(tmp_path, secret(), 0)
+    counted.since()
+    [path] = ledger.glob("*.pt")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PrivacyError, match="its checksum does not match"):
+        fit(tmp_path, secret(), 0)
+    with pytest.raises(PrivacyError, match="nothing is released"):
+        fit(tmp_path, secret(scorer=Mean()), 0)
+    assert counted.since() == (0, 0)
+
+
+def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path, ledger):
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("in the way")
+    with pytest.raises(PrivacyError, match="cannot be locked"):
+        fit(tmp_path, secret(), 0)
+
+
+def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch, ledger):
+    """A fix of the sensitivity must not praise what the code before it has released."""
+    for algorithm in (paper_fedaux(), paper_fedaux(secret_noise=True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Logistic, "sensitivity", lambda self, n, m: 1e-3)
+            wrong = create(algorithm)
+            fit(tmp_path, wrong, 0)
+        with pytest.raises(PrivacyError, match=r"client 0 has noise .* made by other code"):
+            fit(tmp_path, create(algorithm), 0)
+        monkeypatch.setattr("fedaux_pl.scoring.scoring.VERSION", "next")
+        federation = create(algorithm)
+        fit(tmp_path, federation, 0)  # another version releases anew
+        assert federation.heads[0].release.sensitivity > wrong.heads[0].release.sensitivity
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_STATE_HOME", str(ledger.parent.parent))
+
+
+def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
+    """What an attacker computes from the seed, the settings and all files is not the noise."""
+    exact, hidden, seeded = create(paper_fedaux(epsilon=None)), secret(), create(paper_fedaux())
+    for federation in (exact, hidden, seeded):
+        fit(tmp_path, federation, 1)
+    vector = exact.heads[0].weight
+    attempt = hidden.algorithm.scoring.budget
+    for seed in range(50):  # the attack that finds the noise of a simulated release
+        derived = derive_seed(seed, SeedPurpose.RELEASE_NOISE, 0)
+        record = hidden.heads[0].release
+        guess, _ = attempt.release(vector, record.sensitivity, noise_seed=derived)
+        assert not torch.allclose(guess, hidden.heads[0].weight)
+    record = seeded.heads[0].release
+    derived = derive_seed(0, SeedPurpose.RELEASE_NOISE, 0)
+    found, _ = seeded.algorithm.scoring.budget.release(vector, record.sensitivity, derived)
+    assert torch.equal(found, seeded.heads[0].weight)
+    assert not seeded.heads[0].release.is_private
+    assert hidden.heads[0].release.is_private
+
+
+def test_a_replaced_record_changes_its_clients_release_alone(tmp_path):
+    """From the data module to the head: h_0, the map and all other clients stay as they are."""
+
+    class Replaced(FewDigits):
+        def train(self):
+            examples = super().train()
+            inputs = examples.inputs.clone()
+            inputs[5] = 255 - inputs[5]
+            return Examples(inputs, examples.targets, examples.classes)
+
+    federations = []
+    for source in (FewDigits(), Replaced()):
+        federation = create(FedAUX(epsilon=None, feature_map=Whitened(8)))
+        fit(tmp_path, federation, 0, split(private=source))
+        federations.append(federation)
+    one, other = federations
+    [owner] = [i for i, own in enumerate(one.data.client_indices) if 5 in own.tolist()]
+    for head, changed in zip(one.heads, other.heads, strict=True):
+        assert torch.equal(head.public_map.directions, changed.public_map.directions)
+        moved = (head.weight - changed.weight).norm()
+        size = one.data.client_sizes[head.client]
+        assert (0 < moved <= 2 / size) if head.client == owner else moved == 0
+
+
+def test_private_rows_among_the_auxiliary_data_are_no_secret(tmp_path, ledger):
+    class Shared(FewDigits):
+        def auxiliary(self):
+            return torch.cat([super().auxiliary(), self.train().inputs[:2]])
+
+    data, federation = split(auxiliary=Shared()), create(paper_fedaux())
+    with pytest.warns(UserWarning, match="2 of 42 auxiliary samples are also private"):
+        fit(tmp_path, federation, 0, data)
+    [line] = [line for line in federation.privacy() if "2 auxiliary samples" in line]
+    assert line.startswith("NOT private")
+    with pytest.raises(PrivacyError, match="2 auxiliary samples are private training samples too"):
+        fit(tmp_path, secret(), 0, data)
+    assert not list(ledger.glob("*.pt"))
+
+
+ENCODER = {
+    "config": {
+        "model_type": "bert",
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    },
+}
+CHANGED = {
+    "width": 0.25,
+    "norm": "group",
+    "mean": 0.1,
+    "std": 0.7,
+    "in_channels": 1,
+    "groups": 3,
+    "pooling": "cls",
+    "pad_id": 1,
+    "config": ENCODER["config"] | {"hidden_dropout_prob": 0.5},
+}
+
+
+def option_changes():
+    """Options of architectures that change the features but not always the weights."""
+    for name in ("resnet8", "mobilenetv2", "shufflenet", "encoder"):
+        for option in complete_options(name):
+            if option in CHANGED:
+                yield name, option
+        # the others say where weights come from, what a mask is, and how long a text is
+        rest = set(complete_options(name)) - set(CHANGED)
+        assert rest <= {"source", "pretrained", "mask_id", "length"}
+
+
+@pytest.mark.parametrize(("name", "option"), option_changes())
+def test_every_model_option_is_part_of_the_keys(name, option):
+    """h_0 and heads of another setting are never found: those of {mean: 0, std: 1} were."""
+    base = ENCODER if name == "encoder" else {"width": 0.125}
+    keys = []
+    for own in (base, base | {option: CHANGED[option]}):
+        context = MagicMock(seed=0)
+        context.data.fingerprints = {"auxiliary": ""}
+        context.data.release_settings.return_value = {}
+        options = {name: complete_options(name, **own)}
+        preparation = Preparation(context, Pretraining(), [name], options, Path())
+        found = []
+        torch.manual_seed(0)
+        model = create_model(name, 2, **own)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Preparation, "_cached", lambda _, key, compute, f=found: f.append(key))
+            preparation.pretrain(name, model)
+        keys.append((found[0], preparation._release_key(paper_scoring(), {name: model})))
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] != keys[1][1]
+
+
+def test_settings_of_layers_are_part_of_the_keys():
+    """Such as the dropout of an encoder whose configuration is a file."""
+    context = MagicMock(seed=0)
+    preparation = Preparation(context, Pretraining(), ["resnet8"], {"resnet8": {}}, Path())
+    torch.manual_seed(0)
+    model = create_model("resnet8", 2, width=0.125)
+    before = preparation._describe("resnet8", model)
+    model.normalize.mean += 0.1  # not in the state dict
+    assert preparation._describe("resnet8", model) != before
 
 
 def test_clients_draw_different_noise(tmp_path):
@@ -212,7 +411,7 @@ def test_clients_of_an_architecture_share_its_map(tmp_path):
         federation = create(algorithm, {"resnet8": clients})
         fit(tmp_path / str(clients), federation, 0)
         heads.append(federation.heads)
-    sizes = [files(tmp_path / name, "scoring-heads")[0].stat().st_size for name in ("1", "6")]
+    sizes = [files(tmp_path / name, "simulated-heads")[0].stat().st_size for name in ("1", "6")]
     one_map = sum(t.numel() * 8 for t in heads[0][0].public_map.tensors().values())
     assert sizes[1] < sizes[0] + 5 * one_map / 2
     assert torch.equal(heads[1][0].public_map.directions, heads[1][5].public_map.directions)

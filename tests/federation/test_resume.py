@@ -1,9 +1,6 @@
 """Interrupted and resumed runs end with the weights of uninterrupted ones."""
 
-import multiprocessing
-import random
-import time
-from pathlib import Path
+import zipfile
 
 import pytest
 import pytorch_lightning as pl
@@ -11,13 +8,12 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedAUX, FedDF
-from fedaux_pl.cli.entry import main
 from fedaux_pl.cli.prediction import probabilities
 from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring import Logistic, Whitened
-from tests.federations import assert_same, create, fit, measured, split, weights
+from tests.federations import FewDigits, assert_same, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
 # Lightning's warnings about every resumed run.
@@ -133,6 +129,116 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path):
     assert measured(rest) == measured(whole)
 
 
+MOMENTS = {
+    "before the round": "on_train_batch_start",
+    "clients are chosen": "select_clients",
+    "clients are trained": "pool.train",
+    "students are distilled": "memory.commit",
+    "validation": "validation_step",
+    "validated": "on_validation_epoch_end",
+}
+
+
+def save_within_rounds(federation, folder):
+    """Saves at all moments of round 2, as Lightning's handler of SLURM's signal does."""
+
+    def spy(moment, call):
+        def saving(*args, **kwargs):
+            result = call(*args, **kwargs)
+            path = folder / f"{moment}.ckpt"
+            if len(federation.history) == 1 and not path.exists():
+                federation.trainer.save_checkpoint(path)
+            return result
+
+        return saving
+
+    for moment, where in MOMENTS.items():
+        *owner, name = where.split(".")
+        target = getattr(federation, owner[0]) if owner else federation
+        setattr(target, name, spy(moment, getattr(target, name)))
+
+
+@pytest.fixture(scope="module")
+def saved_within(tmp_path_factory):
+    """The folder of those checkpoints, and the federation of a whole run."""
+    folder = tmp_path_factory.mktemp("within")
+    torch.set_num_threads(1)
+    whole, part = (create(FedAUX(), **METHODS["FedDF"][1]) for _ in range(2))
+    fit(folder, whole, 3)
+
+    class Spy(pl.Callback):
+        def on_train_start(self, trainer, federation):
+            save_within_rounds(federation, folder)
+
+    fit(folder, part, 2, callbacks=[Spy()], plugins=[AtomicCheckpointIO()])
+    return folder, whole
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_checkpoint_within_a_round(saved_within, moment):
+    """The resumed run ends with the same weights, wherever the signal came."""
+    folder, whole = saved_within
+    rest = create(FedAUX(), **METHODS["FedDF"][1])
+    fit(folder, rest, 3, ckpt_path=folder / f"{moment}.ckpt")
+    assert_same(weights(rest), weights(whole))
+    assert measured(rest) == measured(whole)
+
+
+@pytest.mark.parametrize("other_data", [True, False])
+def test_a_second_fit_of_one_object_begins_anew(tmp_path, other_data):
+    """A new Trainer forgets all that the last one has learned."""
+    options = {"optimizer_state": "carry", "participation": 0.7}
+    federation, expected = create(FedAUX(), **options), create(FedAUX(), **options)
+    other = {"private": FewDigits(train=50), "auxiliary": FewDigits(auxiliary=32), "alpha": 0.1}
+    data = split(3, **(other if other_data else {}))
+    fit(tmp_path / "first", federation, 1, split(3))
+    heads = [head.weight for head in federation.heads]
+    fit(tmp_path / "second", federation, 1, data)
+    fit(tmp_path / "expected", expected, 1, data)
+    assert_same(weights(federation), weights(expected))
+    assert measured(federation) == measured(expected)
+    same = [
+        torch.equal(head.weight, old) for head, old in zip(federation.heads, heads, strict=True)
+    ]
+    assert same == [not other_data] * 3
+
+
+def test_the_same_trainer_goes_on(tmp_path):
+    """It has finished rounds: nothing is forgotten."""
+    options = {"optimizer_state": "carry", "participation": 0.7}
+    whole, parts = create(FedAUX(), **options), create(FedAUX(), **options)
+    fit(tmp_path, whole, 2)
+    trainer = fit(tmp_path, parts, 1)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(parts, datamodule=split(3))
+    assert_same(weights(parts), weights(whole))
+    assert measured(parts) == measured(whole)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    """64 flipped bytes in the weights, with Lightning's own CheckpointIO."""
+    fit_saving(tmp_path, create(FedDF()), 1, tmp_path)
+    content = bytearray((tmp_path / "last.ckpt").read_bytes())
+    with zipfile.ZipFile(tmp_path / "last.ckpt") as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    middle = largest.header_offset + largest.file_size // 2
+    content[middle : middle + 64] = (byte ^ 0x55 for byte in content[middle : middle + 64])
+    damaged = tmp_path / "damaged.ckpt"
+    damaged.write_bytes(content)
+    assert torch.load(damaged, weights_only=True)["federation"]  # torch does not see it
+    message = r"damaged.ckpt cannot be read as a checkpoint \(it is damaged: the checksum of .*data"
+    for plugins in ([], [AtomicCheckpointIO()]):
+        with pytest.raises(ConfigurationError, match=message):
+            fit(tmp_path, create(FedDF()), 2, ckpt_path=damaged, plugins=plugins)
+        trainer = pl.Trainer(
+            accelerator="cpu", logger=False, enable_checkpointing=False, plugins=plugins
+        )
+        with pytest.raises(ConfigurationError, match=message):
+            trainer.validate(create(FedDF()), datamodule=split(), ckpt_path=damaged)
+    with pytest.raises(ConfigurationError, match=message):
+        load_checkpoint(damaged)
+
+
 @pytest.mark.parametrize(
     ("changed", "data", "message"),
     [
@@ -166,8 +272,9 @@ def test_another_setting_is_refused(tmp_path_factory, changed, data, message):
 
 
 @pytest.mark.parametrize("algorithm", [paper_fedaux, whitened])
-def test_the_checkpoint_holds_the_released_heads(tmp_path, algorithm):
+def test_the_checkpoint_holds_the_released_heads(tmp_path, algorithm, monkeypatch):
     """Secret noise cannot be drawn again, and a second release would spend privacy budget."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     federation = create(algorithm(secret_noise=True))
     fit_saving(tmp_path / "here", federation, 1, tmp_path)
     rest = create(algorithm(secret_noise=True))
@@ -181,8 +288,18 @@ def test_the_checkpoint_holds_the_released_heads(tmp_path, algorithm):
             other.public_map.unit,
         )
         assert_same(one.public_map.tensors(), other.public_map.tensors())
+    assert rest.total_cost.releases == 1
+    # on another machine, whose ledger does not know the release yet
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
+    moved = create(algorithm(secret_noise=True))
+    with pytest.warns(UserWarning, match="the checkpoint comes from another machine"):
+        fit(tmp_path / "there", moved, 2, ckpt_path=tmp_path / "last.ckpt")
+    assert torch.equal(moved.heads[0].weight, federation.heads[0].weight)
+    assert moved.total_cost.releases == 1
+    assert len(list(moved.total_cost.folder.glob("*.pt"))) == 1
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "third"))
     fresh = create(algorithm(secret_noise=True))
-    fit(tmp_path / "elsewhere", fresh, 1)
+    fit(tmp_path / "elsewhere", fresh, 0)
     assert not torch.equal(fresh.heads[0].weight, federation.heads[0].weight)
 
 
@@ -196,8 +313,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     content["federation"]["format"] = 99
     torch.save(content, tmp_path / "new.ckpt")
     for name, message in (
-        ("old", r"format 1, but .* format 2, in which FedAUX takes objects .*: start anew"),
-        ("new", r"format 99, but this release reads format 2: start anew"),
+        ("old", r"format 1, but .* format 3, in which FedAUX takes objects .*: start anew"),
+        ("new", r"format 99, but this release reads format 3: start anew"),
     ):
         path = tmp_path / f"{name}.ckpt"
         with pytest.raises(ConfigurationError, match=message):
@@ -207,91 +324,3 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
             trainer.validate(create(FedAUX()), datamodule=split(), ckpt_path=path)
         inputs = split().private.test().inputs
         assert probabilities(load_checkpoint(path), inputs).shape == (len(inputs), 10)
-
-
-# --- a real kill ---------------------------------------------------------------------------------
-
-CONFIG = """
-trainer:
-  accelerator: cpu
-  max_epochs: 8
-  enable_progress_bar: false
-  callbacks: []
-model:
-  algorithm: FedAUX
-  clients: {resnet8: 3}
-  participation: 0.7
-  local: {batch_size: 16}
-  distillation: {batch_size: 16, lr: 1.0e-3}
-  pretraining: {epochs: 1, batch_size: 20}
-  optimizer_state: carry
-  model_options: {width: 0.125}
-data:
-  private: tests.federations.FewDigits
-  auxiliary: tests.federations.FewDigits
-  alpha: 1.0
-"""
-
-
-def run_command(folder, *more):
-    """Runs `fedaux-pl fit` in this process."""
-    torch.set_num_threads(1)
-    args = [f"--config={folder / 'config.yaml'}", f"--trainer.default_root_dir={folder / 'logs'}"]
-    assert main(["fit", *args, *more]) == 0
-
-
-def checkpoint(folder):
-    """The path of the newest checkpoint, and when it was written."""
-    found = list((folder / "logs").rglob("last.ckpt"))
-    assert len(found) <= 1  # a resumed run continues in its folder
-    return (found[0], found[0].stat().st_mtime_ns) if found else (None, 0)
-
-
-def load_newest(folder):
-    return torch.load(checkpoint(folder)[0], weights_only=True)
-
-
-def test_killed_at_any_moment(tmp_path):
-    """SIGKILL, three times, at random moments after a new checkpoint."""
-    # One server process imports the packages once, and every run is a fork of it.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot"])
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    (killed / "config.yaml").write_text(CONFIG)
-    moments = random.Random(0)
-    deadline = time.monotonic() + 120
-    more = []
-    for _ in range(3):
-        before = checkpoint(killed)
-        process = context.Process(target=run_command, args=(killed, *more))
-        process.start()
-        while checkpoint(killed) == before:
-            assert process.is_alive(), "it ended by itself"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.join(moments.uniform(0, 0.2))
-        process.kill()
-        process.join()
-        more = ["--ckpt_path=last"]
-    assert 3 <= len(load_newest(killed)["federation"]["history"]) < 8
-    run_command(killed, *more)
-
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    (whole / "config.yaml").write_text(CONFIG)
-    run_command(whole)
-    results = [load_newest(folder) for folder in (killed, whole)]
-    assert_same(*(result["state_dict"] for result in results))
-    ours, theirs = (
-        [
-            {key: value for key, value in entry.items() if not key.startswith("seconds/")}
-            for entry in result["federation"]["history"]
-        ]
-        for result in results
-    )
-    assert ours == theirs
-    assert len(ours) == 8
-    curve = next(Path(killed / "logs").rglob("curve.csv")).read_text().splitlines()
-    assert len(curve) == 1 + 8
-    assert not list(killed.rglob("*.part"))

@@ -1,10 +1,14 @@
 """Settings of training: defaults of the paper, and refused values."""
 
 import dataclasses
+import math
 
 import pytest
 
-from fedaux_pl.federation import Distillation, LocalTraining, Pretraining
+from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
+from tests.federations import SMALL, create, fit, split
 
 
 @pytest.mark.parametrize(
@@ -26,12 +30,113 @@ def test_defaults(settings, epochs, batch_size, lr):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (LocalTraining, {"epochs": -1}, "local: epochs must be at least 0, but is -1"),
-        (Distillation, {"batch_size": 0}, "distillation: batch_size must be at least 1, but is 0"),
-        (Pretraining, {"batch_size": 1}, "pretraining: batch_size must be at least 2, but is 1"),
-        (Distillation, {"lr": 0.0}, "distillation: lr must be positive, but is 0.0"),
+        (LocalTraining, {"epochs": 0}, "local.epochs must be an integer of at least 1, but is 0"),
+        (
+            LocalTraining,
+            {"epochs": 1.5},
+            "local.epochs must be an integer of at least 1, but is 1.",
+        ),
+        (
+            LocalTraining,
+            {"epochs": True},
+            "local.epochs must be an integer of at least 1, but is T",
+        ),
+        (Distillation, {"epochs": 0}, "distillation.epochs must be an integer of at least 1, but"),
+        (
+            Pretraining,
+            {"epochs": -1},
+            "pretraining.epochs must be an integer of at least 0, but is",
+        ),
+        (Distillation, {"batch_size": 0}, "distillation.batch_size must be an integer of at least"),
+        (Pretraining, {"batch_size": 1}, "pretraining.batch_size must be an integer of at least 2"),
+        (Distillation, {"lr": 0.0}, "distillation.lr must be a positive number, but is 0.0"),
+        (Distillation, {"lr": math.inf}, "distillation.lr must be a positive number, but is inf"),
+        (LocalTraining, {"lr": "1e-3"}, "local.lr must be a positive number, but is '1e-3'"),
+        (LocalTraining, {"optimizer": "lion"}, "local.optimizer must be one of adam, adamw, sgd,"),
+        (LocalTraining, {"momentum": 0.9}, "local.momentum belongs to sgd"),
+        (LocalTraining, {"momentum": 1.5, "optimizer": "sgd"}, "local.momentum must lie in .0, 1."),
+        (Distillation, {"weight_decay": -1.0}, "distillation.weight_decay must be at least 0, but"),
+        (Distillation, {"weight_decay": math.inf}, "weight_decay must be at least 0, but is inf"),
+        (Pretraining, {"temperature": 0.0}, "pretraining.temperature must be positive, but is 0.0"),
+        (Pretraining, {"mask_rate": 1.0}, "pretraining.mask_rate must lie strictly between 0 and"),
+        (Pretraining, {"flip": 2.0}, "pretraining.flip must lie in .0, 1., but is 2.0"),
+        (Pretraining, {"objective": "mask"}, "pretraining.objective must be masked or next, but"),
     ],
 )
 def test_refused_values(kind, options, message):
     with pytest.raises(ValueError, match=message):
         kind(**options)
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "options", "message"),
+    [
+        (40, {}, r"but client 1 has a single sample \(64 samples, 40 clients\): use at most 32"),
+        (3, {"local": LocalTraining(batch_size=1)}, "but clients train with local.batch_size = 1"),
+        (
+            3,
+            {"algorithm": FedDF(), "distillation": Distillation(batch_size=1)},
+            "but students train with distillation.batch_size = 1: set it to at least 2",
+        ),
+    ],
+)
+def test_models_that_cannot_train_on_one_sample(tmp_path, num_clients, options, message):
+    federation = create(clients={"resnet8": num_clients}, **options)
+    shape = r"resnet8 cannot train on one sample of shape \(1, 8, 8\), because BatchNorm"
+    with pytest.raises(ConfigurationError, match=f"{shape}.*{message}"):
+        fit(tmp_path, federation, 1, split(num_clients))
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"model_options": SMALL | {"norm": "group"}}, {"train": "head"}]
+)
+def test_models_that_can_train_on_one_sample(tmp_path, options):
+    clients = {"resnet8": 40}
+    fit(tmp_path, create(clients=clients, participation=0.05, **options), 1, split(40))
+
+
+def test_no_epoch_of_pretraining_is_a_setting():
+    assert Pretraining(epochs=0).epochs == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"algorithm": FedAvg},
+            r"algorithm must be an object such as FedAUX\(\), but is the class F",
+        ),
+        ({"algorithm": "FedAvg"}, "algorithm must be an object such as .*, but is 'FedAvg'"),
+        (
+            {"local": LocalTraining},
+            "local must be an object such as .*, but is the class LocalTrain",
+        ),
+        ({"local": Distillation()}, r"local must be .*LocalTraining.*, but is Distillation\("),
+        ({"distillation": {"epochs": 1}}, "distillation must be an object .* but is {'epochs': 1}"),
+        ({"pretraining": None}, "pretraining must be an object .* but is None"),
+    ],
+)
+def test_a_class_in_place_of_an_object(options, message):
+    with pytest.raises(TypeError, match=message):
+        Federation(**({"algorithm": FedAvg(), "clients": {"resnet8": 2}} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": 3}, "clients must name architectures .* such as {'resnet8': 20}, but is 3"),
+        ({"clients": {"resnet8": 2.5}}, "clients must name .* but is {'resnet8': 2.5}"),
+        ({"clients": {"resnet8": True}}, "clients must name .* but is {'resnet8': True}"),
+        ({"participation": "0.4"}, r"participation must lie in \(0, 1\], but is '0.4'"),
+        ({"model_options": [1]}, "model_options must be a mapping .* but is .1."),
+        ({"train": "all"}, "train must be full or head, but is 'all'"),
+        ({"optimizer_state": "keep"}, "optimizer_state must be reset or carry, but is 'keep'"),
+        ({"batchnorm": "eval"}, "batchnorm must be running or batch, but is 'eval'"),
+        ({"seed": -1}, "seed must be an integer of at least 0, but is -1"),
+        ({"seed": 1.5}, "seed must be an integer of at least 0, but is 1.5"),
+    ],
+)
+def test_refused_settings_of_a_federation(options, message):
+    with pytest.raises(ValueError, match=message):
+        Federation(**({"algorithm": FedAvg(), "clients": {"resnet8": 2}} | options))

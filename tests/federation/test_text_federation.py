@@ -84,7 +84,7 @@ def test_it_runs_resumes_and_predicts(files, tmp_path, capsys):
     assert main([*command, f"--texts={files / 'private.csv'}", "--column=label,text"]) == 0
     capsys.readouterr()
     for more, words in (
-        ([f"--texts={files / 'private.csv'}", "--column=body"], "no column 'body'"),
+        ([f"--texts={files / 'private.csv'}", "--column=body"], "give --column and the name"),
         ([f"--images={tmp_path}"], "trained on texts: give --texts"),
     ):
         assert main([*command, *more]) == 1
@@ -97,7 +97,9 @@ def test_given_weights_are_h0(files, tmp_path):
     given = encoder(config=SMALL, seed=7).encoder.state_dict()
 
     def h0(*more):
-        cli = commands.fit(args("fit", tmp_path / "a", files, *more, rounds=0, options=options)[1:])
+        cli = commands.parse("fit", args("fit", tmp_path / "a", files, *more, options=options)[1:])
+        cli.trainer.fit_loop.max_epochs = 0  # the preparation alone
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
         return cli.model
 
     untrained = h0("--model.pretraining.epochs=0").h0["encoder"]

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedaux_pl.functional import SoftLabelSum, soft_labels
+from fedaux_pl.functional import soft_labels
 
 
 def naive_soft_labels(logits, scores):
@@ -62,25 +62,3 @@ def test_half_precision_logits_give_float32_labels():
 def test_soft_labels_refuse(logits, scores, message):
     with pytest.raises(ValueError, match=message):
         soft_labels(logits, scores)
-
-
-def test_all_reduce_adds_the_teachers_of_other_processes():
-    """One process has three teachers, one has two and one has none."""
-    logits, scores = torch.randn(5, 7, 3), torch.rand(5, 7) + 1e-3
-    processes = [SoftLabelSum() for _ in range(3)]
-    for teacher in range(5):
-        processes[teacher // 3].add(logits[teacher], scores[teacher])
-    sent = []  # by each process, in the first pass
-
-    def collect(tensors):
-        sent.append(list(tensors))
-        return list(tensors)
-
-    def total(tensors):
-        return [sum(parts) for parts in zip(*sent, strict=True)]
-
-    for process in processes:
-        process.all_reduce(collect, torch.empty(7, 3))
-    for process in processes:
-        process.all_reduce(total, torch.empty(7, 3))
-        torch.testing.assert_close(process.result(), soft_labels(logits, scores))

@@ -58,3 +58,29 @@ def test_wrong_shape(name, shape):
 def test_wrong_dtype(dtype):
     with pytest.raises(TypeError, match=rf"{dtype}; pass torch.uint8 in 0..255 or floats"):
         InputNormalization(1)(torch.zeros(1, 1, 2, 2, dtype=dtype))
+
+
+IMAGES = torch.linspace(0, 1, 192).view(1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (IMAGES * 255, r"must lie in \[0, 1\], but these run from 0 to 255; .* mean=0, std=1"),
+        (IMAGES - 0.5, r"must lie in \[0, 1\], but these run from -0.5 to 0.5"),
+        (IMAGES.where(IMAGES > 0, torch.nan), "the images hold NaN or infinity"),
+        (IMAGES / 0, "the images hold NaN or infinity"),
+        (IMAGES[:, :1], r"got \(1, 1, 8, 8\)"),
+    ],
+)
+def test_values_that_would_be_misread(images, message):
+    with pytest.raises(ValueError, match=message):
+        create_model("resnet8", 2, width=0.1).check_inputs(images)
+
+
+def test_values_that_are_read():
+    for images in ((IMAGES * 255).byte(), IMAGES, IMAGES.half(), IMAGES + 1e-4, IMAGES[:0]):
+        create_model("resnet8", 2, width=0.1).check_inputs(images)
+    create_model("resnet8", 2, width=0.1, mean=0, std=1).check_inputs(IMAGES * 9 - 4)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        create_model("resnet8", 2, width=0.1, mean=0, std=1).check_inputs(IMAGES * torch.inf)

@@ -78,3 +78,27 @@ def test_factory_with_keyword_options_gets_all_options(monkeypatch):
         return create_model("resnet8", num_classes, width=0.125, **options)
 
     assert create_model("thin", 3, in_channels=1).conv1.weight.shape == (8, 1, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        (
+            "resnet",
+            {},
+            ValueError,
+            r"unknown model 'resnet' \(did you mean resnet8\?\); pass",
+        ),
+        ("ShuffleNet", {}, ValueError, r"\(did you mean shufflenet\?\)"),
+        ("resnet8", {"widht": 2}, TypeError, r"no option widht=2 \(did you mean width\?\); remove"),
+        ("resnet8", {"num_classes": 3}, TypeError, "has no option num_classes=3; remove it"),
+    ],
+)
+def test_misspelled_names(name, options, error, message):
+    with pytest.raises(error, match=message):
+        registry.check_model(name, **options)
+
+
+def test_the_options_of_one_model_are_a_mapping():
+    with pytest.raises(TypeError, match="options of model 'resnet8' must be a mapping, but are 3"):
+        registry.options_of("resnet8", ["resnet8"], {"resnet8": 3})

@@ -173,13 +173,107 @@ def test_predictions_are_probabilities(trainer, digits):
     ("options", "message"),
     [
         ({"mu": -1.0}, "mu must be at least 0, but is -1.0"),
-        ({"lr": 0.0}, "lr must be positive, but is 0.0"),
+        ({"lr": 0.0}, "lr must be a positive number, but is 0.0"),
         ({"train": "tail"}, "'full' or 'head', but is 'tail'"),
         ({"optimizer": "lbfgs"}, "one of adam, adamw, sgd, but is 'lbfgs'"),
         ({"momentum": 0.9}, "momentum belongs to sgd"),
-        ({"model": "resnet9"}, "resnet8"),
+        ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
+        ({"mu": None}, "mu must be at least 0, but is None"),
+        ({"model_options": {"num_classes": 3}}, "num_classes is not one of model_options"),
+        (
+            {"model": Own(), "model_options": None, "num_classes": 5},
+            "has 10 outputs, but num_classe",
+        ),
     ],
 )
 def test_client_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         ClientModule(**({"model": "resnet8", "model_options": SMALL} | options))
+
+
+def test_a_class_in_place_of_a_model():
+    with pytest.raises(
+        TypeError, match="model must be an object, but is the class Own: create one"
+    ):
+        ClientModule(Own, 10)
+
+
+IMAGES = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
+LABELS = torch.tensor([0, 3, 9, 1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            (IMAGES, LABELS + 1),
+            "labels must lie in 0 ... 9, but run from 1 to 10: number the classes",
+        ),
+        ((IMAGES, LABELS - 1), "labels must lie in 0 ... 9, but run from -1 to 8"),
+        (
+            (IMAGES, LABELS.float()),
+            r"labels must be class indices .* shape \(4,\) and torch.float32",
+        ),
+        (
+            (IMAGES, LABELS[:, None]),
+            r"labels must be class indices .* shape \(4, 1\) and torch.int64",
+        ),
+        (
+            (IMAGES.where(IMAGES > 0, torch.nan), LABELS),
+            "inputs hold NaN or infinity: remove or rep",
+        ),
+        (
+            (IMAGES * 255, LABELS),
+            r"images must lie in \[0, 1\], but these run from 0 to 255; pass ui",
+        ),
+        (
+            (IMAGES * 4 - 2, LABELS),
+            r"run from -2 to 2; .* mean=0, std=1 for images that are standar",
+        ),
+        ((IMAGES,), r"a batch must be \(inputs, labels\), but is 1 entry: add the labels"),
+        (IMAGES, r"a batch must be \(inputs, labels\), but is one tensor: add the labels"),
+    ],
+)
+def test_refused_batches(batch, message):
+    with pytest.raises(ValueError, match=message):
+        small().training_step(batch, 0)
+
+
+def test_batches_are_refused_under_a_trainer(trainer):
+    data = loader(IMAGES, LABELS + 1)
+    with pytest.raises(ValueError, match="but run from 1 to 10: number the classes from 0"):
+        trainer().fit(small(), data)
+    with pytest.raises(ValueError, match="but run from 1 to 10: number the classes from 0"):
+        trainer().validate(small(), data, verbose=False)
+
+
+def test_standardized_images_are_inputs_of_a_model_that_does_not_normalize():
+    options = SMALL | {"mean": 0.0, "std": 1.0}
+    client = ClientModule("resnet8", 10, model_options=options)
+    assert client.training_step((IMAGES * 4 - 2, LABELS), 0).isfinite()
+    with pytest.raises(ValueError, match="inputs hold NaN or infinity"):
+        client.training_step((IMAGES / 0, LABELS), 0)
+
+
+class Elsewhere(ClientModule):
+    """Believes that it is on another device, and counts the checks of values."""
+
+    checks = 0
+
+    @property
+    def device(self):
+        return torch.device("meta")
+
+    def check_batch(self, batch):
+        self.checks += 1
+
+
+def test_values_are_not_read_in_every_step_of_another_device(trainer, digits):
+    """Each check waits for the device: the first batch of an epoch of a Trainer has to do."""
+    x, y = digits.train().inputs[:256], digits.train().labels[:256]
+    client = Elsewhere("resnet8", 10, model_options=SMALL)
+    client.training_step((x, y), 0)
+    assert client.checks == 0
+    for index in range(4):
+        client.on_train_batch_start((x, y), index)
+    assert client.checks == 1

@@ -1,5 +1,6 @@
 import copy
 
+import pytest
 import torch
 
 from fedaux_pl.functional import distillation_loss, soft_labels
@@ -64,3 +65,30 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
     again = DistillationModule.load_from_checkpoint(tmp_path / "d.ckpt", weights_only=True)
     assert_same_weights(student, again)
     assert dict(again.hparams) == dict(student.hparams)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (
+            torch.randn(4, 10),
+            r"must be probabilities, .* run from .*: apply softmax\(dim=-1\) to logits",
+        ),
+        (torch.rand(4, 10), r"must be probabilities, .* sum 1 in each row, but run from 0"),
+        (torch.full((4, 10), torch.nan), "must be probabilities, .*, but hold NaN or infinity"),
+        (
+            torch.full((4, 5), 0.2),
+            r"must be probabilities of shape \(N, 10\), but have shape \(4, 5",
+        ),
+        (torch.arange(4), r"must be probabilities of shape \(N, 10\), but have shape \(4,\)"),
+    ],
+)
+def test_soft_labels_that_are_not_probabilities(targets, message):
+    with pytest.raises(ValueError, match=message):
+        small().training_step((torch.rand(4, 1, 8, 8), targets), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_soft_labels_of_other_precision(dtype):
+    targets = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).softmax(1).to(dtype)
+    assert small().training_step((torch.rand(64, 1, 8, 8), targets), 0).isfinite()

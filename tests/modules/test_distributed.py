@@ -1,4 +1,4 @@
-"""SimCLR in several processes: the batch of one process divided, or a batch each under DDP."""
+"""SimCLR in several processes: a batch divided, the same for all, or a batch each under DDP."""
 
 import multiprocessing
 import os
@@ -79,6 +79,27 @@ def shared_steps(processes):
     return step(module, (IMAGES[:5],)), step(module, pair(slice(5, 12)))
 
 
+def item(number):
+    """Tensors of several shapes and dtypes, of which each item has other values."""
+    generator = torch.Generator().manual_seed(number)
+    values = torch.randn(3, 4, generator=generator)
+    counter = torch.tensor(2**40 + number)
+    return [values, counter, values.half().T, values > 0, values[0, 0], values[:0]]
+
+
+def items_in_order(processes):
+    """Items 5, 0, 3, 4, 1, of which the processes compute some; and what this one computed."""
+    own, computed = [[3, 1, 5], [], [0, 4]][processes.rank], []
+
+    def compute(number):
+        computed.append(number)
+        return item(number)
+
+    like = [torch.zeros_like(tensor) for tensor in item(0)]
+    stream = processes.in_order([5, 0, 3, 4, 1], own, compute, lambda _: like)
+    return [(number, list(tensors)) for number, tensors in stream], computed
+
+
 def work(rank, size, port, folder):
     torch.set_num_threads(1)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": 0}
@@ -100,6 +121,8 @@ def work(rank, size, port, folder):
         "metrics": dict(trainer.callback_metrics),
         "ddp": (loss, gradients),
         "shared": shared_steps(Processes(rank, size)),
+        "whole": shared_steps(Processes()),
+        "ordered": items_in_order(Processes(rank, size)),
     }
     torch.save(results, folder / f"{rank}.pt")
 
@@ -157,3 +180,23 @@ def test_processes_that_share_a_batch_compute_the_step_of_one(results):
         for ours, expected in zip(result["shared"], alone, strict=True):
             for part, whole in zip(ours, expected, strict=True):
                 assert_close(part, whole, rtol=1e-3, atol=1e-5)
+
+
+def test_a_process_can_compute_whole_batches_where_there_are_others(results):
+    """Its images are not compared with those of the others, as they are under DDP."""
+    alone = shared_steps(Processes())
+    for result in results:
+        for ours, expected in zip(result["whole"], alone, strict=True):
+            for part, whole in zip(ours, expected, strict=True):
+                assert_same(part, whole)
+
+
+def test_items_of_all_processes_come_in_one_order(results):
+    for result, own in zip(results, ([5, 3, 1], [], [0, 4]), strict=True):
+        ordered, computed = result["ordered"]
+        assert computed == own
+        assert [number for number, _ in ordered] == [5, 0, 3, 4, 1]
+        for number, tensors in ordered:
+            for ours, expected in zip(tensors, item(number), strict=True):
+                assert ours.dtype == expected.dtype
+                assert torch.equal(ours, expected)

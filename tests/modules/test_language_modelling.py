@@ -113,7 +113,7 @@ def test_the_inputs_of_a_model_decide_its_pretraining():
         ({"objective": "previous"}, "'masked' or 'next'"),
         ({"mask_rate": 0.0}, "mask_rate must lie strictly"),
         ({"mask_rate": 1.0}, "mask_rate must lie strictly"),
-        ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": 0.0}, "lr must be a positive number"),
         ({"model": "resnet8", "model_options": {"width": 0.125}}, "needs an encoder of text"),
         ({"model": "encoder", "model_options": {"config": CONFIG}}, "has no mask token"),
     ],

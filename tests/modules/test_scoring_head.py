@@ -109,6 +109,39 @@ def test_a_second_fit_keeps_the_ledger():
         head.release(0.1, 1e-5)
 
 
+def test_a_second_fit_does_not_change_the_scores_of_the_release():
+    """The released weight keeps the bound with which it was fitted."""
+    head = fitted()
+    head.release(0.1, 1e-5)
+    x = torch.rand(4, 5) * 3
+    before = head(x)
+    positives, negatives = features()
+    head.fit_features(positives, negatives * 7)
+    assert torch.equal(head(x), before)
+
+
+def test_seeded_releases_cost_everything_and_do_not_cancel():
+    head = fitted()
+    exact = head._fitted
+    one = head.release(0.1, 1e-5, noise_seed=7)
+    other = head.release(0.04, 1e-5, noise_seed=7, compose=True)
+    assert head.spent[0] == math.inf
+    a, b = (release.sigma for release in head.ledger)
+    assert ((one * b - other * a) / (b - a) - exact).norm() > exact.norm()
+
+
+def test_a_state_without_the_source_of_its_noise_guarantees_nothing():
+    """As states of version 0.2.0."""
+    head = fitted()
+    head.release(0.1, 1e-5)
+    state = head.state_dict()
+    for release in state["_extra_state"]["ledger"]:
+        del release["simulated"]
+    again = ScoringHead()
+    again.load_state_dict(state)
+    assert again.spent[0] == math.inf
+
+
 def test_a_refused_release_costs_nothing():
     head = fitted()
     with pytest.raises(ValueError, match="epsilon must be positive"):
@@ -138,11 +171,11 @@ def test_the_bound_comes_from_the_negatives_alone():
     positives[0] = 1e6
     head = ScoringHead()
     head.fit_features(positives, negatives)
-    assert head.bound == pytest.approx(negatives.norm(dim=1).max().item())
-    assert head._rows(positives).norm(dim=1).max() <= 1
+    assert head._fitted_map.bound == pytest.approx(negatives.norm(dim=1).max().item())
+    assert head._fitted_map.rows(positives).norm(dim=1).max() <= 1
     fixed = ScoringHead(norm_bound=3.0)
     fixed.fit_features(positives, negatives)
-    assert fixed.bound == 3.0
+    assert fixed._fitted_map.bound == 3.0
 
 
 def test_a_private_norm_bound_is_marked_as_a_flaw():
@@ -150,7 +183,7 @@ def test_a_private_norm_bound_is_marked_as_a_flaw():
     positives[0] = 100.0
     head = ScoringHead(norm_bound="private")
     head.fit_features(positives, negatives)
-    assert head.bound == pytest.approx(positives[0].norm().item())
+    assert head._fitted_map.bound == pytest.approx(positives[0].norm().item())
     head.release(0.1, 1e-5)
     assert "largest of private data" in head.ledger[0].flaw
     assert head.spent[0] == math.inf
@@ -172,10 +205,11 @@ def test_an_unnormalized_lambda_is_another_objective_and_marked_as_a_flaw():
 def test_scores_are_those_of_the_released_weight():
     head = fitted(xi=0.125)
     weight = head.release(1, 1e-5)
+    bound = head.public_map.bound
     x = torch.rand(7, 5) * 3
     for row, score in zip(x.tolist(), head(x).tolist(), strict=True):
         norm = math.hypot(*row)
-        z = sum(a * b for a, b in zip(row, weight.tolist(), strict=True)) / max(norm, head.bound)
+        z = sum(a * b for a, b in zip(row, weight.tolist(), strict=True)) / max(norm, bound)
         assert score == pytest.approx(1 / (1 + math.exp(-z)) + 0.125, rel=1e-6)
 
 
@@ -252,3 +286,18 @@ def test_scoring_head_refuses(options, message):
 def test_negatives_without_length_give_no_bound():
     with pytest.raises(ValueError, match=r"largest norm among the negatives is 0\.0"):
         ScoringHead().fit_features(torch.ones(2, 3), torch.zeros(2, 3))
+
+
+def test_class_labels_are_not_membership(trainer):
+    data = loader(torch.rand(8, 4), torch.arange(8) % 4)
+    with pytest.raises(
+        ValueError, match=r"membership must be 1 .* but runs from 0 to 3: give no cla"
+    ):
+        trainer().fit(ScoringHead(), data)
+
+
+def test_a_head_needs_negatives(trainer):
+    with pytest.raises(ValueError, match="there are no negatives"):
+        trainer().fit(ScoringHead(), loader(torch.rand(8, 4), torch.ones(8)))
+    with pytest.raises(ValueError, match="there are no negatives"):
+        ScoringHead(norm_bound=1.0).fit_features(torch.rand(4, 3), torch.rand(0, 3))

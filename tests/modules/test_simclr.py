@@ -148,10 +148,44 @@ def test_predict_gives_features(trainer, digits):
 def test_simclr_refuses():
     with pytest.raises(ValueError, match="temperature must be positive"):
         small(temperature=0.0)
-    with pytest.raises(ValueError, match="lr must be positive"):
+    with pytest.raises(ValueError, match="lr must be a positive number"):
         small(lr=-1.0)
     with pytest.raises(ValueError, match="min_scale"):
         small(min_scale=0.0)
+
+
+UNIT = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            UNIT * 255,
+            r"images must lie in \[0, 1\], but these run from 0 to 255; pass uint8 images, or ",
+        ),
+        ((UNIT * 2 - 1,), r"images must lie in \[0, 1\], but these run from -1 to 1"),
+        (UNIT.where(UNIT > 0, torch.nan), "the images hold NaN or infinity"),
+        (((UNIT, UNIT * 2 - 1),), r"but these run from -1 to 1; .* mean=0, std=1"),  # two views
+        (UNIT[:1], "batches of at least 2, not of 1"),
+    ],
+)
+def test_refused_batches(batch, message):
+    with pytest.raises(ValueError, match=message):
+        small().training_step(batch, 0)
+
+
+def test_a_last_batch_of_one_image_is_no_mistake():
+    assert small().training_step(UNIT[:1], 7).isfinite()
+
+
+def test_knn_refuses():
+    with pytest.raises(ValueError, match="temperature must be positive, but is 0"):
+        KNNAccuracy(temperature=0)
+    metric = KNNAccuracy()
+    metric.update(torch.eye(2), torch.tensor([0, 1]), query=False)
+    with pytest.raises(ValueError, match="no neighbors or no queries"):
+        metric.compute()
 
 
 def test_weights_of_another_architecture_are_refused():

@@ -1,101 +1,112 @@
+"""The ledger on disk: what is written, composed and refused."""
+
 import math
+import os
 
-import dp_accounting
+import numpy as np
 import pytest
-from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch
 
-from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.scoring import Release, spent
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.scoring import Budget, Ledger, spent
+from fedaux_pl.scoring.ledger import Entry
 
-
-def record(epsilon=0.1, delta=1e-5, sensitivity=1.0, mechanism="analytic", flaw=""):
-    sigma = gaussian_sigma(epsilon, delta, sensitivity, mechanism)
-    return Release(epsilon, delta, sigma, sensitivity, mechanism, flaw)
+RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
+SOUND = Budget(1.0, 1e-5).record(0.1)
 
 
-UNNOISED = Release(math.inf, 0.0, 0.0, 0.0, "none")
+def entry(key="settings", release=SOUND, records=RECORDS):
+    heads = {"weight/0": torch.randn(3)}
+    return Entry(key, heads, dict.fromkeys(records, release), records)
 
 
-def test_one_release_costs_its_epsilon():
-    assert spent([record()]) == (pytest.approx(0.1, rel=1e-9), 1e-5)
-    assert spent([record()])[0] <= 0.1
-    assert spent([]) == (0, 0)
-    assert spent([], 1e-5) == (0, 1e-5)
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger("key", tmp_path / "ledger")
 
 
-def test_a_classical_release_costs_less_than_its_epsilon():
-    epsilon, delta = spent([record(mechanism="classical")])
-    assert delta == 1e-5
-    assert 0.05 < epsilon < 0.07  # 1.58 times the noise that 0.1 needs
+def test_entries_come_back_as_they_were_added(ledger):
+    before = [entry("one"), entry("other")]
+    for one in before:
+        with ledger.locked():
+            ledger.add(one)
+    assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt", "lock"]
+    for one, other in zip(before, ledger.entries(), strict=True):
+        assert (one.key, one.releases) == (other.key, other.releases)
+        assert torch.equal(one.heads["weight/0"], other.heads["weight/0"])
+        assert all(np.array_equal(one.digests[i], other.digests[i]) for i in RECORDS)
 
 
-def test_two_equal_releases_are_one_with_the_noise_over_root_2():
-    """Their mean is all that matters, and has half the variance."""
-    twice = spent([record(0.5, 1e-5)] * 2, 1e-5)
-    assert twice == (pytest.approx(gaussian_epsilon(1e-5, 1 / (math.sqrt(2) * mu(0.5)))), 1e-5)
-    assert spent([record(0.5, 1e-5)] * 2)[0] < 2 * 0.5  # basic composition
+def test_releases_about_the_same_records_are_composed(ledger):
+    """Five releases at epsilon 1 are 2.44, not "once: epsilon 1"."""
+    for _ in range(5):
+        ledger.add(entry())
+    total = ledger.total(list(RECORDS.values()), 1e-5)
+    assert (total.releases, total.delta) == (5, 1e-5)
+    assert total.epsilon == spent([SOUND] * 5, 1e-5)[0] == pytest.approx(2.44, abs=0.01)
 
 
-def mu(epsilon, delta=1e-5):
-    return 1 / gaussian_sigma(epsilon, delta, 1.0)
+def test_only_releases_that_share_a_record_are_composed(ledger):
+    """Whatever the split: the third release has a record of client 0 and one of client 1."""
+    ledger.add(entry())
+    ledger.add(entry(records={0: np.arange(100, 105, dtype=np.uint64)}))
+    ledger.add(entry(records={7: np.array([4, 5], dtype=np.uint64)}))
+    assert ledger.total([RECORDS[0]], 1e-5).releases == 2
+    assert ledger.total([RECORDS[0][:4]], 1e-5).releases == 1
+    assert ledger.total([np.array([101], dtype=np.uint64)], 1e-5).releases == 1
+    # a record of two clients of one federation is in two releases
+    twice = np.array([200], dtype=np.uint64)
+    ledger.add(entry(records={0: twice, 1: twice}))
+    assert ledger.total([twice], 1e-5).releases == 2
 
 
-@pytest.mark.parametrize("delta", [1e-6, 1e-3])
-def test_composition_agrees_with_dp_accounting(delta):
-    """Its accountant composes privacy-loss distributions on a grid, and errs upwards."""
-    records = [record(0.5), record(0.3, 1e-6, 0.02), record(1.0, 1e-4, 7.0, "classical")]
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
-    for entry in records:
-        accountant.compose(dp_accounting.GaussianDpEvent(entry.sigma / entry.sensitivity))
-    theirs = accountant.get_epsilon(delta)
-    assert theirs - 2e-3 < spent(records, delta)[0] <= theirs
+def test_the_record_with_the_largest_cost_counts(ledger):
+    cheap = Budget(0.01, 1e-5).record(0.1)
+    for _ in range(3):
+        ledger.add(entry(release=cheap, records={0: RECORDS[0]}))
+    ledger.add(entry(records={1: RECORDS[1]}))
+    assert ledger.total(list(RECORDS.values()), 1e-5).epsilon == pytest.approx(1.0)
+    assert ledger.total([RECORDS[0]], 1e-5).epsilon < 0.03
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.tuples(st.floats(0.01, 5), st.floats(-9, -1)), min_size=1, max_size=6),
-    st.floats(1e-3, 1e3),
-)
-def test_composition_never_costs_more_than_the_sum_nor_less_than_a_part(pairs, scale):
-    records = [record(epsilon, 10**exponent, scale) for epsilon, exponent in pairs]
-    epsilon, delta = spent(records)
-    assert epsilon <= sum(entry.epsilon for entry in records)
-    assert delta == pytest.approx(sum(entry.delta for entry in records))
-    for entry in records:
-        assert spent(records, entry.delta)[0] >= entry.epsilon * (1 - 1e-6)
+def test_a_release_without_a_guarantee_makes_the_total_infinite(ledger):
+    ledger.add(entry())
+    ledger.add(entry(release=Budget(None).record(0.1)))
+    total = ledger.total([RECORDS[0]], 1e-5)
+    assert (total.releases, total.epsilon) == (2, math.inf)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.floats(1e-2, 20), st.floats(-10, -0.5))
-def test_epsilon_is_the_inverse_of_sigma(epsilon, exponent):
-    delta = 10**exponent
-    assert gaussian_epsilon(delta, gaussian_sigma(epsilon, delta, 1.0)) == pytest.approx(
-        epsilon, rel=1e-6
-    )
+def test_what_cannot_be_read_stops_the_release(ledger):
+    for _ in range(2):
+        ledger.add(entry())
+    path = ledger.folder / "000001.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[:2000] + bytes([content[2000] ^ 1]) + content[2001:])
+    with pytest.raises(PrivacyError, match=r"000001.pt: its checksum .* nothing is released"):
+        ledger.entries()
+    path.unlink()
+    with pytest.raises(PrivacyError, match=r"000001.pt is missing"):
+        ledger.total([RECORDS[0]], 1e-5)
 
 
-def test_with_much_noise_epsilon_is_0():
-    assert gaussian_epsilon(0.1, 100.0) == 0
+def test_digests_of_another_key_are_not_compared(ledger):
+    ledger.add(entry())
+    with pytest.raises(PrivacyError, match=r"fingerprint\.key, is another one"):
+        Ledger("other key", ledger.folder).entries()
 
 
-@pytest.mark.parametrize("bad", [UNNOISED, record(flaw="the bound is private")])
-def test_a_release_without_a_guarantee_costs_an_infinite_epsilon(bad):
-    assert spent([record(), bad]) == (math.inf, pytest.approx(1e-5 + bad.delta))
-    assert spent([bad], 1e-3) == (math.inf, 1e-3)
+def test_what_cannot_be_written_or_locked_stops_the_release(tmp_path):
+    (tmp_path / "ledger").write_text("a file in place of the folder")
+    ledger = Ledger("key", tmp_path / "ledger")
+    with pytest.raises(PrivacyError, match="cannot be locked"), ledger.locked():
+        pass
+    with pytest.raises(PrivacyError, match="cannot be written"):
+        ledger.add(entry())
 
 
-def test_a_release_of_sensitivity_0_costs_nothing():
-    constant = record(sensitivity=0.0)
-    assert spent([constant], 1e-5) == (0, 1e-5)
-    assert spent([constant, record()], 1e-5)[0] == pytest.approx(0.1)
-
-
-def test_it_refuses():
-    with pytest.raises(ValueError, match="strictly between 0 and 1, but is 1"):
-        spent([record()], 1.0)
-    with pytest.raises(ValueError, match="they are 0 and 1"):
-        gaussian_epsilon(0, 1)
-    with pytest.raises(ValueError, match=r"they are 0.1 and 0"):
-        gaussian_epsilon(0.1, 0)
+def test_the_scratch_of_a_killed_process_is_no_release(ledger):
+    ledger.add(entry())
+    (ledger.folder / ".000002.pt.0123.part").write_bytes(b"half")
+    assert len(ledger.entries()) == 1
+    ledger.add(entry())
+    assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt"]

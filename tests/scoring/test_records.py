@@ -1,58 +1,60 @@
 """The sentences of the log about privacy."""
 
-import dataclasses
-import re
+from pathlib import Path
 
 import torch
 
-from fedaux_pl.scoring import Logistic, Mean, spent
+from fedaux_pl.scoring import Logistic, Mean, Total
 from fedaux_pl.scoring.records import describe_privacy
 from tests.paper import paper_scoring
 
+UPDATES = "NOT private: the model updates and training losses that clients send in every round"
 
-def release(client, scoring, size=20):
+
+def release(client, scoring, size=20, seed=None):
     own = torch.rand(size, 4, generator=torch.Generator().manual_seed(client))
-    return scoring.release(client, own, own, scoring.fit_map(own, own), 0)
+    return scoring.release(client, own, own, scoring.fit_map(own, own), seed)
 
 
 def test_the_release_and_the_largest_noise_with_its_sensitivity():
     mean = paper_scoring(scorer=Mean(), epsilon=0.5)
-    lines = describe_privacy([release(0, mean), release(1, mean, 10)], secret_noise=True)
-    assert len(lines) == 2
-    assert lines[0].startswith("each client released the mean of its feature rows once: epsilon")
-    assert "epsilon 0.5, delta 1e-05, analytic Gaussian mechanism" in lines[0]
-    sigma = release(1, mean, 10).release.sigma
-    assert lines[0].endswith(f" {sigma:.4g} at sensitivity 0.2 (the largest of all clients)")
-
-
-def test_noise_from_the_seed_is_mentioned():
-    heads = [release(0, paper_scoring())]
-    assert "comes from the seed of the run" in describe_privacy(heads, secret_noise=False)[1]
-    assert not any("seed" in line for line in describe_privacy(heads, secret_noise=True))
-    exact = [release(0, paper_scoring(epsilon=None))]
-    lines = describe_privacy(exact, secret_noise=False)
-    assert lines[0].endswith("once, WITHOUT noise: not private")
-    assert not any("seed" in line for line in lines)
-
-
-def test_several_releases_of_a_client_are_composed():
-    logistic = paper_scoring(epsilon=0.3)
-    mean = paper_scoring(scorer=Mean(), epsilon=0.4, delta=1e-6)
-    heads = [release(client, scoring) for client in range(3) for scoring in (logistic, mean)]
-    lines = describe_privacy(heads, secret_noise=True)
-    assert "its scoring head" in lines[0]
-    assert "the mean of its feature rows" in lines[1]
-    epsilon, delta = spent([heads[0].release, heads[1].release])
-    assert epsilon < 0.7
-    assert lines[2] == (
-        f"the 2 releases of a client together cost at most epsilon {epsilon:g} at delta {delta:g}"
+    line, updates = describe_privacy([release(0, mean), release(1, mean, 10)])
+    guarantee = "is (epsilon 0.5, delta 1e-05)-private: analytic Gaussian mechanism"
+    assert line.startswith(
+        f"the release of the mean of its feature rows by each client {guarantee}"
     )
-    flawed = [*heads, release(0, dataclasses.replace(logistic, scorer=Logistic(normalized=False)))]
-    assert any("does NOT hold" in line for line in describe_privacy(flawed, True))
-    (total,) = (line for line in describe_privacy(flawed, True) if "together" in line)
-    assert re.search(r"the 3 releases .* epsilon inf", total)
+    sigma = release(1, mean, 10).release.sigma
+    assert line.endswith(f" {sigma:.4g} at sensitivity 0.2 (the largest of all clients)")
+    assert updates == UPDATES
+
+
+def test_seeded_noise_is_never_called_private():
+    line, _ = describe_privacy([release(0, paper_scoring(), seed=3)])
+    assert line.startswith("simulated: the release of its scoring head by each client would be")
+    assert "would be (epsilon 0.1, delta 1e-05)-private with secret noise" in line
+    assert "protects nothing" in line
+
+
+def test_what_guarantees_nothing_says_so_first():
+    exact, _ = describe_privacy([release(0, paper_scoring(epsilon=None))])
+    assert exact == "NOT private: each client released its scoring head WITHOUT noise"
+    flawed = paper_scoring(scorer=Logistic(normalized=False))
+    for seed in (None, 3):
+        line, _ = describe_privacy([release(0, flawed, seed=seed)])
+        assert line.startswith("NOT private: ")
+        assert line.endswith(
+            "but is not: the sensitivity is that of another objective (unnormalized lambda)"
+        )
+
+
+def test_the_total_of_the_ledger_follows_the_release():
+    total = Total(5, 2.4412, 1e-5, Path("state/ledger"))
+    _, line, _ = describe_privacy([release(0, paper_scoring())], total)
+    assert line == (
+        "the ledger state/ledger has at most 5 releases about a record of these data, in all "
+        "(epsilon 2.441, delta 1e-05)"
+    )
 
 
 def test_without_releases_only_the_updates_are_mentioned():
-    (line,) = describe_privacy([], secret_noise=False)
-    assert line == "the model updates that clients send in every round are NOT private"
+    assert describe_privacy([]) == [UPDATES]

@@ -1,11 +1,13 @@
 import math
+import random
 
 import pytest
 import torch
 from scipy import stats
 
 from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Budget
+from fedaux_pl.scoring import Budget, spent
+from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
 
@@ -31,6 +33,68 @@ def test_noise_depends_on_its_seed_and_not_on_the_global_one():
     assert torch.equal(draw(3), draw(3))
     assert not torch.equal(draw(3), draw(4))
     assert not torch.equal(draw(None), draw(None))
+
+
+def test_two_seeded_releases_do_not_cancel():
+    """If their noise were equal up to its scale, two releases would reveal the vector."""
+
+    def solve(one, other):
+        (first, a), (second, b) = one, other
+        return (first * b.sigma - second * a.sigma) / (b.sigma - a.sigma)
+
+    def release(epsilon, sensitivity=1.0, vector=VECTOR, **options):
+        return Budget(epsilon, **options).release(vector, sensitivity, noise_seed=7)
+
+    pairs = [
+        (release(0.1), release(0.04)),
+        (release(0.1), release(0.1, sensitivity=0.5)),
+        (release(0.1), release(0.1, delta=1e-6)),
+        (release(0.1), release(0.1, mechanism="classical")),
+        (release(0.1), release(0.1, 0.5, VECTOR.flip(0))),
+    ]
+    for one, other in pairs:
+        assert (solve(one, other) - VECTOR).norm() > VECTOR.norm()
+    near, same = release(0.1, vector=VECTOR.double() + 1e-9), release(0.1)
+    assert (near[0] - same[0]).norm() > 1  # the difference of the vectors does not show
+
+
+def test_a_seeded_release_is_simulated_and_guarantees_nothing():
+    _, seeded = Budget(0.5).release(VECTOR, 1.0, noise_seed=7)
+    _, secret = Budget(0.5).release(VECTOR, 1.0)
+    assert (seeded.simulated, seeded.is_private) == (True, False)
+    assert (secret.simulated, secret.is_private) == (False, True)
+    assert spent([seeded])[0] == spent([secret, seeded], 1e-5)[0] == math.inf
+    assert spent([secret])[0] <= 0.5
+
+
+class Bits(random.Random):
+    """The same random bit forever."""
+
+    def __init__(self, bit):
+        self.bit = bit
+
+    def getrandbits(self, count):
+        return self.bit * (2**count - 1)
+
+
+def test_the_tails_of_the_noise_reach_the_smallest_delta():
+    assert abs(standard_normal(1, Bits(0)).item()) > 37
+    assert standard_normal(1, Bits(1)).item() == 0
+    least = -math.log10(stats.norm.sf(37))
+    assert least > 100  # the smallest delta that a budget accepts
+
+
+def test_far_tails_have_the_right_distribution():
+    """Given that the first 60 bits are 0, a tail beyond 8.8 standard deviations."""
+
+    class Tail(random.Random):
+        def getrandbits(self, count):
+            return super().getrandbits(count) >> (60 if count > 60 else 0)
+
+    noise = standard_normal(3000, Tail(0)).abs()
+    assert noise.min() > 8.8
+    uniform = stats.norm.sf(noise.numpy()) * 2 * 2**60
+    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
 
 
 def test_without_noise_it_is_a_copy_without_a_guarantee():

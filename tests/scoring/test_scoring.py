@@ -57,7 +57,7 @@ def test_the_papers_head_is_that_of_scoring_head(options):
     weight = module.release(0.5, 1e-5, scoring.budget.mechanism, noise_seed=1)
     assert torch.equal(head.weight, weight)
     assert head.release == module.ledger[0]
-    assert head.public_map.bound == module.bound
+    assert head.public_map.bound == module.public_map.bound
     x = torch.rand(9, 5)
     logits = head.logits(x)
     torch.testing.assert_close(scoring.calibration.scores(logits, logits), module(x))
@@ -82,8 +82,11 @@ def test_the_mean_of_whitened_rows_written_out():
 @pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("options", [{}, {"feature_map": Whitened(), "norm_bound": "unit"}])
 def test_a_gpu_releases_the_same(scorer, options):
-    """What leaves lies on the CPU; scores are where the features are."""
-    scoring = paper_scoring(scorer=scorer, epsilon=1.0, calibration=Standardized(5.0), **options)
+    """What leaves lies on the CPU; scores are where the features are.
+
+    Without noise: seeded noise depends on the last digits of the vector, which devices round.
+    """
+    scoring = paper_scoring(scorer=scorer, epsilon=None, calibration=Standardized(5.0), **options)
     own, negatives = data()
     results = []
     for device in ("cpu", "cuda"):

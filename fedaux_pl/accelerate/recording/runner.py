@@ -17,7 +17,7 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
-from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner, check_finite
+from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner
 from fedaux_pl.functional.averaging import State
 
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class CudaRunner(StageRunner):
             for epoch in range(jobs[0].epochs):
                 losses = replicas.train_epoch(batches, epoch)
                 for loss in losses:
-                    check_finite(loss, wave[0].module, epoch)
+                    self.check_finite(loss, wave[0].module, epoch)
                 if on_epoch is not None:
                     on_epoch(sum(losses) / len(losses))
         return [

@@ -1,7 +1,8 @@
 """Decodes image files into one tensor."""
 
 import os
-import struct
+import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -13,31 +14,91 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import CACHE_FOLDER, cached, fingerprint
+from fedaux_pl.data.foreign_files import reason_of
 from fedaux_pl.errors import DataError
 
 _FILES_PER_TASK = 64
 _BAR_DELAY = 2.0  # seconds before a progress bar appears
-_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+# Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
+# formats are refused, whatever their suffix.
+_FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
+
+
+@cache
+def _formats() -> list[str]:
+    """The formats that are read here and that this build of Pillow knows, in Pillow's order."""
+    Image.init()
+    return [name for name in Image.ID if name in _FORMATS]
 
 
 @cache
 def _readable_suffixes() -> frozenset[str]:
     suffixes = Image.registered_extensions()
-    return frozenset(suffix for suffix, kind in suffixes.items() if kind in Image.OPEN)
+    return frozenset(suffix for suffix, kind in suffixes.items() if kind in _formats())
 
 
 def is_image(path: Path) -> bool:
-    """Whether Pillow reads files with this suffix; hidden files do not count."""
+    """Whether files with this suffix are read here; hidden files do not count."""
     return path.suffix.lower() in _readable_suffixes() and not path.name.startswith(".")
 
 
-def list_images(folder: Path) -> list[Path]:
-    """Lists the image files below a folder, sorted, without those in hidden folders."""
-    files: list[Path] = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += filter(is_image, (Path(parent, name) for name in names))
-    return sorted(files)
+def list_images(folders: Sequence[Path]) -> list[list[Path]]:
+    """Lists the image files below each folder, sorted, without those in hidden folders.
+
+    Every file counts once. Links are followed, unless they lead to a folder above the given ones
+    or to images that count already; a warning names those.
+
+    Raises:
+        DataError: If a folder cannot be read, or a link leads nowhere.
+    """
+    above = {parent for folder in folders for parent in folder.resolve().parents}
+    files: list[list[Path]] = [[] for _ in folders]
+    visited: set[Path] = set()
+    skipped: list[Path] = []
+    real_folders: list[tuple[int, Path]] = []
+    linked_folders: list[tuple[int, Path]] = []
+    linked_files: list[tuple[int, Path]] = []
+    for number, folder in enumerate(folders):
+        (linked_folders if folder.is_symlink() else real_folders).append((number, folder))
+    # In this order an image counts where it is, not where a link leads to it.
+    while pending := real_folders or linked_folders or linked_files:
+        number, path = pending.pop(0)
+        real = path.resolve()
+        is_counted = pending is linked_files and is_image(real) and real.parent in visited
+        if real in visited or real in above or is_counted:
+            skipped.append(path)
+            continue
+        visited.add(real)
+        if pending is linked_files:
+            files[number].append(path)
+            continue
+        for entry in _visible(path):
+            child = path / entry.name
+            if entry.is_dir():
+                (linked_folders if entry.is_symlink() else real_folders).append((number, child))
+            elif is_image(child):
+                if not entry.is_file():
+                    raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
+                if entry.is_symlink():
+                    linked_files.append((number, child))
+                else:
+                    files[number].append(child)
+    if skipped:
+        warnings.warn(
+            f"{len(skipped)} links to a folder above, or to images that count already, are "
+            f"skipped, such as {skipped[0].absolute()}",
+            stacklevel=2,
+        )
+    return [sorted(group) for group in files]
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"the folder {folder.absolute()} cannot be read ({error})") from error
+    return sorted(found, key=lambda entry: entry.name)
 
 
 def load_images(
@@ -87,9 +148,12 @@ def _decode(files: list[Path], size: int, channels: int) -> Tensor:
 
 def _decode_one(file: Path, size: int, channels: int) -> Tensor:
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=_formats()) as image:
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"more than 8 bits per channel (mode {image.mode!r})")
+            limit = Image.MAX_IMAGE_PIXELS  # beyond it Pillow only warns
+            if limit is not None and image.width * image.height > limit:
+                raise ValueError(f"{image.width} x {image.height} pixels are more than {limit:,}")
             # JPEG decodes several times faster at a fraction of its size; at twice the final
             # size the resampling below still determines the quality
             image.draft(None, (2 * size, 2 * size))
@@ -97,9 +161,10 @@ def _decode_one(file: Path, size: int, channels: int) -> Tensor:
             plain = image.convert("RGBA") if "transparency" in image.info else image
             plain = plain.convert("RGB" if channels == 3 else "L")
             square = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
-    except _ERRORS as error:
+    # Pillow can raise nearly any exception for a damaged file
+    except Exception as error:
         raise DataError(
-            f"cannot read the image {file.absolute()} ({error}): repair or remove it"
+            f"cannot read the image {file.absolute()} ({reason_of(error)}): repair or remove it"
         ) from error
     pixels = np.array(square, dtype=np.uint8).reshape(size, size, channels)
     return torch.from_numpy(pixels).permute(2, 0, 1)

@@ -45,8 +45,13 @@ class Glosses(TextSource):
         return self._labeled("test")
 
     def auxiliary(self) -> Tensor:
-        """The 3,000 unlabeled definitions."""
-        return self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
+        """The 3,000 unlabeled definitions, without those that begin like a training definition.
+
+        Truncated to 24 tokens one of them would be a private sample; to 32 tokens none.
+        """
+        ids = self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
+        private = set(map(tuple, self.train().inputs.tolist()))
+        return ids[[tuple(row) not in private for row in ids.tolist()]]
 
     def _labeled(self, split: str) -> Examples:
         rows = [(label, text) for part, label, text in _rows() if part == split]

@@ -17,7 +17,8 @@ class ImageFolder(Source):
 
     With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order. With
     images directly in ``root`` there are no labels, and the source can be auxiliary data only. The
-    central square of each image is scaled to ``size`` pixels (bilinear, antialiased).
+    central square of each image is scaled to ``size`` pixels (bilinear, antialiased). Links are
+    followed, but every file counts once.
 
     Args:
         root: The folder of the training images.
@@ -98,17 +99,18 @@ def _list_classes(root: Path) -> dict[str, list[Path]]:
         raise not_found("No folder of images was found at", root, "Correct the path")
     entries = sorted(root.iterdir())
     folders = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    loose = [entry for entry in entries if is_image(entry)]
+    loose = [entry for entry in entries if is_image(entry) and not entry.is_dir()]
     if not folders:
         if not loose:
             raise not_found("No image files were found in", root, "Put images there")
-        return {"": loose}
+        return {"": list_images([root])[0]}
     if loose:
         raise DataError(
             f"{root.absolute()} holds both sub-folders and images (such as {loose[0].name}): move "
             "the images into the sub-folder of their class, or remove them"
         )
-    classes = {folder.name: list_images(folder) for folder in folders}
+    names = [folder.name for folder in folders]
+    classes = dict(zip(names, list_images(folders), strict=True))
     if empty := [name for name, files in classes.items() if not files]:
         raise DataError(
             f"these sub-folders of {root.absolute()} hold no images: {', '.join(empty)}; "

@@ -62,8 +62,7 @@ class ImageNetSubset(Source):
         folders = self._class_folders()
         files: list[Path] = []
         labels: list[int] = []
-        for label, folder in enumerate(folders):
-            found = list_images(folder)
+        for label, (folder, found) in enumerate(zip(folders, list_images(folders), strict=True)):
             if not found:
                 raise DataError(
                     f"the class folder {folder.absolute()} holds no images: complete or remove it"

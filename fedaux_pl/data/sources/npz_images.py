@@ -1,24 +1,29 @@
 """Images in a user's .npz files."""
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
-from numpy.lib.npyio import NpzFile
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaux_pl.data.foreign_files import check_expansion, reason_of, shorten
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size, not_found
 from fedaux_pl.data.sources._resize import resize
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, FedauxError
 
-_READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+_NPY_MAGIC = b"\x93NUMPY"
+_HEADER_READERS = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+}
 
 
 class NpzImages(Source):
@@ -36,7 +41,7 @@ class NpzImages(Source):
         test_images: The array of the test images.
         test_labels: The array of their labels.
         classes: The array of class names in ``path``; by default "classes", or the class indices
-            if there is no such array.
+            if there is no such array; then the labels must be 0, 1, 2 ... without gaps.
         size: The height and width to which the central square of each image is scaled (bilinear,
             antialiased); null to keep the images as they are.
 
@@ -95,46 +100,95 @@ class NpzImages(Source):
 
     def _names(self, labels: Tensor) -> tuple[str, ...]:
         if self.classes is None:
-            with _open(self.path) as file:
-                has_names = "classes" in file.files
+            with _open(self.path) as archive:
+                has_names = "classes" in _names_of(archive)
             if not has_names:
-                count = int(labels.max()) + 1 if len(labels) else 0
-                return tuple(str(label) for label in range(count))
+                return self._numbers(labels)
         names = _read_array(self.path, self.classes or "classes")
+        if names.ndim != 1:
+            raise DataError(
+                f"{self.classes or 'classes'!r} in {self.path.absolute()} must be a list of class "
+                f"names, but has the shape {names.shape}"
+            )
         return tuple(str(name) for name in names.tolist())
+
+    def _numbers(self, labels: Tensor) -> tuple[str, ...]:
+        """The class indices as names; raises a DataError if a class has no samples."""
+        found = torch.unique(labels)
+        if len(found) and not torch.equal(found, torch.arange(len(found))):
+            shown = shorten([str(label) for label in found.tolist()])
+            raise DataError(
+                f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but in "
+                f"{self.path.absolute()} they are {shown}: renumber them with "
+                "numpy.unique(labels, return_inverse=True)[1], or add an array `classes` with the "
+                "names of all classes if some have no samples"
+            )
+        return tuple(str(label) for label in range(len(found)))
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[NpzFile]:
+def _open(path: Path) -> Iterator[zipfile.ZipFile]:
     if not path.is_file():
         raise not_found("No NumPy file was found at", path, "Correct the path")
-    # opened here, because numpy does not close a damaged file
     with path.open("rb") as stream:
-        try:
-            # unpickling objects can run arbitrary code
-            loaded = np.load(stream, allow_pickle=False)
-        except _READ_ERRORS as error:
-            raise DataError(f"{path.absolute()} is not a readable .npz file ({error})") from error
-        if not isinstance(loaded, NpzFile):
+        magic = stream.read(len(_NPY_MAGIC))
+        if magic == _NPY_MAGIC:
             raise DataError(
                 f"{path.absolute()} holds a single array without a name: write it with "
                 "numpy.savez, for example as numpy.savez(path, train_x=images)"
             )
-        yield loaded
+        try:
+            # a damaged archive can raise nearly any exception, here and in the block
+            with zipfile.ZipFile(stream) as archive:
+                yield archive
+        except FedauxError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{path.absolute()} is not a readable .npz file ({reason_of(error)}): write it "
+                "with numpy.savez, for example as numpy.savez(path, train_x=images)"
+            ) from error
+
+
+def _names_of(archive: zipfile.ZipFile) -> list[str]:
+    return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
 def _read_array(path: Path, name: str, hint: str = "") -> NDArray[Any]:
     """Reads one array; ``hint`` ends the error message if there is no such array."""
-    with _open(path) as file:
-        if name not in file.files:
+    with _open(path) as archive:
+        if name not in (names := _names_of(archive)):
             raise DataError(
-                f"{path.absolute()} holds no array {name!r}; its arrays are "
-                f"{', '.join(file.files)}{hint}"
+                f"{path.absolute()} holds no array {name!r}; its arrays are {shorten(names)}{hint}"
             )
-        try:
-            return np.asarray(file[name])
-        except _READ_ERRORS as error:
-            raise DataError(f"cannot read {name!r} in {path.absolute()} ({error})") from error
+        member = archive.getinfo(f"{name}.npy")
+        where = f"{name!r} in {path.absolute()}"
+        stored = min(member.compress_size, path.stat().st_size)
+        check_expansion(member.file_size, stored, where)
+        with archive.open(member) as stream:
+            _check_header(stream, member.file_size, where)
+        with archive.open(member) as stream:
+            # unpickling objects can run arbitrary code
+            return np.asarray(npy_format.read_array(stream, allow_pickle=False))
+
+
+def _check_header(stream: IO[bytes], size: int, where: str) -> None:
+    """Raises a DataError unless the header of an array declares plain values of the file's size."""
+    version = npy_format.read_magic(stream)
+    if version not in _HEADER_READERS:
+        raise DataError(f"{where} must be a plain array, but has version {version} of the format")
+    shape, _, dtype = _HEADER_READERS[version](stream)
+    if dtype.hasobject:
+        raise DataError(
+            f"{where} holds Python objects, which could run code when loaded: write a plain "
+            "array, with images of one size and dtype uint8"
+        )
+    declared = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or declared != size - stream.tell():
+        raise DataError(
+            f"{where} is damaged: it should hold {shape} values of {dtype}, but has "
+            f"{size - stream.tell()} bytes"
+        )
 
 
 def _read_images(path: Path, name: str) -> Tensor:
@@ -153,6 +207,10 @@ def _read_images(path: Path, name: str) -> Tensor:
         raise DataError(
             f"{name!r} in {path.absolute()} must have the shape (N, C, H, W) with 1 to 4 channels, "
             f"(N, H, W, C) with 1 or 3, or (N, H, W), but has {array.shape}"
+        )
+    if array.size == 0:
+        raise DataError(
+            f"{name!r} in {path.absolute()} holds no images: its shape is {array.shape}"
         )
     return torch.from_numpy(np.ascontiguousarray(array))
 

@@ -1,0 +1,134 @@
+"""Keyed fingerprints of private data: only this machine can compute or confirm them.
+
+A plain hash of private data in a shared file confirms guesses: whoever knows all records but one
+tries candidates for the last one until the hash matches.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
+from torch import Tensor
+
+from fedaux_pl.errors import DataError
+from fedaux_pl.files import locked, state_folder, write_atomically
+
+KEY_FILE = "fingerprint.key"
+_KEY_BYTES = 32
+_RECORD_BYTES = 8
+_KEYED = re.compile(r"keyed:(\w+):")
+
+
+def machine_key() -> bytes:
+    """The secret key of this machine, created at the first call.
+
+    If the state folder is not writable, the key is random, holds for this process alone and a
+    warning says so.
+
+    Raises:
+        DataError: If the file of the key cannot be read, or has another size.
+    """
+    path = state_folder() / KEY_FILE
+    try:
+        if not path.exists():
+            with locked(path.with_suffix(".lock")):
+                if not path.exists():  # another process may have been faster
+                    write_atomically(path, _write_key)
+    except OSError as error:
+        return _process_key(str(error))
+    return _read_key(path)
+
+
+def _write_key(file: IO[bytes]) -> None:
+    os.fchmod(file.fileno(), 0o600)
+    file.write(secrets.token_bytes(_KEY_BYTES))
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        reason = str(error)
+    else:
+        if len(key) == _KEY_BYTES:
+            return key
+        reason = f"it has {len(key)} bytes, not {_KEY_BYTES}"
+    raise DataError(
+        f"the key of this machine's fingerprints, {path}, cannot be read ({reason}): restore it, "
+        "or delete it and accept that earlier runs and releases are not recognized anymore"
+    )
+
+
+@cache
+def _process_key(reason: str) -> bytes:
+    rank_zero_warn(
+        f"there is no place for the key of this machine's fingerprints ({reason}): the data of "
+        "this run cannot be recognized later; make the folder writable, or set XDG_STATE_HOME"
+    )
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+def key_id(key: bytes) -> str:
+    """The public name of a key, a hash of it."""
+    return hashlib.blake2b(key, digest_size=4, person=b"key id").hexdigest()
+
+
+def keyed_fingerprint(key: bytes, *tensors: Tensor) -> str:
+    """A keyed hash of the contents, shapes and dtypes of tensors: "keyed:<key id>:<digest>".
+
+    The key id tells whether two fingerprints can be compared.
+    """
+    digest = hashlib.blake2b(key=key, digest_size=32)
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return f"keyed:{key_id(key)}:{digest.hexdigest()}"
+
+
+def have_other_keys(one: object, other: object) -> bool:
+    """Whether both are keyed fingerprints whose keys differ, so that they cannot be compared."""
+    keys = [_KEYED.match(value) for value in (one, other) if isinstance(value, str)]
+    return all(keys) and len({match[1] for match in keys if match}) == 2
+
+
+def record_digests(inputs: Tensor, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:
+    """A keyed hash of each record: its input, its label if given, their dtypes and shape.
+
+    Args:
+        inputs: The records, first dimension N.
+        labels: One for each record, or None.
+        key: The key of the hash, at most 64 bytes.
+
+    Returns:
+        Shape (N,).
+    """
+    fields = [inputs] if labels is None else [inputs, labels]
+    kinds = [f"{field.dtype}\0{tuple(field.shape[1:])}\n" for field in fields]
+    keyed = hashlib.blake2b("".join(kinds).encode(), key=key, digest_size=_RECORD_BYTES)
+    digests = bytearray()
+    for record in zip(*map(_rows, fields), strict=True):
+        digest = keyed.copy()
+        for row in record:
+            digest.update(row)
+        digests += digest.digest()
+    return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
+
+
+def count_shared(private: Tensor, auxiliary: Tensor, key: bytes) -> int:
+    """The number of auxiliary inputs that equal a private one, whatever their labels."""
+    known = record_digests(private, None, key)
+    return int(np.isin(record_digests(auxiliary, None, key), known).sum())
+
+
+def _rows(tensor: Tensor) -> NDArray[np.uint8]:
+    """The bytes of each row, shape (N, bytes)."""
+    rows = tensor.cpu()[:, None].flatten(1).contiguous()
+    return np.asarray(rows.view(torch.uint8).numpy())

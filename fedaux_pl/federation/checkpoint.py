@@ -1,0 +1,76 @@
+"""What a federation adds to a checkpoint of Lightning, as tensors and plain values."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedaux_pl.algorithms import TeacherMemory
+from fedaux_pl.engine.checkpoints import FORMAT, check_resumable, check_undamaged
+from fedaux_pl.scoring.records import pack, unpack
+
+if TYPE_CHECKING:
+    from fedaux_pl.federation.federation import Federation
+
+
+def fill_checkpoint(
+    checkpoint: dict[str, Any],
+    federation: "Federation",
+    round_start: Sequence[dict[Any, Any]] | None,
+) -> None:
+    """Adds what the next round needs besides the students.
+
+    Lightning also saves within a round, in its handler of SLURM's signal. Then the checkpoint holds
+    what the round began with, and a resumed run repeats the round.
+
+    Args:
+        checkpoint: The checkpoint that Lightning writes.
+        federation: The federation.
+        round_start: The students, the optimizer states of clients and server, and the stored
+            memory at the start of the current round; None between two rounds.
+    """
+    clients, server = federation.client_optimizers, federation.server_optimizers
+    data, memory = federation.data, federation.memory
+    steps: Any = federation.trainer.fit_loop.epoch_loop.batch_progress.current
+    if round_start and steps.processed < steps.ready:
+        weights, clients, server, stored = round_start
+        checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
+        memory = TeacherMemory()
+        memory.stored = stored
+    remembered = {}
+    if federation.algorithm.remember:
+        remembered = federation.processes.merge(memory.state_dict())
+    checkpoint["federation"] = {
+        "format": FORMAT,
+        "settings": federation.settings(),
+        "classes": list(data.classes),
+        "input_shape": list(data.input_shape),
+        "input_format": data.input_format,
+        "history": federation.history,
+        "round": federation.metrics,  # not in the history if saved right after validation
+        "h0": federation.h0,
+        "heads": pack(federation.heads) if federation.heads else {},
+        "privacy": federation.privacy(),
+        "server_optimizers": server,
+        "client_optimizers": clients,
+        "memory": remembered,
+    }
+
+
+def restore_checkpoint(checkpoint: dict[str, Any], federation: "Federation") -> None:
+    """Restores an undamaged checkpoint of the same format and settings.
+
+    Raises:
+        ConfigurationError: If it is damaged, of another format or of other settings.
+    """
+    if federation.trainer.ckpt_path is not None:
+        check_undamaged(federation.trainer.ckpt_path)
+    content = checkpoint["federation"]
+    check_resumable(content, federation.settings())
+    federation.history, federation.metrics = content["history"], content["round"]
+    federation.h0 = content["h0"]
+    if content["heads"] and federation.algorithm.scoring is not None:
+        federation.heads = unpack(content["heads"], federation.algorithm.scoring)
+    federation.server_optimizers = content["server_optimizers"]
+    federation.client_optimizers = content["client_optimizers"]
+    # split between the processes, however many have written it
+    own = federation.processes.local(sorted(content["memory"].items()))
+    federation.memory.load_state_dict(dict(own))

@@ -1,0 +1,93 @@
+"""Settings of the Trainer that a federation supports."""
+
+from collections.abc import Iterable
+
+import pytorch_lightning as pl
+from pytorch_lightning import callbacks as lightning_callbacks
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.strategies import SingleDeviceStrategy
+
+from fedaux_pl.engine import ClientParallel
+from fedaux_pl.errors import did_you_mean
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+# Options about batches and gradients of an optimizer, which a federation does not have: its epoch
+# is a round. With their default values.
+_WITHOUT_EFFECT = {
+    "accumulate_grad_batches": 1,
+    "gradient_clip_val": None,
+    "overfit_batches": 0.0,
+    "reload_dataloaders_every_n_epochs": 0,
+    "val_check_interval": 1.0,
+}
+_CALLBACKS_WITHOUT_EFFECT = (
+    lightning_callbacks.BatchSizeFinder,
+    lightning_callbacks.GradientAccumulationScheduler,
+    lightning_callbacks.LearningRateFinder,
+    lightning_callbacks.StochasticWeightAveraging,
+)
+
+
+def check_trainer(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
+    """Raises a ValueError for settings of the Trainer that a federation does not support.
+
+    Args:
+        trainer: The Trainer of the federation.
+        architectures: The architectures of the clients, each of which has a metric.
+    """
+    if trainer.precision not in PRECISIONS:
+        allowed = ", ".join(PRECISIONS)
+        raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
+        raise ValueError(
+            "trainer.strategy must be auto, which trains clients in parallel if there are several "
+            f"devices, but is {type(trainer.strategy).__name__}"
+        )
+    for name, default in _WITHOUT_EFFECT.items():
+        if (value := getattr(trainer, name)) != default:
+            raise ValueError(
+                f"trainer.{name} is {value}, but has no meaning in a federation, whose epoch is a "
+                "communication round: leave it out"
+            )
+    if getattr(trainer.strategy, "_layer_sync", None) is not None:
+        raise ValueError(
+            "trainer.sync_batchnorm is true, but processes train different clients: leave it out"
+        )
+    if not trainer.limit_train_batches:
+        raise ValueError("trainer.limit_train_batches is 0, which would skip all rounds: remove it")
+    if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
+        raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
+    _check_callbacks(trainer, architectures)
+
+
+def _check_callbacks(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, _CALLBACKS_WITHOUT_EFFECT):
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} changes a training with one "
+                "optimizer, which a federation does not have: leave it out"
+            )
+    if not all(_is_known(callback) for callback in callbacks):
+        return  # a callback of the user can log metrics of its own
+    metrics = ["accuracy", *(f"accuracy/{name}" for name in architectures)]
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
+            continue
+        if isinstance(callback, EarlyStopping) and not trainer.limit_val_batches:
+            raise ValueError(
+                f"trainer.callbacks: EarlyStopping monitors {callback.monitor}, but with "
+                "trainer.limit_val_batches 0 nothing is measured: leave one of them out"
+            )
+        allowed = metrics if isinstance(callback, EarlyStopping) else [*metrics, "epoch", "step"]
+        if callback.monitor not in allowed:
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} must monitor one of "
+                f"{', '.join(metrics)}, but monitors {callback.monitor}"
+                f"{did_you_mean(callback.monitor, metrics)}"
+            )
+
+
+def _is_known(callback: Callback) -> bool:
+    """Whether a callback comes with Lightning or this package."""
+    return type(callback).__module__.partition(".")[0] in ("pytorch_lightning", "fedaux_pl")

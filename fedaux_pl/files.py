@@ -1,0 +1,117 @@
+"""Files that survive killed processes and other runs: locks, atomic writes, the state folder."""
+
+import fcntl
+import glob
+import io
+import os
+import secrets
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TextIO
+
+SCRATCH = ".part"
+"""The suffix of files that are being written."""
+
+
+def state_folder() -> Path:
+    """The folder for what must stay on this machine: keys and ledgers (``XDG_STATE_HOME``)."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "fedaux_pl"
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Writes a file completely or not at all, and flushes it to the disk.
+
+    Scratch files of killed processes are removed, so a path may have only one writer at a time:
+    the owner of the folder, or the holder of a lock.
+
+    Args:
+        path: The file to create or replace.
+        write: Writes the content to an open binary file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{SCRATCH}"):
+        left.unlink(missing_ok=True)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}{SCRATCH}")
+    try:
+        with scratch.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def write_text_atomically(path: Path, write: Callable[[TextIO], object]) -> None:
+    """Writes a UTF-8 text file as ``write_atomically`` does, with line ends as they are given."""
+
+    def encode(file: IO[bytes]) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        write(text)
+        text.detach()  # flushes, and leaves the file open
+
+    write_atomically(path, encode)
+
+
+def check_archive(path: Path) -> None:
+    """Raises a ValueError if a file is not an undamaged zip archive as ``torch.save`` writes it.
+
+    The archive has a CRC-32 of every entry, which torch does not check. An entry with attributes
+    could be marked as a folder, which torch reads as memory that nobody has initialized.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise ValueError("it is not a file that torch.save wrote")
+        try:
+            with zipfile.ZipFile(file) as archive:
+                damaged = archive.testzip()
+                marked = [entry.filename for entry in archive.infolist() if entry.external_attr]
+        # damaged headers can raise nearly any exception in zipfile
+        except Exception as error:
+            raise ValueError("it is damaged or incomplete") from error
+    if damaged is not None or marked:
+        raise ValueError(f"it is damaged: the checksum of {damaged or marked[0]} does not match")
+
+
+def flush_folder(folder: Path) -> None:
+    """Flushes the names in a folder to the disk, so that a rename survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(
+    path: Path, on_wait: Callable[[], None] | None = None, interval: float = 60.0
+) -> Iterator[None]:
+    """Holds an exclusive lock, which ends with the block or with the process.
+
+    Args:
+        path: The lock file; it is created if needed and stays.
+        on_wait: Called at once, and then every ``interval`` seconds, while another process holds
+            the lock. If it raises, the lock is given up.
+        interval: The seconds between two calls of ``on_wait``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        called = -interval
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if on_wait is not None else 0))
+                break
+            except BlockingIOError:
+                if on_wait is not None and time.monotonic() - called >= interval:
+                    on_wait()
+                    called = time.monotonic()
+                time.sleep(0.1)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked process holds a copy of the descriptor

@@ -1,0 +1,65 @@
+"""Checks of the batches that enter a LightningModule."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
+    """Returns the two tensors of a batch (inputs, labels); raises a ValueError for another one."""
+    if isinstance(batch, Tensor) or len(batch) < 2:
+        got = "one tensor" if isinstance(batch, Tensor) else f"{len(batch)} entry"
+        raise ValueError(f"a batch must be (inputs, labels), but is {got}: add the labels")
+    return batch[0], batch[1]
+
+
+def check_inputs(model: nn.Module, x: Tensor) -> None:
+    """Raises a ValueError for inputs with NaN or infinity, or that the model would misread.
+
+    Args:
+        model: A model, which checks its inputs if it has ``check_inputs`` (see ``Classifier``).
+        x: The inputs.
+    """
+    if x.is_floating_point() and x.numel():
+        low, high = torch.stack(torch.aminmax(x)).tolist()
+        if not math.isfinite(low + high):
+            raise ValueError("the inputs hold NaN or infinity: remove or repair those that do")
+    if callable(check := getattr(model, "check_inputs", None)):
+        check(x)
+
+
+def check_labels(labels: Tensor, num_classes: int) -> None:
+    """Raises a ValueError unless labels are int64 (or uint8) of shape (N,) in 0 ... C - 1."""
+    if labels.ndim != 1 or labels.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(
+            f"labels must be class indices of shape (N,) and dtype int64, but have shape "
+            f"{tuple(labels.shape)} and {labels.dtype}: use labels.long() for other integers, "
+            "labels.argmax(dim=1) for one-hot labels"
+        )
+    low, high = torch.stack(torch.aminmax(labels)).tolist() if labels.numel() else (0, 0)
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"labels must lie in 0 ... {num_classes - 1}, but run from {low} to {high}: number the "
+            "classes from 0, or change num_classes"
+        )
+
+
+def check_soft_labels(targets: Tensor, num_classes: int) -> None:
+    """Raises a ValueError unless soft labels are probabilities of shape (N, C)."""
+    if targets.ndim != 2 or targets.shape[1] != num_classes:
+        raise ValueError(
+            f"soft labels must be probabilities of shape (N, {num_classes}), but have shape "
+            f"{tuple(targets.shape)}"
+        )
+    sums = targets.float().sum(dim=1)
+    # Half precision rounds probabilities to 3 digits. A comparison with NaN is false.
+    if not bool(((targets >= 0).all(dim=1) & ((sums - 1).abs() < 0.01)).all()):
+        low, high = torch.stack(torch.aminmax(targets)).tolist()
+        got = f"run from {low:.4g} to {high:.4g}: apply softmax(dim=-1) to logits"
+        if not math.isfinite(low + high):
+            got = "hold NaN or infinity: lower the learning rate of the teachers"
+        raise ValueError(
+            f"soft labels must be probabilities, at least 0 and with sum 1 in each row, but {got}"
+        )

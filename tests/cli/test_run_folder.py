@@ -1,0 +1,243 @@
+"""Every run has a folder of its own, whatever its logger and whatever else runs."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from pytorch_lightning.cli import LightningArgumentParser
+
+from fedaux_pl.cli.entry import main
+from fedaux_pl.cli.run_folder import RunFolder
+from fedaux_pl.engine import StageRunner
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import locked
+from tests.federations import assert_same
+
+CONFIG = """
+trainer: {accelerator: cpu, max_epochs: 2, enable_progress_bar: false}
+model:
+  algorithm: FedAvg
+  clients: {resnet8: 2}
+  local: {batch_size: 32}
+  distillation: {batch_size: 32}
+  pretraining: {epochs: 1, batch_size: 20}
+  optimizer_state: carry
+  model_options: {width: 0.125}
+data:
+  private: tests.federations.FewDigits
+  auxiliary: tests.federations.FewDigits
+  alpha: 1.0
+"""
+FILES = {"config.yaml", "summary.json", "curve.csv", "checkpoints/last.ckpt"}
+
+
+@pytest.fixture
+def command(tmp_path):
+    """The command line of a verb in one root."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+
+    def create(verb, *more):
+        root = f"--trainer.default_root_dir={tmp_path / 'logs'}"
+        return [verb, f"--config={tmp_path / 'config.yaml'}", root, *more]
+
+    return create
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "logs" / "runs"
+
+
+def contents(folder):
+    """All files below a folder with their content and time."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def load(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+# --- runs side by side ---------------------------------------------------------------------------
+
+
+def fit_together(args, output, start):
+    """Runs a command in this process when all are ready."""
+    torch.set_num_threads(1)
+    with open(output, "w") as file, contextlib.redirect_stdout(file):
+        start.wait()
+        assert main(args) == 0
+
+
+def test_two_runs_started_together(command, runs, tmp_path):
+    """Two folders, both complete; the heads, whose noise is secret, are released once."""
+    context = multiprocessing.get_context("forkserver")  # a fork of a process with all imports
+    context.set_forkserver_preload(["fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot"])
+    start = context.Barrier(2)
+    args = command("fit", "--model.algorithm=FedAUX", "--model.algorithm.secret_noise=true")
+    outputs = [tmp_path / name for name in ("one", "other")]
+    processes = [context.Process(target=fit_together, args=(args, out, start)) for out in outputs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        process.kill()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert sorted(path.name for path in runs.iterdir()) == ["version_0", "version_1"]
+    for number in range(2):
+        assert contents(runs / f"version_{number}").keys() >= FILES
+        summary = json.loads((runs / f"version_{number}" / "summary.json").read_text())
+        assert summary["rounds"] == 2
+    printed = [out.read_text() for out in outputs]
+    for number in range(2):
+        assert sum(f"checkpoint: {runs / f'version_{number}'}\n" in text for text in printed) == 1
+    assert_same(*(load(runs / f"version_{number}")["state_dict"] for number in range(2)))
+
+
+def test_a_run_that_still_runs_is_not_resumed(command, runs, capsys):
+    assert main(command("fit", "--trainer.max_epochs=1")) == 0
+    before = contents(runs)
+    with locked(runs / "version_0" / ".lock"):  # as the process that runs holds it
+        assert main(command("fit", "--ckpt_path=last")) == 1
+    message = capsys.readouterr().err
+    assert f"another process still runs in {runs / 'version_0'}: wait" in message
+    assert contents(runs) == before
+
+
+# --- any logger ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("logger", ["false", "CSVLogger"])
+def test_another_logger(logger, command, runs, tmp_path):
+    """The next run overwrites nothing, and a resumed one finds its folder."""
+    more = [f"--trainer.logger={logger}"]
+    if logger != "false":
+        more.append(f"--trainer.logger.save_dir={tmp_path / 'elsewhere'}")
+    assert main(command("fit", *more, "--trainer.max_epochs=1")) == 0
+    first = contents(runs / "version_0")
+    assert first.keys() >= FILES
+    assert main(command("fit", *more, "--seed_everything=1")) == 0
+    assert contents(runs / "version_0") == first
+    assert contents(runs / "version_1").keys() >= FILES
+    assert len(load(runs / "version_1")["federation"]["history"]) == 2
+
+    path = runs / "version_0" / "checkpoints" / "last.ckpt"
+    assert main(command("fit", *more, f"--ckpt_path={path}")) == 0
+    assert len(load(runs / "version_0")["federation"]["history"]) == 2
+    assert sorted(path.name for path in runs.iterdir()) == ["version_0", "version_1"]
+    assert {path.name for path in (tmp_path / "logs").iterdir()} <= {"runs", "cache"}
+    if logger != "false":
+        written = (tmp_path / "elsewhere").rglob("metrics.csv")
+        assert len(list(written)) == 3  # where the logger puts its own
+
+
+# --- starts that fail ----------------------------------------------------------------------------
+
+
+def test_a_refused_resume_changes_nothing(command, runs, capsys):
+    assert main(command("fit", "--trainer.max_epochs=1")) == 0
+    before = contents(runs)
+    assert main(command("fit", "--ckpt_path=last", "--model.participation=0.9")) == 1
+    assert "participation = 0.4, but this run asks for 0.9" in capsys.readouterr().err
+    assert contents(runs) == before
+    assert main(command("fit", "--ckpt_path=last")) == 0
+    settings = yaml.safe_load((runs / "version_0" / "config.yaml").read_text())
+    assert settings["trainer"]["max_epochs"] == 2
+
+
+def test_a_failed_start_leaves_no_folder(command, runs, monkeypatch):
+    assert main(command("fit", "--data.auxiliary=null", "--model.algorithm=FedDF")) == 1
+    assert not runs.exists()
+
+    def fail(*args):
+        raise ConfigurationError("no room for the heads")
+
+    monkeypatch.setattr("fedaux_pl.federation.federation.Federation.prepare", fail)
+    assert main(command("fit")) == 1
+    assert list(runs.iterdir()) == []
+
+
+def test_the_next_run_removes_what_killed_ones_were_writing(command, runs):
+    """Except in the folder of a run that still runs."""
+    for number in range(2):
+        scratch = runs / f"version_{number}" / "checkpoints" / ".last.ckpt.0123456789abcdef.part"
+        scratch.parent.mkdir(parents=True)
+        scratch.write_bytes(b"half")
+    with locked(runs / "version_1" / ".lock"):
+        assert main(command("fit", "--trainer.max_epochs=1")) == 0
+    assert [path.parents[1].name for path in runs.rglob("*.part")] == ["version_1"]
+
+
+# --- --ckpt_path last without a checkpoint -------------------------------------------------------
+
+
+def test_last_without_a_checkpoint_begins(command, runs, capsys, tmp_path):
+    """A job that was requeued before its first round ended has the same command line."""
+    for verb in ("validate", "test"):
+        assert main(command(verb, "--ckpt_path=last")) == 1
+        assert "there is no last.ckpt below" in capsys.readouterr().err
+    predict = ["predict", "--ckpt_path=last", f"--root={tmp_path}", "--images=nowhere"]
+    assert main(predict) == 1
+    assert "there is no last.ckpt below" in capsys.readouterr().err
+    for rounds in (1, 2):
+        more = f"--trainer.max_epochs={rounds}"
+        assert main(command("fit", "--ckpt_path=last", more)) == 0
+        says = f"there is no last.ckpt below {runs.parent} to resume: a new run begins"
+        assert (says in capsys.readouterr().out) is (rounds == 1)
+        assert len(load(runs / "version_0")["federation"]["history"]) == rounds
+    assert [path.name for path in runs.iterdir()] == ["version_0"]
+
+
+def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, monkeypatch, capsys):
+    """SIGUSR1 within round 2: Lightning saves hpc_ckpt_1.ckpt and requeues the job."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path / "requeued"}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    slurm = {"JOB_ID": "7", "NTASKS": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURM_NODELIST", "localhost")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    train, calls = StageRunner.run_all, []
+
+    class TimeLimitError(BaseException):
+        """SLURM ends the job."""
+
+    def interrupted(*args, **kwargs):
+        result = train(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == 2:  # clients of round 2 are trained
+            signal.raise_signal(signal.SIGUSR1)
+            raise TimeLimitError
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageRunner, "run_all", interrupted)
+        with pytest.raises(TimeLimitError):
+            main(command("fit"))
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+    assert (runs.parent / "hpc_ckpt_1.ckpt").is_file()
+    assert main(command("fit")) == 0
+    assert [path.name for path in runs.iterdir()] == ["version_0"]
+    for name in ("SLURM_NTASKS", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name)
+    assert main(command("fit")) == 0  # undisturbed
+    assert_same(*(load(runs / f"version_{number}")["state_dict"] for number in range(2)))
+
+
+def test_processes_that_found_other_checkpoints_are_refused():
+    parser = LightningArgumentParser()
+    trainer = SimpleNamespace(
+        ckpt_path="runs/version_0/checkpoints/last.ckpt",
+        strategy=SimpleNamespace(broadcast=lambda _: "runs/version_1/checkpoints/last.ckpt"),
+    )
+    with pytest.raises(ConfigurationError, match=r"resumes from .*version_1.* from .*version_0"):
+        RunFolder(parser, None).on_fit_start(trainer, None)

@@ -1,0 +1,44 @@
+"""Several processes of one run, and the lock of the cache."""
+
+import queue
+import threading
+from types import SimpleNamespace
+
+import torch
+
+from fedaux_pl.data.cache import cache_lock
+from fedaux_pl.federation.preparation import Preparation
+
+
+class Pair:
+    """Two processes as threads: the first's broadcasts reach the second."""
+
+    def __init__(self, rank, channel):
+        self.first, self.channel = rank == 0, channel
+
+    def broadcast(self, value):
+        if not self.first:
+            return self.channel.get(timeout=10)
+        self.channel.put(value)
+        return value
+
+
+def test_only_the_first_process_takes_the_lock(tmp_path):
+    """While it waits for another run, it tells so to the others, whose calls would time out."""
+    key, channel, results = {"kind": "h0"}, queue.Queue(), {}
+
+    def work(rank):
+        context = SimpleNamespace(processes=Pair(rank, channel))
+        own = SimpleNamespace(context=context, cache=tmp_path)
+        results[rank] = Preparation._cached(own, key, lambda: {"x": torch.tensor(rank)})
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    with cache_lock(tmp_path, key):
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.3)
+        assert not results
+        assert channel.empty()  # the second has heard that the first waits
+    for thread in threads:
+        thread.join(10)
+    assert results == {0: {"x": torch.tensor(0)}, 1: {"x": torch.tensor(0)}}

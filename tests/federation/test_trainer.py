@@ -1,0 +1,92 @@
+"""Settings of the Trainer that mean nothing, or something else, in a federation are refused."""
+
+import pytest
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
+
+from fedaux_pl.federation.trainer import check_trainer
+from tests.federations import create, fit
+
+
+def check(**options):
+    defaults = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False}
+    check_trainer(pl.Trainer(**(defaults | options)), ["resnet8", "shufflenet"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"overfit_batches": 1},
+            "trainer.overfit_batches is 1, but has no meaning in a federation",
+        ),
+        ({"val_check_interval": 0.5}, "trainer.val_check_interval is 0.5, but has no meaning"),
+        (
+            {"reload_dataloaders_every_n_epochs": 1},
+            "trainer.reload_dataloaders_every_n_epochs is 1",
+        ),
+        ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2"),
+        ({"limit_train_batches": 0}, "trainer.limit_train_batches is 0, which would skip all"),
+        ({"check_val_every_n_epoch": 0}, "trainer.check_val_every_n_epoch must be at least 1, but"),
+        ({"precision": "bf16-true"}, "trainer.precision must be one of .*, but is bf16-true"),
+        (
+            {"strategy": "client_parallel", "devices": 2, "sync_batchnorm": True},
+            "trainer.sync_batchnorm is true",
+        ),
+        (
+            {"callbacks": GradientAccumulationScheduler({1: 2})},
+            "GradientAccumulationScheduler changes a training with one optimizer",
+        ),
+        (
+            {"callbacks": EarlyStopping("val_loss")},
+            "EarlyStopping must monitor one of accuracy, accuracy/resnet8, accuracy/shufflenet, "
+            "but monitors val_loss",
+        ),
+        (
+            {"callbacks": ModelCheckpoint(monitor="acuracy")},
+            r"ModelCheckpoint must monitor one of .*, but monitors acuracy \(did you mean acc",
+        ),
+        (
+            {"callbacks": EarlyStopping("accuracy"), "limit_val_batches": 0},
+            "with trainer.limit_val_batches 0 nothing is measured",
+        ),
+    ],
+)
+def test_refused_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        check(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fast_dev_run": True},
+        {"limit_val_batches": 0},
+        {"callbacks": [EarlyStopping("accuracy"), ModelCheckpoint(monitor="accuracy/resnet8")]},
+        {"callbacks": ModelCheckpoint(monitor="step", mode="max")},
+    ],
+)
+def test_supported_settings(options):
+    check(**options)
+
+
+class Logs(pl.Callback):
+    """Logs a metric of the user."""
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        pl_module.log("own", 1.0)
+
+
+def test_a_callback_can_monitor_what_a_callback_of_the_user_logs(tmp_path):
+    trainer = fit(tmp_path, create(), 1, callbacks=[Logs(), EarlyStopping("own")])
+    assert trainer.callback_metrics["own"] == 1.0
+
+
+def test_a_federation_checks_its_trainer(tmp_path):
+    with pytest.raises(ValueError, match="must monitor one of accuracy, accuracy/resnet8, but"):
+        fit(tmp_path, create(), 1, callbacks=[EarlyStopping("val_loss")])

@@ -1,0 +1,93 @@
+"""Locks, atomic writes and the state folder."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from fedaux_pl.files import locked, state_folder, write_atomically, write_text_atomically
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
+    path = tmp_path / "last.ckpt"
+    write_atomically(path, lambda file: file.write(b"old"))
+
+    def fail(file):
+        file.write(b"ne")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_the_scratch_of_a_killed_writer_is_removed(tmp_path):
+    (tmp_path / ".last.ckpt.0123.part").write_bytes(b"half")
+    (tmp_path / ".other.ckpt.0123.part").write_bytes(b"another writer's")
+    write_atomically(tmp_path / "last.ckpt", lambda file: file.write(b"new"))
+    assert sorted(os.listdir(tmp_path)) == [".other.ckpt.0123.part", "last.ckpt"]
+
+
+def _increment(folder):
+    for _ in range(50):
+        with locked(folder / "lock"):
+            content = str(int((folder / "count").read_text()) + 1).encode()
+            write_atomically(folder / "count", lambda file, new=content: file.write(new))
+
+
+def test_a_lock_excludes_other_processes(tmp_path):
+    (tmp_path / "count").write_text("0")
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_increment, args=(tmp_path,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert (tmp_path / "count").read_text() == "100"
+
+
+def test_waiting_for_a_lock_is_reported_once(tmp_path):
+    waited = []
+    with locked(tmp_path / "lock", on_wait=lambda: waited.append(1)):
+        assert not waited
+        child = os.fork()
+        if not child:  # the lock is held by the parent: waits until it is released
+            with locked(tmp_path / "lock", on_wait=(tmp_path / "waiting").touch):
+                os._exit(0)
+        while not (tmp_path / "waiting").exists():
+            pass
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_state_folder_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_folder() == tmp_path / "fedaux_pl"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert state_folder() == tmp_path / ".local" / "state" / "fedaux_pl"
+
+
+def test_a_name_with_brackets_is_not_a_pattern(tmp_path):
+    (tmp_path / ".a1.csv.0123.part").write_bytes(b"another writer's")
+    write_text_atomically(tmp_path / "a[1].csv", lambda file: file.write("ü\r\n"))
+    assert (tmp_path / "a[1].csv").read_bytes() == "ü\r\n".encode()
+    assert sorted(os.listdir(tmp_path)) == [".a1.csv.0123.part", "a[1].csv"]
+
+
+def test_who_waits_for_a_lock_is_asked_again_and_may_give_up(tmp_path):
+    calls = []
+
+    def give_up():
+        calls.append(1)
+        if len(calls) == 3:
+            raise TimeoutError
+
+    with (
+        locked(tmp_path / "lock"),
+        pytest.raises(TimeoutError),
+        locked(tmp_path / "lock", give_up, interval=0.01),
+    ):
+        pass
+    with locked(tmp_path / "lock", give_up):  # free again
+        assert len(calls) == 3

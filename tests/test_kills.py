@@ -1,0 +1,30 @@
+"""Five kills, and two runs at once; ``python -m tests.kills`` does a hundred kills."""
+
+import random
+
+import torch
+
+from fedaux_pl.engine.checkpoints import load_checkpoint
+from tests.kills import KINDS, Killer, check_ledger, kill_runs, prepare, print_table
+
+
+def test_killed_runs_resume_to_the_same_weights(tmp_path):
+    killer = kill_runs(5, seed=0, folder=tmp_path, kinds=("fit",))
+    print_table(killer)
+    assert killer.kills.total() == 5
+
+
+def test_two_runs_that_start_together_release_once(tmp_path):
+    """The second waits for the first and uses what it has released."""
+    folder, killer = prepare(tmp_path / "both"), Killer(random.Random(0))
+    runs = [killer.start(folder, "fit", *KINDS["secret"])[0] for _ in range(2)]
+    for run in runs:
+        run.join(300)
+    assert [run.exitcode for run in runs] == [0, 0], (folder / "log.txt").read_text()[-3000:]
+    paths = sorted((folder / "logs").rglob("last.ckpt"))
+    assert len(paths) == 2
+    one, other = (load_checkpoint(path) for path in paths)
+    assert all(torch.equal(v, other["state_dict"][k]) for k, v in one["state_dict"].items())
+    for checkpoint in (one, other):
+        check_ledger(folder, checkpoint["federation"]["heads"])
+        assert any("at most 1 release" in line for line in checkpoint["federation"]["privacy"])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.foreign_files import reason_of
 from fedaux_pl.files import check_archive, locked, write_atomically
 
 FORMAT = 1
@@ -134,8 +135,7 @@ def _load(folder: Path, key: Mapping[str, str | int]) -> tuple[dict[str, Tensor]
                 return _read(path, text), []
             # a damaged file can raise nearly any exception in the unpickler; none may stop a run
             except Exception as error:
-                reason = str(error).partition("\n")[0] or type(error).__name__
-                failures.append(f"the cache file {path} cannot be used ({reason})")
+                failures.append(f"the cache file {path} cannot be used ({reason_of(error)})")
     return None, failures
 
 

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedaux_pl.algorithms import TeacherMemory
-from fedaux_pl.engine.checkpoints import FORMAT, check_resumable, check_undamaged
+from fedaux_pl.engine.checkpoints import (
+    FORMAT,
+    AtomicCheckpointIO,
+    check_resumable,
+    check_undamaged,
+)
 from fedaux_pl.scoring.records import pack, unpack
 
 if TYPE_CHECKING:
@@ -61,8 +66,10 @@ def restore_checkpoint(checkpoint: dict[str, Any], federation: "Federation") -> 
     Raises:
         ConfigurationError: If it is damaged, of another format or of other settings.
     """
-    if federation.trainer.ckpt_path is not None:
-        check_undamaged(federation.trainer.ckpt_path)
+    trainer = federation.trainer
+    is_checked = isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+    if trainer.ckpt_path is not None and not is_checked:
+        check_undamaged(trainer.ckpt_path)
     content = checkpoint["federation"]
     check_resumable(content, federation.settings())
     federation.history, federation.metrics = content["history"], content["round"]

@@ -45,8 +45,7 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
         }
         weight = own.pop("weight")
         public_map = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
-        record = scoring.budget.record(sensitivity, bool(simulated))
-        release = replace(record, sigma=sigma, flaw=scoring.flaw, what=scoring.scorer.what)
+        release = replace(scoring.record(sensitivity, bool(simulated)), sigma=sigma)
         heads.append(ReleasedHead(client, weight, public_map, release))
     return heads
 

@@ -130,10 +130,8 @@ class Scoring:
             return public_map
         return replace(public_map, bound=max(public_map.bound, public_map.largest_norm(positives)))
 
-    def record(self, num_positives: int, num_negatives: int, simulated: bool) -> Release:
-        """Returns the record of the release of a client with |D_i| samples, given |D^-|."""
-        num_negatives = num_negatives if self.scorer.uses_negatives else 0
-        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
+    def record(self, sensitivity: float, simulated: bool) -> Release:
+        """Returns the record of a release of a vector with this l2-sensitivity."""
         record = self.budget.record(sensitivity, simulated)
         return replace(record, flaw=self.flaw, what=self.scorer.what)
 
@@ -160,7 +158,7 @@ class Scoring:
         vector = self.scorer.vector(public_map.rows(positives), public_map.rows(negatives))
         sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
         weight, _ = self.budget.release(vector, sensitivity, noise_seed)
-        record = self.record(len(positives), len(negatives), simulated=noise_seed is not None)
+        record = self.record(sensitivity, simulated=noise_seed is not None)
         return ReleasedHead(client, weight, public_map, record)
 
     def check_release(self, head: ReleasedHead, num_positives: int, num_negatives: int) -> None:
@@ -172,7 +170,9 @@ class Scoring:
             num_negatives: |D^-|.
         """
         found = head.release
-        needed = self.record(num_positives, num_negatives, found.simulated)
+        num_negatives = num_negatives if self.scorer.uses_negatives else 0
+        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
+        needed = self.record(sensitivity, found.simulated)
         if not math.isclose(found.sigma, needed.sigma, rel_tol=1e-9):
             raise PrivacyError(
                 f"the stored release of client {head.client} has noise of standard deviation "

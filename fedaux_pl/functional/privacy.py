@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import erfcx, log_ndtr
 from torch import Tensor
 
 Mechanism = Literal["analytic", "classical"]
@@ -96,12 +96,17 @@ def gaussian_sigma(
 
 def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
     """Returns log(delta) for the smallest delta that noise of ``multiplier`` x D attains."""
-    upper = log_ndtr(0.5 / multiplier - epsilon * multiplier)
-    lower = log_ndtr(-0.5 / multiplier - epsilon * multiplier)
-    # delta = e^upper - e^(epsilon + lower), written so that nothing under- or overflows. Far out in
-    # the tail delta can round to 0: return a finite logarithm, which brentq needs.
-    ratio = epsilon + lower - upper
-    return max(float(upper + math.log(-math.expm1(ratio))), -1e300) if ratio < 0 else -1e300
+    near, far = epsilon * multiplier - 0.5 / multiplier, epsilon * multiplier + 0.5 / multiplier
+    # delta = Phi(-near) - e^epsilon Phi(-far), whose terms are almost equal for large multipliers.
+    # Since far^2 - near^2 = 2 epsilon, their quotient is that of erfcx, in which e^epsilon cancels
+    # exactly; erfcx overflows far below 0, where the terms differ enough for plain logarithms.
+    upper = float(log_ndtr(-near))
+    if near > -1:
+        quotient = float(erfcx(far / math.sqrt(2)) / erfcx(near / math.sqrt(2)))
+    else:
+        quotient = math.exp(epsilon + float(log_ndtr(-far)) - upper)
+    # Far out in the tail delta can round to 0: return a finite logarithm, which brentq needs.
+    return max(upper + math.log1p(-quotient), -1e300) if quotient < 1 else -1e300
 
 
 @lru_cache

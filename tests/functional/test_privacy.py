@@ -4,7 +4,7 @@ import dp_accounting
 import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedaux_pl.functional import clip_rows, fit_scoring_head, gaussian_sigma, scoring_sensitivity
@@ -110,6 +110,7 @@ def test_the_analytic_noise_is_dp_accountings(epsilon, delta):
     exponent=st.floats(-100, -0.1),
     sensitivity=st.floats(1e-6, 1e3),
 )
+@example(epsilon=1e-5, exponent=-36.0, sensitivity=1.0)  # almost equal terms
 def test_the_noise_attains_delta_and_less_would_not(epsilon, exponent, sensitivity):
     """Balle and Wang's Theorem 8, evaluated with 60 digits."""
     delta = 10**exponent

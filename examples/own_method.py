@@ -2,8 +2,8 @@
 
 python examples/own_method.py
 
-From the command line, with this folder on the PYTHONPATH:
-fedaux-pl fit --config configs/quickstart.yaml --model.algorithm own_method.FedMedian
+From the command line, in this folder:
+fedaux-pl fit --config quickstart --model.algorithm own_method.FedMedian
 """
 
 import pytorch_lightning as pl

@@ -28,14 +28,14 @@ METHODS = {
 def accuracies(method: str, seed: int) -> list[float]:
     """Test accuracy in % after each round; runs the federation if it has not been run yet."""
     folder = RUNS / f"{method}-{seed}"
-    curve = folder / "runs" / "version_0" / "curve.csv"
-    if not curve.exists():
+    if not list(folder.glob("runs/*/curve.csv")):
         # the quickstart itself is FedAUX
         layer = [] if method == "fedaux" else ["--config", f"{ROOT}/configs/methods/{method}.yaml"]
         options = ["--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
         status = main(["fit", "--config", f"{ROOT}/configs/quickstart.yaml", *layer, *options])
         if status:
             raise SystemExit(status)
+    [curve] = folder.glob("runs/*/curve.csv")
     with curve.open() as file:
         return [100 * float(row["accuracy"]) for row in csv.DictReader(file)]
 

@@ -16,16 +16,21 @@ from fedaux_pl._version import __version__
 
 if TYPE_CHECKING:
     from fedaux_pl.algorithms import Algorithm as Algorithm
+    from fedaux_pl.algorithms import FedAdam as FedAdam
     from fedaux_pl.algorithms import FedAUX as FedAUX
     from fedaux_pl.algorithms import FedAvg as FedAvg
+    from fedaux_pl.algorithms import FedAvgM as FedAvgM
     from fedaux_pl.algorithms import FedBE as FedBE
     from fedaux_pl.algorithms import FedDF as FedDF
     from fedaux_pl.algorithms import FedProx as FedProx
+    from fedaux_pl.algorithms import Scaffold as Scaffold
     from fedaux_pl.data import AuxiliaryDataModule as AuxiliaryDataModule
     from fedaux_pl.data import FederatedDataModule as FederatedDataModule
     from fedaux_pl.federation import Federation as Federation
     from fedaux_pl.models import create_model as create_model
     from fedaux_pl.models import load_backbone as load_backbone
+    from fedaux_pl.models import load_exported as load_exported
+    from fedaux_pl.models import save_backbone as save_backbone
     from fedaux_pl.modules import ClientModule as ClientModule
     from fedaux_pl.modules import DistillationModule as DistillationModule
     from fedaux_pl.modules import KNNAccuracy as KNNAccuracy
@@ -40,11 +45,16 @@ _MODULES = {
     "FedBE": "fedaux_pl.algorithms",
     "FedDF": "fedaux_pl.algorithms",
     "FedProx": "fedaux_pl.algorithms",
+    "FedAdam": "fedaux_pl.algorithms",
+    "FedAvgM": "fedaux_pl.algorithms",
+    "Scaffold": "fedaux_pl.algorithms",
     "AuxiliaryDataModule": "fedaux_pl.data",
     "FederatedDataModule": "fedaux_pl.data",
     "Federation": "fedaux_pl.federation",
     "create_model": "fedaux_pl.models",
     "load_backbone": "fedaux_pl.models",
+    "load_exported": "fedaux_pl.models",
+    "save_backbone": "fedaux_pl.models",
     "ClientModule": "fedaux_pl.modules",
     "DistillationModule": "fedaux_pl.modules",
     "KNNAccuracy": "fedaux_pl.modules",

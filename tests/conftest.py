@@ -29,8 +29,9 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_state_folder(tmp_path_factory):
-    """Keys and ledgers of tests never mix with those of the user."""
+def _own_folders(tmp_path_factory):
+    """Keys, ledgers and caches of tests never mix with those of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user_cache")))
         yield

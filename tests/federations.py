@@ -1,9 +1,12 @@
 """Small federations, each of which runs in a second or so."""
 
+import dataclasses
+
 import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import FedAvg
+from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.data import Digits, Examples, FederatedDataModule, Source
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
@@ -61,6 +64,12 @@ def split(num_clients=3, **options):
     return FederatedDataModule(num_clients=num_clients, **(defaults | options))
 
 
+def assign(data, shares):
+    """Gives each client of a loaded data module the samples at these positions."""
+    clients = tuple(torch.as_tensor(share) for share in shares)
+    data._private = dataclasses.replace(data._private, clients=clients)
+
+
 def fit(root, federation, rounds=2, data=None, ckpt_path=None, **options):
     """Runs a federation with ``root`` as its folder, whose cache later runs share."""
     defaults = {
@@ -72,6 +81,10 @@ def fit(root, federation, rounds=2, data=None, ckpt_path=None, **options):
         "num_sanity_val_steps": 0,
         "default_root_dir": root,
     }
+    callbacks = options.pop("callbacks", [])
+    if not any(isinstance(callback, FederationReport) for callback in callbacks):
+        callbacks = [*callbacks, FederationReport(images=False)]  # figures are slow
+    options["callbacks"] = callbacks
     trainer = pl.Trainer(max_epochs=rounds, **(defaults | options))
     data = data or split(len(federation.architectures))
     trainer.fit(federation, datamodule=data, ckpt_path=ckpt_path, weights_only=True)

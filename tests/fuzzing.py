@@ -232,7 +232,7 @@ def _load_images(path: Path) -> None:
 
 def _load_texts(path: Path, label: str | None = "label") -> None:
     source = _text_source(label)
-    source.path = path
+    source.path, source.cache_dir = path, path.parent / "cache"
     source.auxiliary() if label is None else source.train()
 
 

@@ -7,7 +7,7 @@ import socket
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx
+from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx, Scaffold
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
@@ -28,6 +28,15 @@ SCENARIOS = {
     "FedBE": (lambda: FedBE(samples=2), {"clients": {"resnet8": 2, "shufflenet": 1}}, 1),
     "Dirichlet": (lambda: FedBE(samples=2, posterior="dirichlet"), {}, 1),
     "linear": (lambda: FedAvg(pretrained=True), {"train": "head"}, 1),
+    "Scaffold": (
+        Scaffold,
+        {
+            "clients": {"resnet8": 4, "shufflenet": 1},
+            "participation": 0.8,
+            "local": LocalTraining(batch_size=16, optimizer="sgd", lr=0.05),
+        },
+        2,
+    ),
     "FedAUX": (
         lambda: paper_fedaux(epsilon=None, remember=True, discount=0.9),
         {
@@ -43,7 +52,7 @@ SCENARIOS = {
 def run(scenario, folder, rank, size, ckpt_path=None):
     """Runs a scenario in the process ``rank`` of ``size``, which has its own folder."""
     algorithm, options, rounds = SCENARIOS[scenario]
-    federation = create(algorithm(), **ADAM, **options)
+    federation = create(algorithm(), **(ADAM | options))
     checkpoints = ModelCheckpoint(
         folder / f"rank {rank}", "{epoch}", every_n_epochs=1, save_top_k=-1
     )
@@ -64,6 +73,15 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         "history": federation.history,
         "h0": {f"{name}.{key}": v for name, h in federation.h0.items() for key, v in h.items()},
         "heads": {str(head.client): head.weight for head in federation.heads},
+        "kept": {
+            f"{owner}.{name}.{key}": tensor
+            for owner, slots in [
+                *federation.server_states.items(),
+                ("c_i", federation.client_states),
+            ]
+            for name, tensors in slots.items()
+            for key, tensor in tensors.items()
+        },
         "optimizers": {
             f"{owner}.{index}.{name}": entry
             for optimizers in (federation.client_optimizers, federation.server_optimizers)

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedaux_pl.algorithms import Aggregate
 from fedaux_pl.models import registry
 
 ROOT = Path(__file__).parents[1]
@@ -17,19 +19,46 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def test_the_federation_of_the_readme_can_be_created():
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_federation_of_the_readme_runs_and_prints_its_accuracy(tmp_path, monkeypatch, capsys):
+    """As it stands, with smaller numbers."""
     block = blocks(ROOT / "README.md", "python")[0]
-    assert block.splitlines()[-1].startswith("pl.Trainer(")
+    for number, smaller in (
+        ("epochs=5, batch", "epochs=1, batch"),
+        ("max_epochs=5", "max_epochs=1"),
+    ):
+        assert number in block
+        block = block.replace(number, smaller)
+    block = block.replace('"width": 0.25', '"width": 0.125')
+    monkeypatch.chdir(tmp_path)
     names = {}
-    exec("\n".join(block.splitlines()[:-1]), names)  # noqa: S102 - our own page
-    assert names["federation"].algorithm.name == "FedAUX with memory"
-    assert names["data"].num_clients == len(names["federation"].architectures)
+    exec(block, names)  # noqa: S102 - our own page
+    accuracy = float(capsys.readouterr().out.strip().splitlines()[-1])
+    correct = names["probabilities"].argmax(dim=1) == names["data"].test_examples.targets
+    assert accuracy == pytest.approx(correct.float().mean().item())
+    assert names["federation"].history[-1]["val/accuracy"] > 0
+    assert list(tmp_path.rglob("summary.json"))
+
+
+def block_of_extending(word):
+    """The Python block of the page on extending that has this word."""
+    (block,) = [b for b in blocks(ROOT / "docs" / "extending.md", "python") if word in b]
+    return block
+
+
+def test_the_server_step_of_the_page_on_extending():
+    names = {}
+    exec(block_of_extending("server_step"), names)  # noqa: S102 - our own page
+    x, state = {"w": torch.tensor(4.0)}, {}
+    for expected in (3.0, 1.5):  # 4 + (3 - 4), then 3 + (2 - 3) + 0.5 * (3 - 4)
+        average = {"w": x["w"] - 1}
+        x, state = names["HeavyBall"]().server_step(Aggregate(x, average, state=state))
+        assert x["w"] == expected
 
 
 def test_the_architecture_of_the_page_on_extending_can_be_created(monkeypatch):
     monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
-    (block,) = blocks(ROOT / "docs" / "extending.md", "python")
-    exec(block, {})  # noqa: S102 - our own page
+    exec(block_of_extending("register"), {})  # noqa: S102 - our own page
     assert registry.create_model("tinynet", 5, in_channels=1).feature_dim == 32
 
 

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from torch import nn
 
+from fedaux_pl.models.adapted_network import AdaptedNetwork
+
 _Version = TypeVar("_Version", bound=type[nn.Module])
 _VERSIONS: dict[type[nn.Module], type[nn.Module]] = {}
 
@@ -41,6 +43,9 @@ def fast_version(plain: type[nn.Module]) -> Callable[[_Version], _Version]:
 def speed_up(module: nn.Module) -> nn.Module:
     """Turn a module and all its submodules into their fast versions, in place.
 
+    Networks of others, in an ``AdaptedNetwork``, stay as they are: the kernels are tested in our
+    architectures only.
+
     Args:
         module: Any module; modules without a fast version stay as they are.
 
@@ -57,6 +62,10 @@ def speed_up(module: nn.Module) -> nn.Module:
         >>> isinstance(model, ResNet8) and list(model.state_dict()) == names
         True
     """
+    networks = [part.network for part in module.modules() if isinstance(part, AdaptedNetwork)]
+    foreign = {id(part) for network in networks for part in network.modules()}
     for part in module.modules():
+        if id(part) in foreign:
+            continue
         part.__class__ = _VERSIONS.get(type(part), type(part))
     return module

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from inspect import Signature, signature
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.memory import TeacherMemory
+from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Scoring
@@ -36,9 +38,11 @@ class Update(Answer):
 
     Attributes:
         state: theta_i, parameters and buffers.
+        payload: What the client sends besides its weights; empty in most methods.
     """
 
     state: dict[str, Tensor]
+    payload: State = field(default_factory=dict)
 
     @property
     def answer(self) -> Answer:
@@ -55,7 +59,7 @@ class Round:
         updates: The clients' updates: those of this process, or of all processes where the method
             sets ``needs_all_updates``.
         clients: The ids of the clients that answered, of all processes.
-        averages: theta^P, the weighted average of each architecture.
+        averages: theta^P, the weighted average of each architecture after ``server_step``.
         buffers: For each architecture, the entries of its state dict that are not parameters.
         seed: For methods that sample.
     """
@@ -77,7 +81,7 @@ class Ensemble:
         predict: f(x) on the data, given an architecture and its weights; shape (N, C).
         shape: (N, C), the shape of a prediction.
         scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
-        part: The name of the data, ``distill`` or ``test``.
+        part: The name of the data, ``distill`` or ``evaluation``.
         memory: The logits of absent clients; empty unless the method stores them there.
         processes: The processes that share the clients.
     """
@@ -137,9 +141,15 @@ class Algorithm:
     """A method of federated learning: FedAVG, unless a subclass overrides something.
 
     In every method the selected clients train from the server's model, and the server averages
-    their weights within each architecture. A method may change the clients' loss (``mu``), score
-    the clients' certainty (``scoring``), and aggregate the clients' predictions into soft labels,
-    from which the averages are distilled further (``distills``, ``soft_labels``).
+    their weights within each architecture. A method may change the clients' loss (``mu``), take
+    another step than to the average (``server_step``), score the clients' certainty (``scoring``),
+    and aggregate the clients' predictions into soft labels, from which the averages are distilled
+    further (``distills``, ``soft_labels``).
+
+    With ``has_payload`` server and clients send more than weights, and clients keep tensors between
+    rounds (``server_payload``, ``correction``, ``client_payload``). All tensors that these methods
+    and ``server_step`` return are new ones: none that they are given may be modified, because a
+    failed round is undone.
 
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
     sums over ``ensemble.predictions()``, those of all processes, as FedDF does. A method that needs
@@ -159,14 +169,35 @@ class Algorithm:
 
     distills: ClassVar[bool] = False
     needs_all_updates: ClassVar[bool] = False
+    has_payload: ClassVar[bool] = False
     mu: float = 0.0
     scoring: Scoring | None = None
     secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0
+    _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Shows the constructor's signature in help, not that of ``__new__``."""
+        super().__init_subclass__(**options)
+        parameters = list(signature(cls.__init__).parameters.values())
+        cls.__signature__ = Signature(parameters[1:])  # type: ignore[attr-defined]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Keeps the arguments of the constructor for ``arguments``."""
+        algorithm = super().__new__(cls)
+        algorithm._given = args, options
+        return algorithm
 
     def __init__(self, pretrained: bool = False) -> None:
         self.pretrained = pretrained
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that the method was created with, by name."""
+        args, options = self._given
+        bound = signature(type(self).__init__).bind(self, *args, **options).arguments
+        del bound["self"]
+        return bound
 
     @property
     def name(self) -> str:
@@ -178,6 +209,44 @@ class Algorithm:
     def needs_auxiliary(self) -> bool:
         """Whether the method needs auxiliary data."""
         return self.pretrained or self.distills
+
+    def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
+        """Raises a ConfigurationError for a training of the clients that the method cannot use.
+
+        Args:
+            optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
+            precision: The Trainer's precision.
+        """
+
+    def server_payload(self, state: ServerState) -> State:
+        """What the server sends to each client besides its model, from what it keeps."""
+        return {}
+
+    def correction(self, received: State, kept: State) -> State:
+        """What a client adds to its gradients, by the names of the parameters; empty for nothing.
+
+        Args:
+            received: The ``server_payload``.
+            kept: What the client has kept since its last round; empty in its first.
+        """
+        return {}
+
+    def client_payload(self, result: LocalResult) -> tuple[State, State]:
+        """What a client sends besides its weights, and what it keeps until its next round.
+
+        Called only for methods with ``has_payload = True``, which must override it. All clients of
+        an architecture send tensors of the same names and shapes.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} sets has_payload to True: it must override client_payload"
+        )
+
+    def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
+        """The server's new parameters of one architecture, and what it keeps until the next step.
+
+        Called for each architecture that has a client in the round, before distillation.
+        """
+        return aggregate.average, {}
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The probabilities from which students are distilled, shape (N, C).
@@ -192,5 +261,7 @@ class Algorithm:
         """The method and its options as plain values, which must not change within a run."""
         plain: dict[str, Any] = {"method": type(self).__name__}
         for name, value in vars(self).items():
+            if name == "_given":
+                continue
             plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain

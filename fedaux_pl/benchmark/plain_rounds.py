@@ -59,8 +59,8 @@ class PlainRounds:
         self._accuracies(students)
         if self.federation.algorithm.distills:
             targets = self._soft_labels(round_, teachers, self.data.distill_inputs, "distill")
-            test = self.data.test_examples
-            _accuracy(self._soft_labels(round_, teachers, test.inputs, "test"), test.targets)
+            test = self.data.evaluation_examples
+            _accuracy(self._soft_labels(round_, teachers, test.inputs, "evaluation"), test.targets)
             for name, state in students.items():
                 batches = self.data.distill_batches(targets, distillation.batch_size, seed=round_)
                 students[name] = self._train(name, state, distillation, batches)
@@ -102,7 +102,7 @@ class PlainRounds:
             return torch.cat([model(part).float() for part in torch.split(inputs, 2048)])
 
     def _accuracies(self, students: States) -> list[float]:
-        test = self.data.test_examples
+        test = self.data.evaluation_examples
         return [
             _accuracy(self._predict(name, state, test.inputs), test.targets)
             for name, state in students.items()

@@ -25,7 +25,7 @@ class Workload:
     def __init__(self, federation: MeasuredFederation) -> None:
         self.federation = federation
         self.data = federation.data
-        test = self.data.test_examples
+        test = self.data.evaluation_examples
         model = next(iter(federation.students.values()))
         private = _representative(model, test.inputs)
         self._public = _representative(model, self._public_inputs())
@@ -42,7 +42,7 @@ class Workload:
     def _public_inputs(self) -> Tensor:
         """D_distill, whose texts can have other lengths than the private ones."""
         if self.data.auxiliary is None:
-            return self.data.test_examples.inputs
+            return self.data.evaluation_examples.inputs
         return self.data.distill_inputs
 
     def pretraining(self, architecture: str) -> tuple[float, float]:
@@ -75,7 +75,7 @@ class Workload:
             samples = {name: count for (part, name), count in predicted.items() if part == stage}
             return _totals(samples, self._teacher if stage == "teachers" else self._forward)
         if stage == "validation":
-            tested = len(self.data.test_examples.inputs)
+            tested = len(self.data.evaluation_examples.inputs)
             return _totals(dict.fromkeys(self.federation.clients, tested), self._forward)
         return math.nan, math.nan
 

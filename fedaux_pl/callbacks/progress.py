@@ -9,12 +9,19 @@ from typing import Any, Protocol
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.callbacks import progress_bars
-from fedaux_pl.callbacks.progress_bars import Bar, BarStage, Stage, format_total, is_terminal
+from fedaux_pl.callbacks.progress_bars import (
+    Bar,
+    BarStage,
+    LineStage,
+    Stage,
+    format_total,
+    is_terminal,
+    print_above_bars,
+)
 
-__all__ = ["FederationProgress", "Stage", "StageProgress", "find_progress"]
+__all__ = ["FederationProgress", "LineProgress", "Stage", "StageProgress", "find_progress"]
 
 LONG_STAGE = 10.0
 """Minimum seconds of a stage for a printed line, if stderr is not a terminal."""
@@ -34,10 +41,42 @@ class _NoProgress:
         return nullcontext(Stage())
 
 
+class LineProgress:
+    """Prints lines about long stages, beside a progress bar that knows no stages.
+
+    The first line of a stage comes after `LONG_STAGE` seconds, the next ones after 2, 4, 8, ...
+    times that, and one with its seconds at its end. Stages within a stage are not shown.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
+        """Starts a stage; arguments as of `FederationProgress.stage`."""
+        if self._is_open:
+            yield Stage()
+            return
+        self._is_open, started = True, time.monotonic()
+        try:
+            yield LineStage(name, total, unit, LONG_STAGE)
+        finally:
+            self._is_open = False
+        if (seconds := time.monotonic() - started) >= LONG_STAGE:
+            print_above_bars(f"{name}: {seconds:.1f} s", file=sys.stderr)
+
+
 def find_progress(trainer: pl.Trainer) -> StageProgress:
-    """The `FederationProgress` of a Trainer, or a stand-in that shows nothing."""
+    """What shows the stages of a Trainer's run.
+
+    Returns:
+        The Trainer's `FederationProgress`; lines about long stages if it has another bar, such as
+        ``RichProgressBar``; nothing if it has none, or in other processes than the first.
+    """
     callback = trainer.progress_bar_callback
-    return callback if isinstance(callback, FederationProgress) else _NoProgress()
+    if isinstance(callback, FederationProgress):
+        return callback
+    return LineProgress() if callback is not None and trainer.is_global_zero else _NoProgress()
 
 
 class FederationProgress(ProgressBar):
@@ -51,8 +90,9 @@ class FederationProgress(ProgressBar):
     (MisconfigurationException): leave one of them out.
 
     Args:
-        metric: The logged metric (0 to 1) to show after every validation. The best value is that
-            of the current ``fit``; a resumed run does not know earlier ones.
+        metric: The logged metric (0 to 1) to show after every validation; where it is measured on
+            validation data, ``val/`` stands before its name. The best value is that of the current
+            ``fit``; a resumed run does not know earlier ones.
         quiet: Whether to print no lines if stderr is not a terminal; bars are not affected.
     """
 
@@ -92,8 +132,7 @@ class FederationProgress(ProgressBar):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Prints above the bars, with the arguments of the builtin."""
-        with tqdm.external_write_mode(file=kwargs.get("file")):
-            print(*args, **kwargs)
+        print_above_bars(*args, **kwargs)
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
@@ -150,11 +189,13 @@ class FederationProgress(ProgressBar):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Shows the accuracy."""
-        if trainer.sanity_checking or self.metric not in trainer.callback_metrics:
+        metrics, names = trainer.callback_metrics, (f"val/{self.metric}", self.metric)
+        name = next((name for name in names if name in metrics), None)
+        if trainer.sanity_checking or name is None:
             return
-        value = 100 * float(trainer.callback_metrics[self.metric])
+        value = 100 * float(metrics[name])
         self._best = max(self._best, value)  # in this order NaN never wins
-        self._result = f"{self.metric} {value:.1f} %"
+        self._result = f"{name} {value:.1f} %"
         if self._rounds is not None:
             self._rounds.set_postfix_str(f"{self._result} (best {self._best:.1f} %)")
 

@@ -57,6 +57,31 @@ class Bar(tqdm):  # type: ignore[misc]
             super().close()
 
 
+class LineStage(Stage):
+    """A stage that prints lines, ever more rarely.
+
+    Args:
+        name: The name of the stage.
+        total: The number of units; None if unknown.
+        unit: The unit, in the singular.
+        first: The seconds until the first line; each further one takes twice as long.
+    """
+
+    def __init__(self, name: str, total: int | None, unit: str, first: float) -> None:
+        self._name, self._total, self._unit = name, total, unit
+        self._started, self._next = time.monotonic(), first
+        self._n = 0
+
+    def update(self, n: int = 1, **values: SupportsFloat) -> None:
+        """Reports progress."""
+        self._n += n
+        if (seconds := time.monotonic() - self._started) >= self._next:
+            self._next = 2 * seconds
+            count = f"{self._unit} {self._n}{format_total(self._total)}"
+            details = ", ".join(filter(None, (count, format_values(values))))
+            print_above_bars(f"{self._name}: {details}, {seconds:.0f} s", file=sys.stderr)
+
+
 class BarStage(Stage):
     """A stage with its own bar.
 
@@ -146,6 +171,12 @@ class NoteStage(Stage):
         if self._outer.is_due():
             count = f"{self._name} {self._n}{format_total(self._total)}"
             self._outer.draw(", ".join(filter(None, (count, format_values(values)))))
+
+
+def print_above_bars(*args: Any, **kwargs: Any) -> None:
+    """Prints with the arguments of the builtin, above all bars of tqdm."""
+    with tqdm.external_write_mode(file=kwargs.get("file")):
+        print(*args, **kwargs)
 
 
 def format_values(values: Mapping[str, SupportsFloat]) -> str:

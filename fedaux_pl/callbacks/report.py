@@ -1,96 +1,190 @@
-"""The output of a run: TensorBoard, curve.csv and summary.json."""
+"""The output of a run: curve.csv, summary.json, figures, notes and TensorBoard's pages."""
 
 import csv
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-import numpy as np
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.trainer.states import TrainerFn
 
-from fedaux_pl.callbacks import figures
+from fedaux_pl.callbacks import pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.callbacks.interruption import describe_resumption
+from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
+from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.run_notes import RunNotes
+from fedaux_pl.files import write_atomically, write_text_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MEASURES = ("accuracy", "val/accuracy")
 
 
 class FederationReport(FederationCallback):
-    """Writes curve.csv, summary.json and TensorBoard events; the x-axis is the round.
+    """Writes curve.csv, summary.json and figures, and fills the pages of the Trainer's loggers.
+
+    The federation itself logs its measurements. This callback adds texts, figures, the layout of
+    TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
+    It prints what is private, what a user should know about the run, and after Ctrl-C how to
+    resume. It works with any Trainer; ``fast_dev_run`` writes nothing.
 
     Works with any module that has ``history``, ``privacy()``, ``scores``, ``architectures`` and
     ``data`` like a Federation.
 
     Args:
-        images: Whether to draw figures of the split and the scores after the preparation.
+        images: Whether to draw figures, for loggers and as ``figures/*.png``.
 
     Attributes:
-        folder: The folder of both files; None for that of the Trainer's logger.
+        folder: The folder of all files, if the command line has given one to the run; None for
+            that of the Trainer's logger or else ``default_root_dir``.
     """
 
     def __init__(self, images: bool = True) -> None:
         super().__init__()
         self.images = images
         self.folder: Path | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._notes = RunNotes()
+        self._told: set[str] = set()  # the kinds of notes that were printed
+        self._pretrained = False
+        self._fitted: Path | None = None  # the folder of a finished fit
+        self._drawn = 0  # the round of the last figure of the participation
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forgets an earlier fit."""
+        if stage == "fit":
+            self._begin()
+
+    def on_pretraining_epoch(
+        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+    ) -> None:
+        """Logs the loss; the x-axis is the epoch."""
+        self._pretrained = True
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.log_metrics({f"pretraining_loss/{architecture}": loss}, step=epoch)
 
     def on_federation_prepared(self, trainer: pl.Trainer, federation: Any) -> None:
-        """Prints the privacy of the releases and draws the figures."""
+        """Prints the privacy of the releases, and writes texts and figures."""
+        folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
         lines = federation.privacy()
         for line in lines:
             print(f"privacy: {line}")
+        self._tell(federation)
+        texts = {
+            "about this run": pages.describe_run(federation, self._pretrained),
+            "privacy": "\n".join(f"- {line}" for line in lines),
+        }
+        if rows := run_figures.top_texts(federation):
+            texts["certainty/top_texts"] = run_figures.texts_table(rows)
         for logger in trainer.loggers:
-            if not isinstance(logger, TensorBoardLogger):
-                continue
-            writer = logger.experiment
-            writer.add_text("privacy", "\n".join(f"- {line}" for line in lines), 0)
-            if self.images:
-                self._draw(writer, federation)
-
-    def _draw(self, writer: Any, federation: Any) -> None:
-        count, scores = len(federation.architectures), federation.scores
-        names = [f"client {i}" for i in range(count)]
-        if not federation.algorithm.secret_noise:  # the counts of classes are private
-            main = self._draw_classes(writer, federation)
-            names = [f"{name} ({label})" for name, label in zip(names, main, strict=True)]
-        inputs = federation.data.distill_inputs if scores else None
-        if inputs is not None and inputs.ndim == 4:  # images
-            shown = np.linspace(0, count - 1, min(6, count)).round().astype(int)
-            some = [names[i] for i in shown]
-            top = figures.top_images_figure(inputs, scores["distill"][shown], some)
-            writer.add_figure("certainty/top_images", top, 0)
-
-    def _draw_classes(self, writer: Any, federation: Any) -> list[str]:
-        """Draws the classes of the clients, and returns the most frequent class of each."""
-        data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
-        targets = [data.client_targets(i).cpu() for i in range(len(federation.architectures))]
-        counts = np.stack([np.bincount(t.numpy(), minlength=len(classes)) for t in targets])
-        writer.add_figure("data/split", figures.partition_figure(counts, classes), 0)
-        main = counts.argmax(axis=1)
-        if scores:
-            clients = figures.certainty_figure(scores["distill"], main, classes)
-            writer.add_figure("certainty/clients", clients, 0)
-            labels = data.test_examples.targets
-            by_class = figures.weight_by_class_figure(scores["test"], labels, main, classes)
-            writer.add_figure("certainty/weight_by_class", by_class, 0)
-        return [classes[index] for index in main]
+            log_layout(logger, pages.chart_layout(federation))
+            for name, text in texts.items():
+                log_text(logger, name, text)
+        if self.images and folder is not None:
+            for name, figure in run_figures.prepared_figures(federation):
+                self._show(trainer, folder, name, figure, len(federation.history))
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
-        """Logs the measurements of the round and rewrites both files."""
-        # log_dir is broadcast from the first process: all processes must read it
-        folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir)
+        """Prints new notes, rewrites both files and draws who took part."""
+        folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        entry = federation.history[-1]
-        metrics = {key: value for key, value in entry.items() if key != "round"}
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=int(entry["round"]))
+        self._tell(federation)
+        if folder is None:
+            return
         write_curve(folder / "curve.csv", federation.history)
-        write_summary(folder / "summary.json", federation)
+        texts = [text for _, text in self._notes.find(federation)]
+        write_summary(folder / "summary.json", federation, texts)
+        if self.draws_participation(len(federation.history)):
+            self._show_participation(trainer, folder, federation)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the figures of the finished run and logs its settings with the final results."""
+        folder, federation = self._folder(trainer), pl_module
+        history: list[dict[str, float]] = federation.history  # type: ignore[assignment]
+        if folder is None or not history or not trainer.is_global_zero:
+            return
+        self._fitted = folder
+        if self.folder is None:  # otherwise the command line says it
+            print_above_bars(f"report and figures: {folder}")
+        if self._drawn < len(history):
+            self._show_participation(trainer, folder, federation)
+        if self.images and (figure := run_figures.confusion(federation)) is not None:
+            self._show(trainer, folder, "evaluation/confusion", figure, len(history))
+        settings = pages.flatten_settings(federation.settings())  # type: ignore[operator]
+        results = {
+            name: measured[-1]
+            for name in _MEASURES
+            if (measured := [entry[name] for entry in history if name in entry])
+        }
+        for logger in trainer.loggers:
+            log_outcome(logger, settings, results, len(history), pages.headline(federation))
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Adds the accuracy on the test data to the summary of the run that the Trainer fitted."""
+        if self._fitted is None or not trainer.is_global_zero:
+            return
+        path = self._fitted / "summary.json"
+        summary = json.loads(path.read_text())
+        # the history lacks the round of a checkpoint that was saved right after its validation
+        rounds = int(pl_module.metrics["round"])  # type: ignore[index]
+        accuracy = float(trainer.callback_metrics["accuracy"])
+        _write_json(path, {**summary, "test": {"accuracy": accuracy, "round": rounds}})
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Says after Ctrl-C how to resume the run."""
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        if not (is_fit and trainer.is_global_zero and isinstance(exception, KeyboardInterrupt)):
+            return
+        rounds = len(pl_module.history)  # type: ignore[arg-type]
+        if line := describe_resumption(trainer, rounds, self.folder is not None):
+            print_above_bars(line)
+
+    def _folder(self, trainer: pl.Trainer) -> Path | None:
+        """The folder of all files; None if nothing is to be written."""
+        # log_dir is broadcast from the first process: all processes must read it
+        folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir)
+        return None if trainer.fast_dev_run else folder  # type: ignore[attr-defined]
+
+    def _tell(self, federation: Any) -> None:
+        """Prints the first note of each kind."""
+        for kind, text in self._notes.find(federation):
+            if kind not in self._told:
+                self._told.add(kind)
+                print_above_bars(f"note: {text}")
+
+    def draws_participation(self, done: int) -> bool:
+        """Whether to draw who took part: after rounds 1, 2, 4, 8, ..., because drawing is slow."""
+        return done >= 2 * self._drawn
+
+    def _show_participation(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+        if self.images:
+            self._drawn = len(federation.history)
+            figure = run_figures.participation(federation)
+            self._show(trainer, folder, "clients/participation", figure, self._drawn)
+
+    def _show(
+        self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int
+    ) -> None:
+        """Writes a figure to a file and to all loggers."""
+        path = folder / "figures" / f"{name.replace('/', '_')}.png"
+        write_atomically(path, lambda file: rasterize(figure).save(file, "png"))
+        for logger in trainer.loggers:
+            log_figure(logger, name, figure, step)
 
 
-def write_curve(path: Path, history: list[dict[str, float]]) -> None:
+def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
     """Writes one row per round, with a column for every measurement of any round."""
     columns = list(dict.fromkeys(key for entry in history for key in entry))
 
@@ -102,22 +196,44 @@ def write_curve(path: Path, history: list[dict[str, float]]) -> None:
     write_text_atomically(path, write)
 
 
-def write_summary(path: Path, federation: Any) -> None:
-    """Writes the results so far, with all settings."""
-    accuracies = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
+def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:
+    """Writes the results so far, with all settings and notes.
+
+    ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
+    validation data there is none; ``test`` follows when the best round is tested.
+
+    Args:
+        path: The file.
+        federation: The federation after a round.
+        notes: What a user should know about the run.
+    """
     last = federation.history[-1]
     summary = {
         "method": federation.algorithm.name,
         "rounds": int(last["round"]),
-        "accuracy": accuracies[-1] if accuracies else None,
-        "best_accuracy": max(accuracies) if accuracies else None,
+        **_results(federation.history),
         "bytes_up": last["bytes/up_total"],
         "bytes_down": last["bytes/down_total"],
         "privacy": federation.privacy(),
+        "notes": list(notes),
         "settings": federation.settings(),
     }
-    text = json.dumps(_plain(summary), indent=2) + "\n"
+    _write_json(path, summary)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(_plain(content), indent=2) + "\n"
     write_text_atomically(path, lambda file: file.write(text))
+
+
+def _results(history: Sequence[dict[str, float]]) -> dict[str, float | None]:
+    """The last and the best accuracy; on validation data only if there are any."""
+    results: dict[str, float | None] = {"accuracy": None, "best_accuracy": None}
+    for name in _MEASURES:
+        if values := [entry[name] for entry in history if name in entry]:
+            plain = name.replace("/", "_")
+            results |= {plain: values[-1], f"best_{plain}": max(values)}
+    return results
 
 
 def _plain(value: Any) -> Any:

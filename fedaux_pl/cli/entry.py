@@ -15,12 +15,17 @@ from fedaux_pl.errors import FedauxError, did_you_mean
 
 VERBS = {
     "fit": "run a federation: prepare it, then train round by round",
-    "validate": "measure the accuracy of a checkpoint on the test data",
-    "test": "the same as validate",
+    "validate": "measure the accuracy of a checkpoint on the validation data, if there are any",
+    "test": "measure the accuracy of a checkpoint on the test data",
     "predict": "write class probabilities for images (a folder, an npz file) or a file of texts",
     "pretrain": "only pre-train the models on the auxiliary data; fit then reuses them",
     "benchmark": "measure the speed of the rounds on this machine, stage by stage",
+    "export": "write the models of a run as safetensors or ONNX, with a model card",
+    "compare": "print a table of runs and draw their curves",
 }
+
+# Verbs in a module of their own, which imports no torch.
+_LIGHT_VERBS = {"compare": "fedaux_pl.cli.compare"}
 
 # Names that other programs give to these verbs.
 _SYNONYMS = {"train": "fit", "run": "fit", "evaluate": "test", "eval": "test", "infer": "predict"}
@@ -37,11 +42,12 @@ options:
   --version    show the version
 
 First runs (no download, about a minute each):
-  fedaux-pl fit --config configs/quickstart.yaml
-  fedaux-pl fit --config configs/text_quickstart.yaml
+  fedaux-pl fit --config quickstart
+  fedaux-pl fit --config text_quickstart
 
 Common options:
-  --model.algorithm FedAUX             the method: FedAUX, FedAvg, FedBE, FedDF or FedProx
+  --model.algorithm FedAUX             the method: FedAUX, FedAdam, FedAvg, FedAvgM, FedBE, FedDF,
+                                       FedProx or Scaffold
   --model.algorithm.pretrained true    start from features learned on the auxiliary data
   --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
@@ -53,16 +59,19 @@ Common options:
   --data.private CIFAR10               labeled data, split over the clients
   --data.auxiliary STL10               unlabeled public data
   --data.alpha 0.01                    Dirichlet split: with a small alpha, clients hold few classes
+  --data.validation 0.1                hold out data of the clients, to choose the best round by
   --trainer.max_epochs 100             number of rounds
   --trainer.default_root_dir logs      folder of all output
   --trainer.precision bf16-mixed       mixed precision, for recent GPUs
   --seed_everything 0                  seed of the run
-  --ckpt_path last                     resume the newest run; or the path of a checkpoint
+  --ckpt_path last                     resume the newest run; or a run's folder, or a checkpoint
 
 More commands:
   fedaux-pl predict --ckpt_path last --images FOLDER --output predictions.csv
   fedaux-pl predict --ckpt_path last --texts FILE --column title,text
-  fedaux-pl benchmark --config configs/quickstart.yaml --rounds 5 --output benchmark.json
+  fedaux-pl compare logs/runs/*
+  fedaux-pl export last --output model
+  fedaux-pl benchmark --config quickstart --rounds 5 --output benchmark.json
 
 More help:
   fedaux-pl fit --model.help                       options of the federation
@@ -99,7 +108,7 @@ def main(args: Sequence[str] | None = None) -> int:
         problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}{meant}"
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
-    verbs = _import_verbs()
+    verbs = import_module(_LIGHT_VERBS[verb]) if verb in _LIGHT_VERBS else _import_verbs()
     try:
         # jsonargparse holds its last parser, and so the whole run, in a context variable
         copy_context().run(getattr(verbs, verb), rest)

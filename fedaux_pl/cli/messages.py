@@ -17,12 +17,15 @@ _TYPES = {
     "NoneType": "null",
     "str": "text",
 }
-_QUICKSTART = "or a file such as --config configs/quickstart.yaml"
+_QUICKSTART = "or a file such as --config quickstart"
 # Messages that do not name a value, and their replacements.
 _REWRITTEN = {
     r'Linked "([\w.]+)" must be given via "([\w.]+)"\.': r"\1 is set by \2: give --\2 instead",
     r"the following arguments are required: ((?:model|data)\..*)": (
         rf"missing options: \1; add them, {_QUICKSTART}"
+    ),
+    r"the following arguments are required: run": (
+        "the run is missing: give its folder, a checkpoint, or 'last'"
     ),
     r"the following arguments are required: (\w+)": r"the option --\1 is missing: add it",
     r'Parser key "((?:model|data)\.\w+)":.*Got value: None\b.*': (
@@ -198,7 +201,8 @@ def concrete_subclasses(base: type) -> Iterator[type]:
     subclasses: list[type] = base.__subclasses__()
     for subclass in subclasses:
         is_private = subclass.__name__.startswith("_") or "<locals>" in subclass.__qualname__
-        if not is_private and not isabstract(subclass):
+        is_in_python_only = getattr(subclass, "python_only", False)  # takes objects, not options
+        if not is_private and not is_in_python_only and not isabstract(subclass):
             yield subclass
         yield from concrete_subclasses(subclass)
 

@@ -12,13 +12,15 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedaux_pl.benchmark import MeasuredData, MeasuredFederation, RoundClock
+from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.cli.config_files import complete_configs
 from fedaux_pl.cli.messages import clarify
 from fedaux_pl.cli.run_folder import RunFolder, RunLogger
 from fedaux_pl.data import FederatedDataModule
@@ -89,13 +91,21 @@ class FederationParser(LightningArgumentParser):
 
 
 class FederationCLI(LightningCLI):
-    """The parser of the verbs that run a federation, and the objects that it creates."""
+    """The parser of the verbs that run a federation, and the objects that it creates.
+
+    Attributes:
+        checkpoint: The checkpoint that the run resumes or evaluates.
+        best: The callback that keeps the best model on validation data; None without checkpoints.
+    """
+
+    checkpoint: Path | None = None
+    best: BestCheckpoint | None = None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds --ckpt_path; links the seed and the number of clients of model and data."""
         about = (
-            "A checkpoint to resume; 'last' for the newest below default_root_dir, without which "
-            "fit begins a new run."
+            "A checkpoint to resume, or the folder of a run; 'last' for the newest below "
+            "default_root_dir, without which fit begins a new run."
         )
         parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
@@ -135,12 +145,11 @@ class FederationCLI(LightningCLI):
         if settings.deterministic:  # the fastest kernel can differ from run to run
             settings.benchmark = False
         callbacks: list[Callback] = [FederationReport()]
-        if settings.enable_progress_bar is not False:
-            callbacks.append(FederationProgress())
         if settings.enable_checkpointing is not False:
             every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
             last = ModelCheckpoint(filename="last", enable_version_counter=False, **every_round)
-            callbacks.append(last)
+            self.best = BestCheckpoint(**every_round)
+            callbacks += [self.best, last]  # so that last.ckpt knows the best round so far
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -154,10 +163,19 @@ class FederationCLI(LightningCLI):
         plugins = settings.plugins or []  # Lightning gives one plugin, a list or None
         given = plugins if isinstance(plugins, list) else [plugins]
         kwargs["plugins"] = [AtomicCheckpointIO(), *given]
+        self._add_bar()
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.sort(key=lambda callback: not isinstance(callback, RunFolder))  # comes first
         return trainer
+
+    def _add_bar(self) -> None:
+        """Adds the bar of a federation, unless another one is given."""
+        given = self.config_init.trainer.callbacks or []
+        given = given if isinstance(given, list) else [given]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in given)
+        if self.config.trainer.enable_progress_bar is not False and not has_bar:
+            self.trainer_defaults["callbacks"].append(FederationProgress())
 
     def instantiate_classes(self) -> None:
         """Creates all objects; a setting that a class refuses is an error of the command line."""
@@ -202,6 +220,7 @@ class BenchmarkCLI(FederationCLI):
         settings.max_epochs = self.config.warmup + self.config.rounds
         settings.logger = settings.logger is not False
         super().before_instantiate_classes()
+        self.trainer_defaults["callbacks"][0] = FederationReport(images=False)
         self.clock = RoundClock(self.config.compare_plain)
         self.trainer_defaults["callbacks"].insert(0, self.clock)
 
@@ -228,8 +247,12 @@ def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
     # Lightning uses a deprecated function of torch, and advertises a product at every start.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+    # For class paths in the user's folder; last, so that it hides no package. Verbs that take class
+    # paths from a file (predict, export) do without: a file must not choose what runs.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     return {
-        "args": list(args),
+        "args": complete_configs(args),
         "run": False,
         "auto_configure_optimizers": False,
         "seed_everything_default": 0,

@@ -1,4 +1,4 @@
-"""The folder of a run, ``ROOT/runs/version_N``, whatever its logger."""
+"""The folder of a run, ``ROOT/runs/METHOD-DATA-alphaA-seedS``, whatever its logger."""
 
 import re
 import shutil
@@ -19,7 +19,6 @@ from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import SCRATCH, locked, write_text_atomically
 
-_VERSION = re.compile(r"version_(\d+)")
 _LOCK = ".lock"
 _KEY = "run_folder"
 _PATIENCE = 1.0  # seconds: another process may hold the lock to remove scratch files
@@ -103,7 +102,7 @@ class RunFolder(SaveConfigCallback):
             )
         if trainer.is_global_zero:
             self._is_new = self.folder is None
-            self.folder = self.folder or _claim(_runs(trainer))
+            self.folder = self.folder or _claim(_runs(trainer), run_name(pl_module))
             self._lock(self.folder)
             text = self.parser.dump(self.config, skip_none=False)
             write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
@@ -165,19 +164,28 @@ def _runs(trainer: pl.Trainer) -> Path:
     return Path(trainer.default_root_dir) / "runs"
 
 
-def _claim(runs: Path) -> Path:
-    """Creates the folder after the last version; two processes never get the same one."""
+def run_name(federation: Any) -> str:
+    """A name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
+    settings, algorithm = federation.data.settings(), federation.algorithm
+    alpha = settings["alpha"]
+    split = "given-clients" if alpha is None else f"alpha{alpha:g}"
+    method = algorithm.name.replace(" with memory", "")
+    parts = (method, settings["private"], split, f"seed{federation.seed}")
+    return re.sub(r"[^\w.+-]", "_", "-".join(parts))
+
+
+def _claim(runs: Path, name: str) -> Path:
+    """Creates a folder of that name, numbered from 2 on; two processes never get the same one."""
     runs.mkdir(parents=True, exist_ok=True)
-    for folder in runs.glob("version_*"):
+    for folder in runs.iterdir():
         _remove_scratch(folder)
-    versions = (_VERSION.fullmatch(path.name) for path in runs.iterdir())
-    number = max((int(match[1]) for match in versions if match), default=-1)
+    number = 1
     while True:
-        number += 1
-        folder = runs / f"version_{number}"
+        folder = runs / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir()
-        except FileExistsError:  # another process was faster
+        except FileExistsError:  # of an earlier run, or another process was faster
+            number += 1
             continue
         return folder
 
@@ -203,5 +211,4 @@ def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | No
         name = checkpoint.relative_to(inside).parts[0]
     else:
         name = saved if checkpoint.parent == inside.parent else ""
-    is_run = _VERSION.fullmatch(name) and (runs / name).is_dir()
-    return runs / name if is_run else None
+    return runs / name if name and (runs / name).is_dir() else None

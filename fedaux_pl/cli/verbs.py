@@ -1,7 +1,7 @@
 """The verbs of the command line; each takes the arguments after it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,14 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from fedaux_pl.benchmark import format_table, summarize
 from fedaux_pl.cli import prediction
+from fedaux_pl.cli.export import export
 from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
 from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_text_atomically
 
-__all__ = ["benchmark", "fit", "parse", "predict", "pretrain", "test", "validate"]
+__all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test", "validate"]
 
 
 def fit(args: Sequence[str]) -> FederationCLI:
@@ -25,20 +26,38 @@ def fit(args: Sequence[str]) -> FederationCLI:
     federation = cli.model
     if not federation.history or cli.trainer.interrupted:
         return cli
+    outcome = f"{federation.algorithm.name} after {_rounds(len(federation.history))}: "
+    outcome += _describe_rounds(federation.history)
+    if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
+        cli.checkpoint = Path(cli.best.best_model_path)
+        _run(cli, cli.trainer.test, verbose=False)
+        accuracy = float(cli.trainer.callback_metrics["accuracy"])
+        outcome += (
+            f"\nTest accuracy of best.ckpt, of round {len(federation.history)}: {accuracy:.1%}"
+        )
     if cli.trainer.is_global_zero:
-        measured = [entry["accuracy"] for entry in federation.history if "accuracy" in entry]
-        outcome = "accuracy not measured"
-        if measured:
-            outcome = f"accuracy {measured[-1]:.1%} (best {max(measured):.1%})"
-        print(f"{federation.algorithm.name} after {_rounds(len(federation.history))}: {outcome}")
+        print(outcome)
+        if cli.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            print("fast_dev_run: a few samples, and nothing was written")
+            return cli
         print(f"Results and checkpoint: {folder_of(cli.trainer)}")
         if any(isinstance(logger, RunLogger) for logger in cli.trainer.loggers):
             print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
     return cli
 
 
+def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
+    """The accuracy after the last round, and the best, with the data that it was measured on."""
+    for name, data in (("val/accuracy", "validation"), ("accuracy", "test")):
+        if measured := [entry[name] for entry in history if name in entry]:
+            kind = "validation accuracy" if data == "validation" else "accuracy"
+            best = f"best over rounds on the {data} data {max(measured):.1%}"
+            return f"{kind} {measured[-1]:.1%} ({best})"
+    return "accuracy not measured"
+
+
 def validate(args: Sequence[str]) -> FederationCLI:
-    """Measures the accuracy of a checkpoint on the test data."""
+    """Measures the accuracy of a checkpoint on the validation data, if any, or the test data."""
     return _evaluate("validate", args)
 
 
@@ -56,13 +75,15 @@ def _evaluate(verb: str, args: Sequence[str]) -> FederationCLI:
     limit = "limit_val_batches" if verb == "validate" else "limit_test_batches"
     if not getattr(cli.trainer, limit):
         raise ConfigurationError(f"{verb} measures nothing with trainer.{limit} 0: leave it out")
-    _run(cli, getattr(cli.trainer, verb))
+    _run(cli, getattr(cli.trainer, verb), verbose=False)
     if cli.trainer.is_global_zero:
         rounds, metrics = len(cli.model.history), cli.trainer.callback_metrics
-        each = [f"{name} {float(metrics[f'accuracy/{name}']):.2%}" for name in cli.model.clients]
+        kind = "val/accuracy" if "val/accuracy" in metrics else "accuracy"
+        each = [f"{name} {float(metrics[f'{kind}/{name}']):.2%}" for name in cli.model.clients]
         print(
-            f"{cli.model.algorithm.name} after {_rounds(rounds)}: accuracy "
-            f"{float(metrics['accuracy']):.2%}" + (f" ({', '.join(each)})" if each[1:] else "")
+            f"{cli.model.algorithm.name} after {_rounds(rounds)}: "
+            f"{kind.replace('val/', 'validation ')} {float(metrics[kind]):.2%}"
+            + (f" ({', '.join(each)})" if each[1:] else "")
         )
     return cli
 
@@ -99,12 +120,15 @@ def benchmark(args: Sequence[str]) -> dict[str, Any]:
 
 
 def predict(args: Sequence[str]) -> Path:
-    """Writes class probabilities for a folder or an npz file of images, or a file of texts."""
+    """Writes class probabilities for image files, folders or an npz file, or a file of texts."""
     parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
     add = parser.add_argument
-    add("--ckpt_path", type=str, required=True, help="A checkpoint; 'last' for the newest.")
-    add("--root", type=Path, default=Path("logs"), help="The folder to search with 'last'.")
-    add("--images", type=Path | None, default=None, help="A folder of images, or an npz file.")
+    about = "A checkpoint, the folder of a run, or 'last' for the newest."
+    add("--ckpt_path", type=str, required=True, help=about)
+    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
+    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
+    about = "Image files and folders of them, or an npz file."
+    add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
     add("--key", type=str, default="train_x", help="The array of the npz file.")
     add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
     add("--column", type=str, default="text", help="Its text column; several with commas.")
@@ -120,10 +144,11 @@ def predict(args: Sequence[str]) -> Path:
     return prediction.predict_images(checkpoint, options.images, options.output, options.key)
 
 
-def _run(cli: FederationCLI, run: Callable[..., Any]) -> None:
+def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
     """Runs a method of the Trainer; a refused setting becomes a message without traceback."""
+    options |= {"datamodule": cli.datamodule, "ckpt_path": cli.checkpoint, "weights_only": True}
     try:
-        run(cli.model, datamodule=cli.datamodule, ckpt_path=cli.checkpoint, weights_only=True)
+        run(cli.model, **options)
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
     except ValueError as error:

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.datamodule import PRETRAIN_BATCHES
+from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_finite, check_pixels, check_same_kind
-from fedaux_pl.data.source import Examples, Source, check_source
+from fedaux_pl.data.source import Examples
 from fedaux_pl.functional import derive_seed
 
 
@@ -29,16 +30,13 @@ class AuxiliaryDataModule(pl.LightningDataModule):
     """
 
     def __init__(
-        self, auxiliary: Source, probe: Source | None = None, batch_size: int = 512, seed: int = 0
+        self, auxiliary: Data, probe: Data | None = None, batch_size: int = 512, seed: int = 0
     ) -> None:
         super().__init__()
         if batch_size < 2:
             raise ValueError(f"batch_size must be at least 2, but is {batch_size}")
-        check_source("auxiliary", auxiliary)
-        if probe is not None:
-            check_source("probe", probe)
-        self.auxiliary = auxiliary
-        self.probe = probe
+        self.auxiliary = as_source("auxiliary", auxiliary)
+        self.probe = None if probe is None else as_source("probe", probe)
         self.batch_size = batch_size
         self.seed = seed
         self._inputs: Tensor | None = None

@@ -17,7 +17,6 @@ from fedaux_pl.data.foreign_files import reason_of
 from fedaux_pl.files import check_archive, locked, write_atomically
 
 FORMAT = 1
-CACHE_FOLDER = ".fedaux_cache"
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -47,7 +46,8 @@ def cached(
     the file is written to the user's cache folder.
 
     Args:
-        folder: The folder of the file.
+        folder: The folder of the file, :func:`user_cache` unless the user has chosen one: a cache
+            among the data would look like data to other programs.
         key: Everything that determines the tensors; "kind" is the prefix of the file name.
         build: Builds the tensors by name.
     """
@@ -143,10 +143,11 @@ def _candidates(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[P
     """The key as text, and the paths where its file can be."""
     text = json.dumps(dict(key), sort_keys=True)
     name = f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
-    return text, [folder / name, _user_folder() / name]
+    return text, list(dict.fromkeys([folder / name, user_cache() / name]))
 
 
-def _user_folder() -> Path:
+def user_cache() -> Path:
+    """The user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fedaux_pl"
 

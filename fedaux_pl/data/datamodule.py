@@ -15,35 +15,48 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import (
     count_shared,
     key_id,
-    keyed_fingerprint,
     machine_key,
     record_digests,
 )
-from fedaux_pl.data.input_checks import check_finite, check_pixels, check_same_kind
-from fedaux_pl.data.source import Examples, Source, check_source
+from fedaux_pl.data.in_memory import Data, as_source
+from fedaux_pl.data.input_checks import check_pixels, check_same_kind
+from fedaux_pl.data.private_data import PrivateData
+from fedaux_pl.data.public_data import PublicData
+from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
-from fedaux_pl.functional import derive_seed, dirichlet_partition
+from fedaux_pl.functional import derive_seed
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 _PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, PRETRAIN_BATCHES = range(5)
+_VALIDATION = 5
+
+
+_FAST_SAMPLES = 64
 
 
 class FederatedDataModule(pl.LightningDataModule):
     """The data of a federation: D_1 ... D_n, D^- and D_distill, and the test data.
 
-    The private training data is split over the clients (appendix B of the paper). The auxiliary
-    data is split at random into the negatives D^- and the distillation data D_distill, which are
-    disjoint. All data stays in memory, on the device of the Trainer.
+    Private training data that name their clients stay with them. All others are split by a
+    Dirichlet distribution (appendix B of the paper). The auxiliary data is split at random into the
+    negatives D^- and the distillation data D_distill, which are disjoint. All data stays in memory,
+    on the device of the Trainer.
 
     Args:
-        private: The labeled data of the clients, and the test data.
-        auxiliary: The public data, whose labels are not used; None for methods without any.
-        num_clients: n, the number of clients.
+        private: The labeled data of the clients, and the test data: a source or, in Python, a pair
+            (training, test) of data sets or arrays (see :class:`fedaux_pl.data.InMemory`).
+        auxiliary: The public data, whose labels are not used; None for methods without any. A
+            source or, in Python, a data set or an array.
+        num_clients: n, the number of clients of a Dirichlet split. Data that name their clients
+            have their own number, which replaces this one.
         alpha: The concentration of the Dirichlet distribution. With 0.01 a client holds little
-            more than one class; with 100 its classes are nearly balanced.
+            more than one class; with 100 its classes are nearly balanced. Not used with given
+            clients.
         negatives: The share of the auxiliary data that becomes D^-; the rest is D_distill.
         seed: The seed of the split over clients, the split of the auxiliary data and the order of
             all batches.
+        validation: The share of every client's training data that is held out as validation data,
+            in [0, 1). 0 for the validation data of ``private``, if it has any.
 
     Example:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -60,12 +73,13 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def __init__(
         self,
-        private: Source,
-        auxiliary: Source | None = None,
+        private: Data,
+        auxiliary: Data | None = None,
         num_clients: int = 20,
         alpha: float = 0.01,
         negatives: float = 0.2,
         seed: int = 0,
+        validation: float = 0.0,
     ) -> None:
         super().__init__()
         if num_clients < 1:
@@ -74,110 +88,108 @@ class FederatedDataModule(pl.LightningDataModule):
             raise ValueError(f"alpha must be positive and finite, but is {alpha}")
         if not 0 < negatives < 1:
             raise ValueError(f"negatives must lie strictly between 0 and 1, but is {negatives}")
-        check_source("private", private)
-        if auxiliary is not None:
-            check_source("auxiliary", auxiliary)
-        self.private = private
-        self.auxiliary = auxiliary
+        if not 0 <= validation < 1:
+            raise ValueError(f"validation must lie in [0, 1), but is {validation}")
+        self.private = as_source("private", private)
+        self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
         self.alpha = alpha
         self.negatives = negatives
         self.seed = seed
+        self.validation = validation
         self._shared_rows = 0
-        self._clients: list[Tensor] | None = None
+        self._is_fast = False
+        self._private: PrivateData | None = None
+        self._public: PublicData | None = None
 
     def prepare_data(self) -> None:
         """Loads the data in one process per node first, so that the others find it cached."""
-        if self._clients is None:
-            self._load()
+        self._load_once()
 
     def setup(self, stage: str | None = None) -> None:
         """Loads and splits the data, once, and moves it to the Trainer's device."""
-        if self._clients is None:
-            self._load()
+        self._load_once()
         if self.trainer is not None:
             self.to(self.trainer.strategy.root_device)
 
-    def _load(self) -> None:
-        train, test = self.private.train(), self.private.test()
-        for part, examples in (("training", train), ("test", test)):
-            if examples.labels is None:
-                raise DataError(
-                    f"{type(self.private).__name__} has no labels for its {part} data: the private "
-                    "data must be labeled"
-                )
-        check_same_kind(train.inputs, test.inputs, "private training and test data")
-        if len(torch.unique(train.targets)) < 2:
-            raise DataError(
-                f"the private training data must have at least 2 classes, but all {len(train)} "
-                f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
-            )
-        self._train, self._test = train, test
+    def _load_once(self) -> None:
+        fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
+        if self._private is None or fast != self._is_fast:
+            self._load(_FAST_SAMPLES if fast else None)
+            self._is_fast = fast
+
+    def _load(self, at_most: int | None = None) -> None:
+        """Loads and splits the data.
+
+        Args:
+            at_most: How many samples of each client, of the auxiliary data, and of the validation
+                and test data to keep, for a ``fast_dev_run``; None for all.
+        """
         key = machine_key()
-        self.fingerprints = {
-            "private": keyed_fingerprint(key, train.inputs, train.targets),
-            "test": keyed_fingerprint(key, test.inputs, test.targets),
-        }
+        private = PrivateData.load(self.private, self.validation)
+        public = None
         if self.auxiliary is not None:
-            inputs = self.auxiliary.auxiliary()
-            check_same_kind(train.inputs, inputs, "private and auxiliary data")
-            check_finite(inputs)
-            count = round(len(inputs) * self.negatives)
-            if not 0 < count < len(inputs):
-                raise DataError(
-                    f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at negatives = "
-                    f"{self.negatives}: use more auxiliary data, or change negatives"
-                )
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, _AUXILIARY_SPLIT))
-            order = torch.randperm(len(inputs), generator=generator)
-            self._auxiliary = inputs
-            self._negatives = inputs[order[:count].sort().values]
-            self._distill = inputs[order[count:].sort().values]
-            # plain: the auxiliary data is public
-            self.fingerprints["auxiliary"] = tensor_digest(inputs)
-            self._shared_rows = count_shared(train.inputs, inputs, key)
+            inputs = self.auxiliary.auxiliary()[:at_most]
+            check_same_kind(private.train.inputs, inputs, "private and auxiliary data")
+            seed = derive_seed(self.seed, _AUXILIARY_SPLIT)
+            public = PublicData.split(inputs, self.negatives, seed)
+            self._shared_rows = count_shared(private.train.inputs, inputs, key)
             if self._shared_rows:
                 rank_zero_warn(
                     f"{self._shared_rows} of {len(inputs)} auxiliary samples are also private "
                     "training samples: h_0 and the scores then depend on private data beyond what "
                     "the privacy guarantee covers; use other auxiliary data, or remove the samples"
                 )
-        self._clients = dirichlet_partition(
-            train.targets, self.num_clients, self.alpha, derive_seed(self.seed, _PARTITION)
-        )
+        seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
+        private = private.split(self.num_clients, self.alpha, self.validation, seeds)
+        if at_most is not None:
+            private = private.shorten(at_most)
+        self.fingerprints = private.fingerprints(key)
+        if public is not None:
+            # plain: the auxiliary data is public
+            self.fingerprints["auxiliary"] = tensor_digest(public.inputs)
+        self.num_clients = len(private.clients)
+        self._private, self._public = private, public
 
     def to(self, device: torch.device | str) -> "FederatedDataModule":
         """Moves all data to a device, as ``setup`` does under a Trainer."""
-        self._loaded()
-        self._train, self._test = self._train.to(device), self._test.to(device)
-        if self.auxiliary is not None:
-            self._auxiliary = self._auxiliary.to(device)
-            self._negatives = self._negatives.to(device)
-            self._distill = self._distill.to(device)
+        self._private = self._loaded().to(device)
+        if self._public is not None:
+            self._public = self._public.to(device)
         return self
 
-    def _loaded(self) -> list[Tensor]:
-        if self._clients is None:
+    def _loaded(self) -> PrivateData:
+        if self._private is None:
             raise RuntimeError("the data is not loaded yet: call setup() first")
-        return self._clients
+        return self._private
 
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
-        self._loaded()
+        validation, contents = self._loaded().validation, dict(self.fingerprints)
+        if self.validation:  # of the private data, whose fingerprint is there
+            del contents["validation"]
         return {
             "private": type(self.private).__name__,
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "num_clients": self.num_clients,
-            "alpha": self.alpha,
+            "alpha": None if self.has_given_clients else self.alpha,
             "negatives": self.negatives,
             "seed": self.seed,
-            "contents": dict(self.fingerprints),
+            "contents": contents,
+            **({} if validation is None else {"validation": self.validation or "given"}),
         }
 
     def release_settings(self) -> dict[str, Any]:
-        """The settings that determine what clients release: all but those of the test data."""
+        """The settings that determine what clients release.
+
+        They are all but those of the test data and of given validation data. A held-out share is
+        among them: it changes D_i.
+        """
         settings = self.settings()
         del settings["contents"]["test"]
+        if not self.validation:
+            settings.pop("validation", None)
+            settings["contents"].pop("validation", None)
         return settings
 
     @property
@@ -206,14 +218,12 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
-        self._loaded()
-        return self._train.classes
+        return self._loaded().train.classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample, (C, H, W) for images, (L,) for texts."""
-        self._loaded()
-        return tuple(self._train.inputs.shape[1:])
+        return tuple(self._loaded().train.inputs.shape[1:])
 
     @property
     def input_format(self) -> dict[str, str | int]:
@@ -222,10 +232,9 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def all_inputs(self) -> list[Tensor]:
-        """The inputs of the training data, the test data and, if given, the auxiliary data."""
-        self._loaded()
-        inputs = [self._train.inputs, self._test.inputs]
-        return inputs if self.auxiliary is None else [*inputs, self._auxiliary]
+        """The inputs of the private data (training, test, validation) and the auxiliary data."""
+        inputs = self._loaded().inputs
+        return inputs if self._public is None else [*inputs, self._public.inputs]
 
     def check_model(self, model: nn.Module) -> None:
         """Raises a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
@@ -238,24 +247,43 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def client_indices(self) -> list[Tensor]:
         """For each client the positions of its samples in the private training data."""
-        return self._loaded()
+        return list(self._loaded().clients)
+
+    @property
+    def has_given_clients(self) -> bool:
+        """Whether the data name their clients, so that there is no Dirichlet split."""
+        return self._loaded().train.clients is not None
+
+    @property
+    def client_names(self) -> list[str]:
+        """The name of each client; "client 0", "client 1" ... for a Dirichlet split."""
+        return self._loaded().client_names
 
     @property
     def client_sizes(self) -> list[int]:
         """|D_i| of each client."""
-        return [len(indices) for indices in self._loaded()]
+        return [len(indices) for indices in self._loaded().clients]
 
     def client(self, index: int) -> Examples:
         """D_i, a copy of the private data of one client."""
-        where = self._positions(index).to(self._train.inputs.device)
-        return Examples(self._train.inputs[where], self._train.targets[where], self._train.classes)
+        train = self._loaded().train
+        where = self._positions(index).to(train.inputs.device)
+        return Examples(train.inputs[where], train.targets[where], train.classes)
 
     def client_targets(self, index: int) -> Tensor:
         """The labels of D_i, without a copy of its inputs."""
-        return self._train.targets[self._positions(index).to(self._train.targets.device)]
+        targets = self._loaded().train.targets
+        return targets[self._positions(index).to(targets.device)]
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """The number of samples of each class in each D_i, shape (n, C)."""
+        data = self._loaded()
+        targets, size = data.train.targets.cpu(), len(data.train.classes)
+        parts = [torch.bincount(targets[own], minlength=size) for own in data.clients]
+        return torch.stack(parts).numpy()
 
     def _positions(self, index: int) -> Tensor:
-        clients = self._loaded()
+        clients = self._loaded().clients
         if not 0 <= index < len(clients):
             raise IndexError(f"clients are numbered 0 ... {len(clients) - 1}, but got {index}")
         return clients[index]
@@ -263,38 +291,45 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def auxiliary_inputs(self) -> Tensor:
         """D_aux."""
-        self._check_auxiliary()
-        return self._auxiliary
+        return self._auxiliary().inputs
 
     @property
     def negative_inputs(self) -> Tensor:
         """D^-, the public data that a scorer compares a client's data with."""
-        self._check_auxiliary()
-        return self._negatives
+        return self._auxiliary().negatives
 
     @property
     def distill_inputs(self) -> Tensor:
         """D_distill, the public data on which the students are distilled."""
-        self._check_auxiliary()
-        return self._distill
+        return self._auxiliary().distill
 
-    def _check_auxiliary(self) -> None:
+    def _auxiliary(self) -> PublicData:
         self._loaded()
-        if self.auxiliary is None:
+        if self._public is None:
             raise DataError("this federation has no auxiliary data: set data.auxiliary")
+        return self._public
 
     @property
     def test_examples(self) -> Examples:
         """The test data."""
-        self._loaded()
-        return self._test
+        return self._loaded().test
+
+    @property
+    def validation_examples(self) -> Examples | None:
+        """The validation data, held out at the clients or given; None if there are none."""
+        return self._loaded().validation
+
+    @property
+    def evaluation_examples(self) -> Examples:
+        """The data to measure rounds on: the validation data or, without any, the test data."""
+        return self.validation_examples or self.test_examples
 
     def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data."""
-        subset = self._positions(index)
+        train, subset = self._loaded().train, self._positions(index)
         return TensorBatches(
-            self._train.inputs,
-            self._train.targets,
+            train.inputs,
+            train.targets,
             batch_size=batch_size,
             shuffle=True,
             seed=derive_seed(self.seed, _CLIENT_BATCHES, index, seed),
@@ -324,9 +359,16 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def test_dataloader(self) -> TensorBatches:
         """The test data, in order."""
-        test = self.test_examples
-        return TensorBatches(test.inputs, test.targets, batch_size=1024)
+        return _in_order(self.test_examples)
 
     def val_dataloader(self) -> TensorBatches:
-        """The test data: the server has no other labeled data."""
+        """The validation data or, without any, the test data, in order."""
+        return _in_order(self.evaluation_examples)
+
+    def predict_dataloader(self) -> TensorBatches:
+        """The test data, in order."""
         return self.test_dataloader()
+
+
+def _in_order(examples: Examples) -> TensorBatches:
+    return TensorBatches(examples.inputs, examples.targets, batch_size=1024)

@@ -1,8 +1,7 @@
 """The base class of data sources, and the examples that they return."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,13 @@ class Examples:
             int32 token ids of shape (N, L).
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
         classes: The name of each class; empty without labels.
+        clients: The client that holds each sample, int64 of shape (N,) with values in
+            0 ... len(client_names) - 1; None for data that a data module splits.
+        client_names: The name of each client; every client has at least one sample.
 
     Raises:
-        DataError: If there are no samples, inputs are not finite, or labels have another shape,
-            dtype or range.
+        DataError: If there are no samples, inputs are not finite, labels or clients have another
+            shape, dtype or range, or a client has no sample.
 
     Example:
         >>> import torch
@@ -37,23 +39,33 @@ class Examples:
     inputs: Tensor
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
+    clients: Tensor | None = None
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.inputs) == 0:
             raise DataError("the data set holds no samples")
         check_finite(self.inputs)
-        if self.labels is None:
-            return
-        if self.labels.shape != (len(self.inputs),) or self.labels.dtype != torch.int64:
+        if self.labels is not None:
+            self._check("labels", self.labels, len(self.classes), "classes")
+        if self.clients is not None:
+            self._check("clients", self.clients, len(self.client_names), "client names")
+            sizes = torch.bincount(self.clients, minlength=len(self.client_names)).tolist()
+            if 0 in sizes:
+                name = self.client_names[sizes.index(0)]
+                raise DataError(f"client {name!r} has no sample: remove its name")
+
+    def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
+        if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
             raise DataError(
-                f"labels must be int64 of shape ({len(self.inputs)},), one for each sample, "
-                f"but are {self.labels.dtype} of shape {tuple(self.labels.shape)}"
+                f"{what} must be int64 of shape ({len(self.inputs)},), one for each sample, "
+                f"but are {values.dtype} of shape {tuple(values.shape)}"
             )
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < 0 or high >= len(self.classes):
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= count:
             raise DataError(
-                f"labels must lie in 0 ... {len(self.classes) - 1} for {len(self.classes)} "
-                f"classes, but run from {low} to {high}"
+                f"{what} must lie in 0 ... {count - 1} for {count} {names}, but run from {low} to "
+                f"{high}"
             )
 
     def __len__(self) -> int:
@@ -69,7 +81,7 @@ class Examples:
     def to(self, device: torch.device | str) -> "Examples":
         """A copy on another device."""
         labels = None if self.labels is None else self.labels.to(device)
-        return Examples(self.inputs.to(device), labels, self.classes)
+        return replace(self, inputs=self.inputs.to(device), labels=labels)
 
 
 class Source(ABC):
@@ -93,11 +105,15 @@ class Source(ABC):
 
     @abstractmethod
     def train(self) -> Examples:
-        """The training data, with labels if the source has them."""
+        """The training data, with labels and the clients that hold them if the source has these."""
 
     def test(self) -> Examples:
         """The test data."""
         raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
+
+    def validation(self) -> Examples | None:
+        """Labeled data to choose settings and rounds by; None if the source has none."""
+        return None
 
     def auxiliary(self) -> Tensor:
         """The inputs that can be the public data D_aux; by default the training inputs."""
@@ -110,18 +126,3 @@ class Source(ABC):
     def input_format(self) -> dict[str, str | int]:
         """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}
-
-
-def check_source(name: str, value: object) -> None:
-    """Raises a TypeError if the argument ``name`` of a data module is not a source."""
-    if isinstance(value, Source):
-        return
-    if isinstance(value, type) and issubclass(value, Source):
-        got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
-    else:
-        got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
-        remedy = (
-            "wrap files in NpzImages, ImageFolder or TextFiles, and other data in a subclass of "
-            "Source whose train() and test() return Examples"
-        )
-    raise TypeError(f"{name} must be a Source, such as Digits(), but is {got}: {remedy}")

@@ -8,9 +8,9 @@ import lzma
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,18 +36,40 @@ class Columns:  # its repr is part of cache keys: do not rename the class or its
         label: The column of the labels; None for no labels.
         skip: Lines of a .txt file that start with this prefix are skipped; empty for none.
         sentences: Whether to split texts into sentences; only without labels.
+        client: The column of the clients that hold the texts; None for none.
     """
 
     text: Sequence[str] = ("text",)
     label: str | None = None
     skip: str = ""
     sentences: bool = False
+    client: str | None = field(default=None, repr=False)  # has an entry of its own in cache keys
+
+
+class Texts(NamedTuple):
+    """The texts of a file, and for each its label and its client; empty lists for none."""
+
+    texts: list[str]
+    labels: list[str]
+    clients: list[str]
+
+
+class _Row(NamedTuple):
+    """A row of a file; "" for a value that is missing."""
+
+    where: str  # the line, for messages
+    text: str
+    label: str = ""
+    client: str = ""
 
 
 def read_texts(
-    path: Path, columns: Columns, remedy: str = "set `text` and `label` to columns that it has"
-) -> tuple[list[str], list[str]]:
-    """Reads the texts of a file and their labels, as strings.
+    path: Path,
+    columns: Columns,
+    remedy: str = "set `text`, `label` and `client_column` to columns that it has",
+    keep_empty: bool = False,
+) -> Texts:
+    """Reads the texts of a file, their labels and their clients, as strings.
 
     Rows without a text are skipped with a warning, empty lines of .txt files silently.
 
@@ -55,30 +77,38 @@ def read_texts(
         path: The file.
         columns: The parts of it to read.
         remedy: What to change if the file lacks a column, for the message.
+        keep_empty: Whether to keep rows without a text, and empty lines of .txt files, as "".
 
     Raises:
         DataNotFoundError: If there is no such file.
-        DataError: If it cannot be read, lacks a column or a label, or holds no texts.
+        DataError: If it cannot be read, lacks a column, a label or a client, or holds no texts.
     """
-    texts, labels, empty = [], [], []
-    for where, text, label in _rows(path, columns, remedy):
-        if not text:
-            empty.append(where)
-            continue
-        if columns.label is not None and not label:
-            raise DataError(f"{path.absolute()} has no {columns.label} in {where}: add it")
-        parts = _SENTENCE_BREAK.split(text) if columns.sentences else [text]
-        texts += [part for part in parts if part]
-        labels.append(label)
-    if not texts:
+    texts, labels, clients, empty = [], [], [], []
+    for row in _rows(path, columns, remedy, keep_empty):
+        if not row.text:
+            empty.append(row.where)
+            if not keep_empty:
+                continue
+        for name, value in ((columns.label, row.label), (columns.client, row.client)):
+            if name is not None and not value:
+                raise DataError(f"{path.absolute()} has no {name} in {row.where}: add it")
+        parts = _SENTENCE_BREAK.split(row.text) if columns.sentences else [row.text]
+        texts += [part for part in parts if part or keep_empty]
+        labels.append(row.label)
+        clients.append(row.client)
+    if not any(texts):
         raise DataError(f"{path.absolute()} holds no texts")
-    if empty:
+    if empty and not keep_empty:
         warnings.warn(
             f"{path.absolute()}: {len(empty)} of {len(empty) + len(labels)} rows have no text and "
             f"are skipped, the first in {empty[0]}",
             stacklevel=2,
         )
-    return texts, labels if columns.label is not None else []
+    return Texts(
+        texts,
+        labels if columns.label is not None else [],
+        clients if columns.client is not None else [],
+    )
 
 
 def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
@@ -104,13 +134,12 @@ def class_names(labels: Sequence[str]) -> tuple[str, ...]:
     """The distinct labels: sorted by value if all are integers, otherwise alphabetically."""
     names = set(labels)
     try:
-        return tuple(sorted(names, key=int))
+        return tuple(sorted(names, key=lambda name: (int(name), name)))  # "1" and "01" differ
     except ValueError:
         return tuple(sorted(names))
 
 
-def _rows(path: Path, columns: Columns, remedy: str) -> Iterator[tuple[str, str, str]]:
-    """Yields for each row its line (for messages), text and label; "" for a missing one."""
+def _rows(path: Path, columns: Columns, remedy: str, keep_empty: bool) -> Iterator[_Row]:
     if not path.is_file():
         raise DataNotFoundError(f"there is no file of texts at {path.absolute()}: correct the path")
     is_compressed = path.suffix in _DECOMPRESSORS
@@ -125,13 +154,13 @@ def _rows(path: Path, columns: Columns, remedy: str) -> Iterator[tuple[str, str,
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
             if suffix == ".txt":
-                yield from _plain_rows(lines, path, columns)
+                yield from _plain_rows(lines, path, columns, keep_empty)
                 return
             rows = _json_rows(lines, path)
             if suffix in _DELIMITERS:
                 rows = _csv_rows(lines, path, _DELIMITERS[suffix])
             for where, row in rows:
-                yield where, *_text_and_label(row, path, where, columns, remedy)
+                yield _read_row(row, path, where, columns, remedy)
     except FedauxError:
         raise
     # a damaged file can raise nearly any exception in the decompressors
@@ -154,8 +183,8 @@ def _lines(file: IO[str], path: Path) -> Iterator[str]:
 
 
 def _plain_rows(
-    lines: Iterator[str], path: Path, columns: Columns
-) -> Iterator[tuple[str, str, str]]:
+    lines: Iterator[str], path: Path, columns: Columns, keep_empty: bool
+) -> Iterator[_Row]:
     if columns.label is not None:
         raise DataError(
             f"{path.absolute()} is plain text, which has no column {columns.label!r} of labels: "
@@ -163,8 +192,8 @@ def _plain_rows(
         )
     for count, line in enumerate(lines, 1):
         text = line.strip()
-        if text and not (columns.skip and line.startswith(columns.skip)):
-            yield f"line {count}", text, ""
+        if (text or keep_empty) and not (columns.skip and line.startswith(columns.skip)):
+            yield _Row(f"line {count}", text)
 
 
 def _csv_rows(
@@ -193,26 +222,27 @@ def _json_rows(lines: Iterator[str], path: Path) -> Iterator[tuple[str, Mapping[
         yield f"line {count}", row
 
 
-def _text_and_label(
+def _read_row(
     row: Mapping[str, Any], path: Path, where: str, columns: Columns, remedy: str
-) -> tuple[str, str]:
-    names = [*columns.text] + ([] if columns.label is None else [columns.label])
+) -> _Row:
+    others = {"label": columns.label, "client": columns.client}
+    names = [*columns.text] + [name for name in others.values() if name is not None]
     if missing := [name for name in names if name not in row]:
         existing = shorten([str(name) for name in row if name is not None])
         raise DataError(
             f"{path.absolute()} has no column {', '.join(map(repr, missing))} in {where}; its "
             f"columns are {existing}: {remedy}"
         )
-    values = ["" if row[name] is None else str(row[name]).strip() for name in names]
-    count = len(columns.text)
-    text = " ".join(value for value in values[:count] if value)
-    label = "" if columns.label is None else values[count]
-    if "\0" in label:
-        raise DataError(f"{path.absolute()} has a null character in the label of {where}")
+    values = {name: "" if row[name] is None else str(row[name]).strip() for name in names}
+    text = " ".join(value for value in map(values.get, columns.text) if value)
+    found = {kind: "" if name is None else values[name] for kind, name in others.items()}
+    for kind, value in found.items():
+        if "\0" in value:
+            raise DataError(f"{path.absolute()} has a null character in the {kind} of {where}")
     try:
-        (text + label).encode()
+        "".join([text, *found.values()]).encode()
     except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
         raise DataError(
             f"{path.absolute()} has no valid text in {where} ({reason_of(error)})"
         ) from error
-    return text, label
+    return _Row(where, text, **found)

@@ -14,7 +14,7 @@ from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, write_atomically
 
-FORMAT = 3
+FORMAT = 4
 """The format of a federation's checkpoints, increased when older ones become unreadable."""
 
 
@@ -69,7 +69,8 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """Returns the path of a checkpoint.
 
     Args:
-        ckpt_path: A path, "last" for the newest ``last.ckpt`` below ``root``, or None.
+        ckpt_path: A path, the folder of a run, "last" for the newest ``last.ckpt`` below ``root``,
+            or None.
         root: The folder to search.
 
     Raises:
@@ -77,17 +78,21 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """
     if ckpt_path is None:
         return None
-    if ckpt_path != "last":
-        path = Path(ckpt_path)
+    path = Path(ckpt_path)
+    if ckpt_path != "last" and not path.is_dir():
         if not path.is_file():
-            raise ConfigurationError(f"there is no checkpoint at {path.absolute()}")
+            raise ConfigurationError(
+                f"there is no checkpoint at {path.absolute()}: give a checkpoint, the folder of a "
+                "run, or 'last'"
+            )
         return path
-    newest = find_last(root)
+    folder = root if ckpt_path == "last" else path
+    newest = find_last(folder)
     if newest is None:
-        raise ConfigurationError(
-            f"there is no last.ckpt below {root.absolute()}: give the path of a checkpoint, or "
-            "start a run with `fedaux-pl fit` and no --ckpt_path"
-        )
+        remedy = "give the folder of a run, or a checkpoint"
+        if ckpt_path == "last":
+            remedy += ", or start a run with `fedaux-pl fit` and no --ckpt_path"
+        raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
     return newest
 
 
@@ -158,6 +163,16 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
         content: The content of a federation's checkpoint, with its format and settings.
         settings: The settings of the run.
     """
+    check_format(content)
+    if _check_same(content["settings"], settings):
+        rank_zero_warn(
+            "the checkpoint comes from another machine, whose key of fingerprints is not here: "
+            "whether this run has the same private data and test data cannot be checked"
+        )
+
+
+def check_format(content: Mapping[str, Any]) -> None:
+    """Raises a ConfigurationError if a federation's checkpoint has another format."""
     found = content.get("format", 1)
     if found != FORMAT:
         changes = ", in which FedAUX takes objects (scorer, feature_map, calibration)"
@@ -165,11 +180,6 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
             f"the checkpoint has format {found}, but this release reads format {FORMAT}"
             f"{changes if found == 1 else ''}: start anew without the checkpoint, or use the "
             "release that wrote it"
-        )
-    if _check_same(content["settings"], settings):
-        rank_zero_warn(
-            "the checkpoint comes from another machine, whose key of fingerprints is not here: "
-            "whether this run has the same private data and test data cannot be checked"
         )
 
 

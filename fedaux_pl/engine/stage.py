@@ -52,6 +52,7 @@ class Job:
             has ``start_from`` and ``trained_state``, as ClientModule and DistillationModule do.
         optimizer_state: The initial state of the optimizer; None for a fresh start.
         keep_optimizer: Whether the result holds the optimizer's state.
+        correction: What is added to the gradients, of a ClientModule with ``corrected``.
     """
 
     batches: Batches
@@ -60,11 +61,14 @@ class Job:
     state: Mapping[str, Tensor] | None = None
     optimizer_state: dict[str, Any] | None = None
     keep_optimizer: bool = True
+    correction: State | None = None
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
         """Puts the initial weights and optimizer state in place."""
         if self.state is not None:
             module.start_from(self.state)  # type: ignore[operator]
+        if self.correction is not None:
+            module.set_correction(self.correction)  # type: ignore[operator]
         restore(optimizer, self.optimizer_state)
         module.train()
 

@@ -1,19 +1,28 @@
 """What a federation adds to a checkpoint of Lightning, as tensors and plain values."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lightning_fabric.utilities import move_data_to_device
 
 from fedaux_pl.algorithms import TeacherMemory
 from fedaux_pl.engine.checkpoints import (
     FORMAT,
     AtomicCheckpointIO,
+    check_format,
     check_resumable,
     check_undamaged,
+    load_checkpoint,
 )
+from fedaux_pl.federation.hyperparameters import rebuild
+from fedaux_pl.models import check_imported
 from fedaux_pl.scoring.records import pack, unpack
 
 if TYPE_CHECKING:
     from fedaux_pl.federation.federation import Federation
+
+_Federation = TypeVar("_Federation", bound="Federation")
 
 
 def fill_checkpoint(
@@ -29,14 +38,16 @@ def fill_checkpoint(
     Args:
         checkpoint: The checkpoint that Lightning writes.
         federation: The federation.
-        round_start: The students, the optimizer states of clients and server, and the stored
-            memory at the start of the current round; None between two rounds.
+        round_start: The students, the optimizer states of clients and server, the stored memory
+            and the method's states of server and clients at the start of the current round; None
+            between two rounds.
     """
     clients, server = federation.client_optimizers, federation.server_optimizers
     data, memory = federation.data, federation.memory
+    steps_kept, clients_kept = federation.server_states, federation.client_states
     steps: Any = federation.trainer.fit_loop.epoch_loop.batch_progress.current
     if round_start and steps.processed < steps.ready:
-        weights, clients, server, stored = round_start
+        weights, clients, server, stored, steps_kept, clients_kept = round_start
         checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
         memory = TeacherMemory()
         memory.stored = stored
@@ -56,6 +67,8 @@ def fill_checkpoint(
         "privacy": federation.privacy(),
         "server_optimizers": server,
         "client_optimizers": clients,
+        "server_states": steps_kept,
+        "client_states": clients_kept,
         "memory": remembered,
     }
 
@@ -78,6 +91,39 @@ def restore_checkpoint(checkpoint: dict[str, Any], federation: "Federation") -> 
         federation.heads = unpack(content["heads"], federation.algorithm.scoring)
     federation.server_optimizers = content["server_optimizers"]
     federation.client_optimizers = content["client_optimizers"]
+    for name in ("server_states", "client_states"):
+        kept = move_data_to_device(content[name], trainer.strategy.root_device)
+        setattr(federation, name, kept)
     # split between the processes, however many have written it
     own = federation.processes.local(sorted(content["memory"].items()))
     federation.memory.load_state_dict(dict(own))
+
+
+def load_federation(
+    kind: type[_Federation], path: Path, map_location: Any, changed: Mapping[str, Any]
+) -> _Federation:
+    """Creates the federation of a checkpoint, with its students.
+
+    Args:
+        kind: The class of the federation.
+        path: The checkpoint.
+        map_location: The device of the students; None for the CPU.
+        changed: Arguments of the constructor that replace those of the checkpoint.
+    """
+    checkpoint = load_checkpoint(path)
+    content = checkpoint["federation"]
+    check_format(content)
+    if "clients" not in changed:
+        check_imported(checkpoint["hyper_parameters"]["clients"])
+    federation = kind(**{**rebuild(checkpoint["hyper_parameters"]), **changed})
+    federation.create_students(
+        list(federation.clients),
+        federation.model_options,
+        federation.seed,
+        input_shape=content["input_shape"],
+        classes=content["classes"],
+        pretrained=False,  # the weights follow
+    )
+    federation.load_state_dict(checkpoint["state_dict"])
+    federation.history, federation.loaded_from = content["history"], path
+    return federation.to(map_location or "cpu").eval()

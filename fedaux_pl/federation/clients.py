@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from fedaux_pl.algorithms import Update
+from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job
+from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
@@ -40,7 +41,11 @@ class ClientPool(Protocol):
         """
 
     def train(
-        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+        self,
+        round_: int,
+        clients: Sequence[int],
+        states: Mapping[str, State],
+        payloads: Mapping[str, State],
     ) -> list[Update]:
         """Algorithm 2: every selected client trains from the server's model.
 
@@ -48,6 +53,7 @@ class ClientPool(Protocol):
             round_: t, the number of the round.
             clients: S_t, the ids of the selected clients.
             states: theta^P, the server's model of each architecture.
+            payloads: What the server sends besides, for each architecture.
 
         Returns:
             The updates of those clients that this process has trained.
@@ -65,6 +71,8 @@ class LocalClients:
         architectures: The architecture of each client.
         settings: How clients train.
         optimizer_states: The optimizer state of each client, if they are carried between rounds.
+        algorithm: The method, which may send and keep more than weights.
+        kept: What each client keeps between rounds, in methods with a payload.
     """
 
     context: Context
@@ -72,6 +80,8 @@ class LocalClients:
     architectures: Sequence[str]
     settings: LocalTraining
     optimizer_states: dict[int, dict[str, Any]]
+    algorithm: Algorithm
+    kept: dict[int, State]
 
     def prepare(
         self,
@@ -102,7 +112,11 @@ class LocalClients:
         return [released[client] for client in range(len(self.architectures))]
 
     def train(
-        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+        self,
+        round_: int,
+        clients: Sequence[int],
+        states: Mapping[str, State],
+        payloads: Mapping[str, State],
     ) -> list[Update]:
         """Algorithm 2: trains the selected clients of this process, architecture by architecture.
 
@@ -110,26 +124,43 @@ class LocalClients:
         """
         updates: dict[int, Update] = {}
         optimizers: dict[int, dict[str, Any]] = {}
+        kept: dict[int, State] = {}
         mine = self.context.processes.local(clients)
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
                 own = [client for client in mine if self.architectures[client] == name]
                 results = self.context.runner.run_all(
                     module,
-                    [self._job(round_, client, states[name]) for client in own],
+                    [self._job(round_, client, states[name], payloads[name]) for client in own],
                     on_done=lambda result: stage.update(1, loss=result.loss),
                 )
                 for client, result in zip(own, results, strict=True):
                     if result.optimizer_state is not None:
                         optimizers[client] = result.optimizer_state
+                    payload: State = {}
+                    if self.algorithm.has_payload:
+                        local = LocalResult(
+                            start=trained_parameters(module.model, states[name]),
+                            end=trained_parameters(module.model, result.state),
+                            steps=result.steps,
+                            lr=self.settings.lr,
+                            received=payloads[name],
+                            kept=self.kept.get(client, {}),
+                        )
+                        payload, kept[client] = self.algorithm.client_payload(local)
                     size = self.context.data.client_sizes[client]
-                    updates[client] = Update(client, name, size, result.loss, result.state)
+                    updates[client] = Update(client, name, size, result.loss, result.state, payload)
+        # in every process: any of them may train a client in its next round
+        if self.algorithm.has_payload:
+            self.kept.update(self.context.processes.merge(kept))
         if self.context.carry_optimizers:
-            # in every process: any of them may train a client in its next round
             self.optimizer_states.update(self.context.processes.merge(optimizers))
         return [updates[client] for client in mine]
 
-    def _job(self, round_: int, client: int, state: State) -> Job:
+    def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
+        correction = None
+        if self.algorithm.has_payload:
+            correction = self.algorithm.correction(payload, self.kept.get(client, {}))
         return Job(
             self.context.data.client_batches(client, self.settings.batch_size, seed=round_),
             self.settings.epochs,
@@ -137,4 +168,5 @@ class LocalClients:
             state=state,
             optimizer_state=self.optimizer_states.get(client),
             keep_optimizer=self.context.carry_optimizers,
+            correction=correction,
         )

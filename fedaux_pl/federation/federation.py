@@ -6,27 +6,32 @@ of clients or on the number of processes. The server's models are replaced at th
 an interrupted run resumes after its last finished round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm, TeacherMemory, Update
-from fedaux_pl.callbacks.progress import find_progress
+from fedaux_pl.algorithms import Algorithm, ServerState, TeacherMemory, Update
+from fedaux_pl.callbacks.hooks import federation_callbacks
+from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
+from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import average_updates, gather_answers
-from fedaux_pl.federation.checkpoint import fill_checkpoint, restore_checkpoint
-from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.door import create_runner
+from fedaux_pl.federation.checkpoint import (
+    fill_checkpoint,
+    load_federation,
+    restore_checkpoint,
+)
+from fedaux_pl.federation.hyperparameters import describe
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.server import Predictor, Server
 from fedaux_pl.federation.settings import (
     Distillation,
     LocalTraining,
@@ -39,9 +44,10 @@ from fedaux_pl.federation.settings import (
 from fedaux_pl.federation.students import Students
 from fedaux_pl.federation.trainer import check_trainer
 from fedaux_pl.functional import derive_seed, sample_clients
-from fedaux_pl.models import complete_options, load_backbone, options_of
-from fedaux_pl.modules import ClientModule, DistillationModule
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
+from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import ReleasedHead, Total
 from fedaux_pl.scoring.records import describe_privacy
 
@@ -50,7 +56,7 @@ class Federation(Students):
     """Runs a method of federated learning, one communication round per epoch.
 
     Args:
-        algorithm: The method with its options: FedAvg, FedProx, FedDF, FedBE or FedAUX.
+        algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
         clients: How many clients train each architecture, e.g. {resnet8: 20}.
         participation: C, the fraction of the clients that take part in a round (at least one).
         train: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
@@ -115,7 +121,34 @@ class Federation(Students):
         self.only_pretrain = False
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.memory = TeacherMemory()
+        self.loaded_from: Path | None = None
+        self.save_hyperparameters(describe(self.arguments()), logger=False)
         self._begin()
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = None,
+        *,
+        weights_only: bool | None = None,  # noqa: ARG003 - Lightning's
+        **changed: Any,
+    ) -> Self:
+        """Creates the federation of a checkpoint, which predicts: ``federation(inputs)``.
+
+        ``Trainer(...).fit(federation, datamodule=data, ckpt_path=checkpoint_path)`` continues it.
+
+        Args:
+            checkpoint_path: A checkpoint that this package wrote.
+            map_location: The device of the models; None for the CPU.
+            weights_only: Without effect: nothing in a checkpoint is ever executed.
+            **changed: Arguments of the constructor that replace those of the checkpoint.
+
+        Raises:
+            ConfigurationError: If the checkpoint is damaged or not of a federation, or if its
+                method or a network is a class of yours whose module is not imported.
+        """
+        return load_federation(cls, Path(checkpoint_path), map_location, changed)
 
     def _begin(self) -> None:
         """Forgets everything that a run has learned."""
@@ -123,10 +156,12 @@ class Federation(Students):
         self.h0_accuracy: dict[str, float] = {}
         self.heads: list[ReleasedHead] = []  # ordered by client
         self.total_cost: Total | None = None  # of all releases about the clients' records
-        self.scores: dict[str, Tensor] = {}  # s_i(x) on "distill" and "test", shapes (n, N)
+        self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.memory.load_state_dict({})
         self.server_optimizers: dict[str, dict[str, Any]] = {}
         self.client_optimizers: dict[int, dict[str, Any]] = {}
+        self.server_states: dict[str, ServerState] = {}  # of the method's server steps
+        self.client_states: dict[int, State] = {}  # what clients keep in methods with a payload
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: list[dict[Any, Any]] | None = None  # what the current round began with
@@ -135,21 +170,45 @@ class Federation(Students):
         """Creates the students, once the data are known.
 
         A Trainer that has finished no round begins a new run: with new students, and without what
-        an earlier Trainer has learned. A checkpoint is loaded afterwards.
+        an earlier Trainer has learned. A checkpoint is loaded afterwards. A federation that was
+        loaded keeps its students.
         """
         self.processes = processes_of(self.trainer)
-        check_trainer(self.trainer, self.clients)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if stage != "fit" and self.students and data is None:
+            return  # evaluates or predicts with dataloaders
         check_data(self.data, self.algorithm, self.clients)
+        check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
+        if stage == "fit":
+            self.algorithm.check_clients(self.local.optimizer_options, str(self.trainer.precision))
         begins = stage == "fit" and self.current_epoch == 0
-        if begins:
+        self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
+        if self.loaded_from is not None:
+            self.train()
+        elif begins:
             self._begin()
-        if begins or not self.students:
-            pretrained = self.algorithm.pretrained
-            self.create_students(list(self.clients), self.model_options, pretrained, self.seed)
+            self.students.clear()
+        if not self.students:
+            self.create_students(
+                list(self.clients),
+                self.model_options,
+                self.seed,
+                input_shape=self.data.input_shape,
+                classes=self.data.classes,
+                pretrained=self.algorithm.pretrained,
+            )
+            for student in self.students.values():
+                self.data.check_model(student)
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """The report of the run, unless the Trainer has one."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        has_report = any(isinstance(callback, FederationReport) for callback in callbacks)
+        return [] if has_report else [FederationReport()]
 
     def configure_optimizers(self) -> list[Any]:
         """No optimizer: every stage of a round creates its own."""
@@ -157,30 +216,15 @@ class Federation(Students):
 
     def on_fit_start(self) -> None:
         """Creates the clients and the server, and runs Algorithm 1."""
-        runner, progress = create_runner(self.trainer), find_progress(self.trainer)
-        runner.adopt(self.students)
-        context = Context(self.data, runner, progress, self.processes, self.seed, self.carry)
-        train, mu = self.train_part, self.algorithm.mu
-        modules = self.create_modules(ClientModule, self.local, train=train, mu=mu)
-        self.pool = LocalClients(
-            context, modules, self.architectures, self.local, self.client_optimizers
-        )
-        models = {name: module.model for name, module in modules.items()}
-        self.server = Server(
-            context,
-            self.algorithm,
-            predictor=Predictor(context, models, self.batchnorm, self.head_only),
-            distillers=self.create_modules(DistillationModule, self.distillation, train=train),
-            settings=self.distillation,
-            memory=self.memory,
-            optimizer_states=self.server_optimizers,
-        )
-        options = {
-            name: complete_options(name, **options_of(name, self.clients, self.model_options))
-            for name in self.clients
-        }
-        cache = Path(self.trainer.default_root_dir) / "cache"
-        self.prepare(Preparation(context, self.pretraining, self.architectures, options, cache))
+        if self.loaded_from is not None and self.trainer.ckpt_path is None:
+            raise ConfigurationError(
+                f"this federation was loaded from {self.loaded_from} after {len(self.history)} "
+                "rounds, which a new run would forget: give fit the same ckpt_path to continue it, "
+                "or create a new Federation"
+            )
+        self.loaded_from = None
+        self.pool, self.server, self.server_steps, preparation = assemble(self)
+        self.prepare(preparation)
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -207,7 +251,7 @@ class Federation(Students):
             )
             self.scores = preparation.score(scoring, self.heads, h0)  # s_i(x) for x in D_distill
         self.preparation_bytes = preparation.count_bytes(scoring, self.h0, self.heads)
-        for callback in self.federation_callbacks():
+        for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
 
     def _extractors(self) -> dict[str, nn.Module]:
@@ -220,6 +264,16 @@ class Federation(Students):
             lines.append(
                 "NOT private: the optimizer states of the clients, which the server's checkpoint "
                 "holds with optimizer_state 'carry'"
+            )
+        if self.holds_out:
+            lines.append(
+                "NOT private: the accuracies on the validation data that clients hold out, and the "
+                "choice of a round by them"
+            )
+        if self.algorithm.has_payload:
+            lines.append(
+                "NOT private: what clients send besides their weights and what they keep between "
+                "rounds, which the server's checkpoint holds"
             )
         return lines
 
@@ -234,16 +288,19 @@ class Federation(Students):
         """
         t = self.current_epoch + 1
         self.metrics = {"round": t}
-        theta = {name: student.state_dict() for name, student in self.students.items()}
+        theta = {name: copy_state(student) for name, student in self.students.items()}
         optimizers = self.client_optimizers, self.server_optimizers
-        with self.rollback_on_error(*optimizers, self.memory.stored) as self._round_start:
+        kept = self.memory.stored, self.server_states, self.client_states
+        with self.rollback_on_error(*optimizers, *kept) as self._round_start:
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
                 selected = self.select_clients(t)
-                updates = self.pool.train(t, selected, theta)
+                payloads = self.server_steps.payloads()
+                updates = self.pool.train(t, selected, theta, payloads)
             with self.timed("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
                 answers = gather_answers(updates, selected, self.processes)
                 self.metrics |= round_metrics.loss_metrics(answers)
                 averages = average_updates(updates, answers, theta, self.processes, self.head_only)
+                averages = self.server_steps.take(theta, averages, updates, answers)
                 round_ = self.server.collect_round(t, updates, answers, averages)
             students = averages
             if self.algorithm.distills:
@@ -253,9 +310,10 @@ class Federation(Students):
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
             with self.timed("evaluation"):
-                self.metrics |= self.server.evaluate(round_, self.scores)
+                measured = self.server.evaluate(round_, self.scores)
+                self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.memory.commit(t, round_.clients, self.processes)
-            self._complete_metrics(updates)
+            self._complete_metrics(updates, payloads)
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
         self.count_step()
@@ -269,9 +327,9 @@ class Federation(Students):
         """Measures the seconds of a stage of the round."""
         return round_metrics.timed(self.metrics, stage, self.device)
 
-    def _complete_metrics(self, updates: Sequence[Update]) -> None:
+    def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
         """Adds bytes and memory; afterwards all processes have the same metrics."""
-        sent = sum(self.processes.gather(round_metrics.update_bytes(updates, self.head_only)))
+        sent = round_metrics.traffic(updates, payloads, self.head_only, self.processes)
         self.metrics |= round_metrics.byte_metrics(sent, self.history, self.preparation_bytes)
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.memory, self.processes)
@@ -279,33 +337,56 @@ class Federation(Students):
 
     def on_validation_epoch_end(self) -> None:
         """Adds the accuracies to the metrics of the round."""
-        self.metrics |= self.compute_accuracies()
+        accuracies = self.compute_accuracies()
+        of_classes = {key for key in accuracies if "class_accuracy/" in key}
+        if not self.shows_classes:
+            accuracies = {k: v for k, v in accuracies.items() if k not in of_classes}
+        if self.is_fitting:
+            self.metrics |= accuracies
+        else:
+            self.log_measured({k: v for k, v in accuracies.items() if k in of_classes})
+
+    @property
+    def shows_classes(self) -> bool:
+        """Whether a validation is shown class by class: with secret noise, not on private data."""
+        return not (self.algorithm.secret_noise and self.holds_out)
 
     def on_train_epoch_end(self) -> None:
-        """Adds the metrics of the round to the history."""
+        """Adds the metrics of the round to the history, and logs them over the round."""
         self.history.append(self.metrics)
         self._round_start = None
-        for callback in self.federation_callbacks():
+        self.log_round(self.metrics)
+        for callback in federation_callbacks(self.trainer):
             callback.on_round_end(self.trainer, self)
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, Any]:
-        """All settings that determine the result, as plain values; a resumed run has the same."""
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that the federation was created with, by name."""
         return {
-            "algorithm": self.algorithm.settings(),
+            "algorithm": self.algorithm,
             "clients": dict(self.clients),
             "participation": self.participation,
             "train": self.train_part,
-            "local": asdict(self.local),
-            "distillation": asdict(self.distillation),
-            "pretraining": asdict(self.pretraining),
+            "local": self.local,
+            "distillation": self.distillation,
+            "pretraining": self.pretraining,
             "optimizer_state": "carry" if self.carry else "reset",
             "batchnorm": self.batchnorm,
             "model_options": dict(self.model_options),
             "seed": self.seed,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """All settings that determine the result, as plain values; a resumed run has the same."""
+        training = (self.local, self.distillation, self.pretraining)
+        settings = {
+            **self.arguments(),
+            **{part.option: asdict(part) for part in training},
+            "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
+        return {name: describe(value) for name, value in settings.items()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the next round needs besides the students, as tensors and plain values."""

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
@@ -38,14 +40,14 @@ class Preparation:
         settings: How h_0 is learned.
         architectures: The architecture of each client.
         model_options: The options of each architecture, defaults included.
-        cache: The folder with the results of earlier runs.
+        cache: The folder with the results of earlier runs; None to neither read nor write any.
     """
 
     context: Context
     settings: Pretraining
     architectures: Sequence[str]
     model_options: Mapping[str, Mapping[str, Any]]
-    cache: Path
+    cache: Path | None
 
     def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
         """The weights of h_0, learned from D_aux starting at the model's weights.
@@ -55,7 +57,7 @@ class Preparation:
         if self.settings.epochs == 0:
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key: dict[str, str | int] = {
-            "kind": f"h0-{architecture}",
+            "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model),
             "training": _as_text(asdict(self.settings)),
             "precision": str(self.context.runner.trainer.precision),
@@ -77,11 +79,22 @@ class Preparation:
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         batches = self.context.data.pretrain_batches(batch_size, seed=seed)
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
-            self.context.runner.run(
-                module, batches, epochs, seed, on_epoch=lambda loss: stage.update(1, loss=loss)
-            )
+            numbers = itertools.count(1)
+
+            def on_epoch(loss: float) -> None:
+                stage.update(1, loss=loss)
+                self._report_epoch(architecture, next(numbers), loss)
+
+            self.context.runner.run(module, batches, epochs, seed, on_epoch=on_epoch)
         self.context.runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
+
+    def _report_epoch(self, architecture: str, epoch: int, loss: float) -> None:
+        trainer = self.context.runner.trainer
+        for callback in federation_callbacks(trainer):
+            callback.on_pretraining_epoch(
+                trainer, trainer.lightning_module, architecture, epoch, loss
+            )
 
     def release_heads(
         self,
@@ -189,12 +202,12 @@ class Preparation:
     def score(
         self, scoring: Scoring, heads: Sequence[ReleasedHead], h0: Mapping[str, nn.Module]
     ) -> dict[str, Tensor]:
-        """s_i(x) of every client on D_distill and on the test data, shapes (n, N).
+        """s_i(x) of every client on D_distill and on the evaluated data, shapes (n, N).
 
         Both are calibrated on D_distill.
         """
         data = self.context.data
-        inputs = {"distill": data.distill_inputs, "test": data.test_examples.inputs}
+        inputs = {"distill": data.distill_inputs, "evaluation": data.evaluation_examples.inputs}
         features = {
             name: {part: predict_features(model, x) for part, x in inputs.items()}
             for name, model in h0.items()
@@ -234,7 +247,7 @@ class Preparation:
 
         It uses the labels of all clients, which a real server does not have.
         """
-        data, test = self.context.data, self.context.data.test_examples
+        data, test = self.context.data, self.context.data.evaluation_examples
         # every process has all data: there is nothing to synchronize
         metric = KNNAccuracy(sync_on_compute=False).to(test.inputs.device)
         for client in range(data.num_clients):
@@ -252,20 +265,22 @@ class Preparation:
         found. If it has found nothing, all processes compute together, and all use the first
         process's result.
         """
-        processes = self.context.processes
+        processes, cache = self.context.processes, self.cache
+        if cache is None:
+            return processes.broadcast(compute())
         with ExitStack() as stack:
             if processes.first:
                 # collective calls fail after a while: the others hear that the first still waits
                 stack.enter_context(
-                    cache_lock(self.cache, key, on_wait=lambda: processes.broadcast(True))
+                    cache_lock(cache, key, on_wait=lambda: processes.broadcast(True))
                 )
             while processes.broadcast(False):
                 pass
-            result = processes.broadcast(load_cached(self.cache, key) if processes.first else None)
+            result = processes.broadcast(load_cached(cache, key) if processes.first else None)
             if result is None:
                 result = processes.broadcast(compute())
                 if processes.first:
-                    save_cached(self.cache, key, result)
+                    save_cached(cache, key, result)
         return result
 
 

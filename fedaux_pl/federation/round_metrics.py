@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from fedaux_pl.algorithms import Answer, TeacherMemory, Update
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import state_bytes
 from fedaux_pl.models import of_head
 from fedaux_pl.processes import Processes
@@ -32,19 +33,33 @@ def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     }
 
 
-def update_bytes(updates: Sequence[Update], head_only: bool) -> int:
-    """The bytes that clients send in a round, equal to the bytes that they receive.
+def traffic(
+    updates: Sequence[Update], payloads: Mapping[str, State], head_only: bool, processes: Processes
+) -> tuple[int, int]:
+    """The bytes of a round, from the clients and to them: models, and what is sent besides.
 
     With ``head_only`` g alone is trained and sent: h was sent in the preparation.
+
+    Args:
+        updates: The updates of this process's clients.
+        payloads: What the server has sent to the clients of each architecture besides its model.
+        head_only: Whether g alone is trained.
+        processes: The processes that share the clients.
     """
-    return sum(
+    models = sum(
         state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
         for update in updates
     )
+    up = models + sum(state_bytes(update.payload) for update in updates)
+    down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
+    sums = [sum(numbers) for numbers in zip(*processes.gather((up, down)), strict=True)]
+    return sums[0], sums[1]
 
 
 def byte_metrics(
-    sent: int, history: Sequence[Mapping[str, float]], preparation: tuple[float, float]
+    sent: tuple[int, int],
+    history: Sequence[Mapping[str, float]],
+    preparation: tuple[float, float],
 ) -> dict[str, float]:
     """The bytes of a round, and of the run so far (FedAUX, appendix D).
 
@@ -53,18 +68,18 @@ def byte_metrics(
     with the precision that they have: weights usually as float32, released heads as float64.
 
     Args:
-        sent: The bytes of this round in each direction.
+        sent: The bytes of this round, to the server and to the clients.
         history: The metrics of the rounds before.
         preparation: The bytes of the preparation, to the server and to the clients.
     """
-    up, down = preparation
+    totals = preparation
     if history:
-        up, down = history[-1]["bytes/up_total"], history[-1]["bytes/down_total"]
+        totals = history[-1]["bytes/up_total"], history[-1]["bytes/down_total"]
     return {
-        "bytes/up": sent,
-        "bytes/down": sent,
-        "bytes/up_total": up + sent,
-        "bytes/down_total": down + sent,
+        "bytes/up": sent[0],
+        "bytes/down": sent[1],
+        "bytes/up_total": totals[0] + sent[0],
+        "bytes/down_total": totals[1] + sent[1],
     }
 
 

@@ -19,7 +19,7 @@ from fedaux_pl.modules import DistillationModule
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts with given weights on D_distill and on the test data.
+    """Predicts with given weights on D_distill and on the data that rounds are measured on.
 
     Attributes:
         context: The data and the tools of the run.
@@ -36,9 +36,9 @@ class Predictor:
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def inputs(self, part: str) -> Tensor:
-        """The inputs of D_distill (``distill``) or of the test data (``test``)."""
+        """The inputs of D_distill (``distill``) or of the evaluated data (``evaluation``)."""
         data = self.context.data
-        return data.distill_inputs if part == "distill" else data.test_examples.inputs
+        return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs
 
     def predict(self, architecture: str, state: State, part: str) -> Tensor:
         """f(x) with the given weights on one part of the data, shape (N, C)."""
@@ -54,8 +54,8 @@ class Predictor:
         return logits.float()
 
     def accuracy(self, classes: Tensor) -> float:
-        """The accuracy of predicted classes of the test data, shape (N,)."""
-        return float((classes == self.context.data.test_examples.targets).float().mean())
+        """The accuracy of predicted classes of the evaluated data, shape (N,)."""
+        return float((classes == self.context.data.evaluation_examples.targets).float().mean())
 
 
 @dataclass(frozen=True)
@@ -124,20 +124,20 @@ class Server:
         return labels
 
     def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
-        """The test accuracy of the averages before distillation, and metrics of the teachers."""
+        """The accuracy of the averages before distillation, and metrics of the teachers."""
         metrics = {}
         for name, state in round_.averages.items():
-            classes = self.predictor.predict(name, state, "test").argmax(dim=1)
+            classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)
             metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
         if self.algorithm.distills:
             metrics |= self._evaluate_teachers(round_, scores)
         return metrics
 
     def _evaluate_teachers(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
-        """How good the soft labels are on the test data, and how certain the teachers are."""
+        """How good the soft labels are on labeled data, and how certain the teachers are."""
         votes: list[Tensor] = []
         labels = self._aggregate(
-            round_, "test", scores, lambda logits: votes.append(logits.argmax(dim=1))
+            round_, "evaluation", scores, lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])

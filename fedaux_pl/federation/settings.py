@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.foreign_files import shorten
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
@@ -216,6 +217,12 @@ def check_settings(
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
     """Raises a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())
+    if data.num_clients != count and data.has_given_clients:
+        raise ConfigurationError(
+            f"the data name {data.num_clients} clients ({shorten(data.client_names)}), but the "
+            f"federation has {count} {clients}: set clients to "
+            f"{{{next(iter(clients))!r}: {data.num_clients}}}"
+        )
     if data.num_clients != count:
         raise ConfigurationError(
             f"the data are split over {data.num_clients} clients, but the federation has "

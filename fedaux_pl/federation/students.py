@@ -1,47 +1,59 @@
 """The server's models under Lightning: what a federation needs around Algorithms 1 and 2."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.modules_by_name import ModulesByName
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of
 from fedaux_pl.modules.state_dicts import copy_state
 
 _ENSEMBLE = "ensemble"
+_LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
+MAX_CLASSES = 20
+"""With more classes there is no metric of each class's accuracy; the confusion matrix has them."""
 _Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
 class Students(pl.LightningModule):
     """One model of each architecture, evaluated alone and as an ensemble.
 
-    Validation and test batches are (inputs, labels).
+    Validation and test batches are (inputs, labels). ``accuracy`` is the accuracy of the ensemble
+    on the test data, ``accuracy/NAME`` that of a student, ``class_accuracy/NAME`` the ensemble's
+    on the samples of a class. Metrics on validation data have the prefix ``val/``.
 
     Args:
         batchnorm: The BatchNorm statistics of the evaluation.
 
     Attributes:
         students: The models; empty until ``create_students``.
+        classes: The names of the classes; empty until then.
         accuracies: The accuracy of each student and of their ensemble.
+        confusion_matrix: The counts of true classes (rows) and the ensemble's answers (columns) in
+            the last evaluation; None before ``create_students``.
     """
 
     def __init__(self, batchnorm: BatchNormStatistics) -> None:
         super().__init__()
         self.batchnorm: BatchNormStatistics = batchnorm
-        self.students = nn.ModuleDict()
-        self.accuracies = nn.ModuleDict()
+        self.students = ModulesByName()
+        self.classes: tuple[str, ...] = ()
+        self.accuracies = ModulesByName()
+        self.confusion_matrix: MulticlassConfusionMatrix | None = None
 
     @property
     def data(self) -> FederatedDataModule:
@@ -55,29 +67,40 @@ class Students(pl.LightningModule):
         return data
 
     def create_students(
-        self, architectures: Sequence[str], options: Mapping[str, Any], pretrained: bool, seed: int
+        self,
+        architectures: Sequence[str],
+        options: Mapping[str, Any],
+        seed: int,
+        *,
+        input_shape: Sequence[int],
+        classes: Sequence[str],
+        pretrained: bool,
     ) -> None:
-        """Creates the models for the inputs and the classes of the data.
+        """Creates the models.
 
         Args:
             architectures: Their names.
             options: Further arguments of ``create_model``, see ``Federation``.
-            pretrained: Whether models start from weights that come with them, if there are any.
             seed: The seed of the run.
+            input_shape: The shape of one sample.
+            classes: The names of the classes.
+            pretrained: Whether models start from weights that come with them, if there are any.
         """
-        num_classes = len(self.data.classes)
+        self.classes = tuple(classes)
         for number, name in enumerate(architectures):
             own = options_of(name, architectures, options)
             with isolated_rng(derive_seed(seed, SeedPurpose.INITIALIZATION, number)):
                 self.students[name] = create_for(
-                    self.data.input_shape, name, num_classes, pretrained=pretrained, **own
+                    input_shape, name, len(classes), pretrained=pretrained, **own
                 )
-            self.data.check_model(self.students[name])
         for name in (*architectures, _ENSEMBLE):
             # every process evaluates all test data: there is nothing to synchronize
             self.accuracies[name] = MulticlassAccuracy(
-                num_classes, average="micro", sync_on_compute=False
+                len(classes), average="micro", sync_on_compute=False, validate_args=False
             )
+        self.confusion_matrix = MulticlassConfusionMatrix(
+            len(classes), sync_on_compute=False, validate_args=False
+        )
 
     def create_modules(
         self, module_type: Callable[..., _Module], settings: TrainingSettings, **options: Any
@@ -91,7 +114,7 @@ class Students(pl.LightningModule):
         """
         options = {**settings.optimizer_options, **options}
         return {
-            name: module_type(copy.deepcopy(student), len(self.data.classes), **options).to(
+            name: module_type(copy.deepcopy(student), len(self.classes), **options).to(
                 self.trainer.strategy.root_device
             )
             for name, student in self.students.items()
@@ -125,18 +148,48 @@ class Students(pl.LightningModule):
         progress.increment_ready()
         progress.increment_completed()
 
-    def federation_callbacks(self) -> list[FederationCallback]:
-        """The Trainer's callbacks that have hooks of a federation."""
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        return [callback for callback in callbacks if isinstance(callback, FederationCallback)]
-
     def forward(self, x: Tensor) -> Tensor:
         """Class probabilities of the ensemble of all students, shape (N, C)."""
+        if not self.students:
+            raise ConfigurationError(
+                "this federation has no models yet: fit it, or load one with "
+                "Federation.load_from_checkpoint(path)"
+            )
         logits = [model(x).float() for model in self.students.values()]
         return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """The accuracy of each student and of their ensemble."""
+        self._evaluate(batch, self.evaluation_prefix)
+
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """The accuracy of each student and of their ensemble on the test data."""
+        self._evaluate(batch, "")
+
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Class probabilities of the ensemble for inputs, with or without labels, shape (N, C)."""
+        probabilities: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return probabilities
+
+    @property
+    def is_fitting(self) -> bool:
+        """Whether the Trainer fits; also in the validation after a round."""
+        return self.trainer.state.fn is TrainerFn.FITTING
+
+    @property
+    def evaluation_prefix(self) -> str:
+        """The prefix of what is measured in a round: on validation data, or on the test data."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        given = isinstance(data, FederatedDataModule) and data.validation_examples is None
+        return "" if given else "val/"
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rounds are measured on private data that the clients hold out."""
+        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
+        return isinstance(data, FederatedDataModule) and data.validation > 0
+
+    def _evaluate(self, batch: Sequence[Tensor], prefix: str) -> None:
         x, labels = batch[0], batch[1]
         logits = {}
         for name, model in self.students.items():
@@ -145,24 +198,106 @@ class Students(pl.LightningModule):
         if bool(torch.stack([values.isnan().any() for values in logits.values()]).any()):
             raise FloatingPointError(
                 "the students' predictions hold NaN after this round: lower distillation.lr "
-                "(--model.distillation.lr), or local.lr in a method without distillation"
+                "(--model.distillation.lr), or local.lr in a method without distillation, or "
+                "server_lr in one with a server step"
             )
         logits[_ENSEMBLE] = torch.stack(list(logits.values())).mean(dim=0)
         for name, values in logits.items():
             metric = cast(MulticlassAccuracy, self.accuracies[name])
             metric.update(values, labels)
-            self.log(_key(name), metric, logger=False, on_step=False, on_epoch=True)
+            with _quiet_without_logger():
+                self.log(
+                    prefix + _key(name),
+                    metric,
+                    prog_bar=name == _ENSEMBLE,
+                    logger=not self.is_fitting,  # a round logs all its metrics at once
+                    on_step=False,
+                    on_epoch=True,
+                )
+        assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
+        self.confusion_matrix.update(logits[_ENSEMBLE], labels)
 
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The accuracy of each student and of their ensemble."""
-        self.validation_step(batch, batch_idx)
+    def on_validation_epoch_start(self) -> None:
+        """Counts anew."""
+        self._reset_confusion()
+
+    def on_test_epoch_start(self) -> None:
+        """Counts anew."""
+        self._reset_confusion()
+
+    def _reset_confusion(self) -> None:
+        assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
+        self.confusion_matrix.reset()
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the accuracy on each class."""
+        self.log_measured(self.class_accuracies())
+
+    def log_measured(self, metrics: Mapping[str, float], logger: bool = True) -> None:
+        """Logs numbers that are the same in all processes.
+
+        Args:
+            metrics: The numbers by name.
+            logger: Whether they go to the logger too, not only to callbacks that monitor them.
+        """
+        for name, value in metrics.items():
+            exact = torch.tensor(value, dtype=torch.float64)
+            with _quiet_without_logger():
+                # no process sums up: sync_dist only silences a warning
+                self.log(
+                    name, exact, logger=logger, on_epoch=True, sync_dist=True, rank_zero_only=True
+                )
+
+    def log_round(self, metrics: Mapping[str, float]) -> None:
+        """Logs the metrics of a round in one row over the round, and the losses for callbacks.
+
+        ``self.log`` takes half a millisecond for each of dozens of metrics and would log them over
+        steps, in two rows; so the loggers are called directly.
+        """
+        losses = {k: v for k, v in metrics.items() if k.startswith(_LOSSES)}
+        self.log_measured(losses, logger=False)
+        if self.trainer.is_global_zero:
+            measured = {name: value for name, value in metrics.items() if name != "round"}
+            for logger in self.trainer.loggers:
+                logger.log_metrics(measured, step=int(metrics["round"]))
 
     def compute_accuracies(self) -> dict[str, float]:
-        """The accuracies by the names that they have in logs, after all batches."""
-        return {
-            _key(name): float(cast(MulticlassAccuracy, metric).compute())
+        """The accuracies by the names that they have in logs, after all batches of a validation."""
+        prefix = self.evaluation_prefix
+        accuracies = {
+            prefix + _key(name): float(cast(MulticlassAccuracy, metric).compute())
             for name, metric in self.accuracies.items()
         }
+        return accuracies | {prefix + key: v for key, v in self.class_accuracies().items()}
+
+    @property
+    def confusion(self) -> Tensor | None:
+        """The confusion matrix of the last evaluation, shape (C, C); None before the first one."""
+        metric = self.confusion_matrix
+        return metric.compute() if metric is not None and metric.update_called else None
+
+    def class_accuracies(self) -> dict[str, float]:
+        """The share of each class's samples that the ensemble classifies correctly.
+
+        Empty for more than `MAX_CLASSES` classes; a class without samples is left out.
+        """
+        if self.confusion is None or len(self.classes) > MAX_CLASSES:
+            return {}
+        counts = self.confusion.double()
+        correct, sizes = counts.diagonal().tolist(), counts.sum(dim=1).tolist()
+        return {
+            f"class_accuracy/{name}": right / size
+            for name, right, size in zip(self.classes, correct, sizes, strict=True)
+            if size
+        }
+
+
+@contextmanager
+def _quiet_without_logger() -> Iterator[None]:
+    """Silences a warning of Lightning: what is logged is also returned and monitored."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*but have no logger configured")
+        yield
 
 
 def _key(name: str) -> str:

@@ -6,7 +6,9 @@ import pytorch_lightning as pl
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.utilities import rank_zero_warn
 
+from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.engine import ClientParallel
 from fedaux_pl.errors import did_you_mean
 
@@ -28,12 +30,15 @@ _CALLBACKS_WITHOUT_EFFECT = (
 )
 
 
-def check_trainer(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
+def check_trainer(
+    trainer: pl.Trainer, architectures: Iterable[str], has_validation: bool | None = None
+) -> None:
     """Raises a ValueError for settings of the Trainer that a federation does not support.
 
     Args:
         trainer: The Trainer of the federation.
         architectures: The architectures of the clients, each of which has a metric.
+        has_validation: Whether rounds are measured on validation data; None if not known yet.
     """
     if trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
@@ -57,10 +62,12 @@ def check_trainer(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
         raise ValueError("trainer.limit_train_batches is 0, which would skip all rounds: remove it")
     if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
         raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
-    _check_callbacks(trainer, architectures)
+    _check_callbacks(trainer, architectures, has_validation)
 
 
-def _check_callbacks(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
+def _check_callbacks(
+    trainer: pl.Trainer, architectures: Iterable[str], has_validation: bool | None
+) -> None:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         if isinstance(callback, _CALLBACKS_WITHOUT_EFFECT):
@@ -70,21 +77,39 @@ def _check_callbacks(trainer: pl.Trainer, architectures: Iterable[str]) -> None:
             )
     if not all(_is_known(callback) for callback in callbacks):
         return  # a callback of the user can log metrics of its own
-    metrics = ["accuracy", *(f"accuracy/{name}" for name in architectures)]
+    names = ["accuracy", *(f"accuracy/{name}" for name in architectures)]
+    on_validation = [f"val/{name}" for name in names]
+    losses = ["client_loss/mean", *(f"distillation_loss/{name}" for name in architectures)]
+    metrics = {True: on_validation, False: names, None: on_validation + names}[has_validation]
     for callback in callbacks:
         if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
             continue
+        if isinstance(callback, BestCheckpoint):
+            continue  # saves nothing without validation data
         if isinstance(callback, EarlyStopping) and not trainer.limit_val_batches:
             raise ValueError(
                 f"trainer.callbacks: EarlyStopping monitors {callback.monitor}, but with "
                 "trainer.limit_val_batches 0 nothing is measured: leave one of them out"
             )
-        allowed = metrics if isinstance(callback, EarlyStopping) else [*metrics, "epoch", "step"]
-        if callback.monitor not in allowed:
+        others = losses if isinstance(callback, EarlyStopping) else [*losses, "epoch", "step"]
+        if callback.monitor not in (*metrics, *others):
+            remedy = did_you_mean(callback.monitor, metrics)
+            if callback.monitor in on_validation:
+                remedy = ": set data.validation, e.g. to 0.1, to have validation data"
             raise ValueError(
                 f"trainer.callbacks: {type(callback).__name__} must monitor one of "
-                f"{', '.join(metrics)}, but monitors {callback.monitor}"
-                f"{did_you_mean(callback.monitor, metrics)}"
+                f"{', '.join([*metrics, *losses])}, but monitors {callback.monitor}{remedy}"
+            )
+        if callback.monitor in (*names, *on_validation) and callback.mode == "min":
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} prefers a low {callback.monitor}, "
+                "because its mode is 'min', Lightning's default: set mode='max'"
+            )
+        if callback.monitor in names and has_validation is False:
+            rank_zero_warn(
+                f"{type(callback).__name__} monitors {callback.monitor}, which is measured on the "
+                "test data, so what it selects is no estimate for new data: set data.validation, "
+                "e.g. to 0.1, and monitor val/accuracy"
             )
 
 

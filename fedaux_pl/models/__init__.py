@@ -2,14 +2,18 @@
 
 A new architecture is a file with a subclass of :class:`Classifier` (for images, of
 :class:`FeatureClassifier`), decorated by :func:`register`, and a line here that imports it.
+Networks of torchvision, timm and one's own are created by name too, see :func:`create_model`.
 """
 
-from fedaux_pl.models.classifier import Classifier, load_backbone, of_head, parameter_bytes
+from fedaux_pl.models.backbone import load_backbone, save_backbone
+from fedaux_pl.models.classifier import Classifier, of_head, parameter_bytes
 from fedaux_pl.models.encoder import Encoder
+from fedaux_pl.models.ensemble import Ensemble, load_exported, save_ensemble, trained_models
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
 from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
 from fedaux_pl.models.registry import (
+    check_imported,
     check_model,
     complete_options,
     create_for,
@@ -17,6 +21,7 @@ from fedaux_pl.models.registry import (
     model_names,
     options_of,
     register,
+    state_key,
 )
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet
@@ -25,6 +30,7 @@ from fedaux_pl.models.tinybert import TinyBERT
 __all__ = [
     "Classifier",
     "Encoder",
+    "Ensemble",
     "FeatureClassifier",
     "InputNormalization",
     "MobileNetV2",
@@ -32,14 +38,20 @@ __all__ = [
     "ResNet8",
     "ShuffleNet",
     "TinyBERT",
+    "check_imported",
     "check_model",
     "complete_options",
     "create_for",
     "create_model",
     "load_backbone",
+    "load_exported",
     "model_names",
     "of_head",
     "options_of",
     "parameter_bytes",
     "register",
+    "save_backbone",
+    "save_ensemble",
+    "state_key",
+    "trained_models",
 ]

@@ -1,8 +1,7 @@
 """The base class of all architectures, classifiers f = g o h, and functions on their weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +22,12 @@ class Classifier(nn.Module, ABC):
             can be captured in a CUDA graph. Texts do not: their padding is trimmed.
         feature_dim: Length of the feature vector of a sample.
         head: The linear layer from the features to the outputs.
+        created_as: The name and the options that ``create_model`` has created it with.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
     fixed_size_inputs: ClassVar[bool] = True
+    created_as: dict[str, Any] | None = None
     feature_dim: int
     head: nn.Linear
 
@@ -54,39 +55,18 @@ class Classifier(nn.Module, ABC):
         Called once before training, with all inputs of the data set.
         """
 
+    def recipe(self) -> dict[str, Any]:
+        """The ``name`` and the ``options`` with which ``create_model`` creates it elsewhere.
 
-def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load the weights of h, such as a pre-trained h_0, and leave the head g as it is.
-
-    Args:
-        model: A network f = g o h whose head is called ``head``.
-        state: The state dict of h; entries of a head are ignored.
-
-    Raises:
-        ValueError: If the state dict does not belong to this architecture.
-
-    Example:
-        >>> from fedaux_pl.models import create_model
-        >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
-        >>> model = create_model("resnet8", num_classes=10, width=0.125)
-        >>> load_backbone(model, pretrained.state_dict())
-        >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
-        True
-    """
-    own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    given = {key: value for key, value in state.items() if not of_head(key)}
-    differing = sorted(
-        key
-        for key in own.keys() | given.keys()
-        if key not in own or key not in given or own[key].shape != given[key].shape
-    )
-    if differing:
-        raise ValueError(
-            f"these weights are not of this architecture: {len(differing)} entries are missing, "
-            f"unexpected or of another shape, such as '{differing[0]}'; create the model "
-            "with the name and options that the weights were trained with."
-        )
-    model.load_state_dict(given, strict=False)
+        Raises:
+            ValueError: If ``create_model`` has not created it.
+        """
+        if self.created_as is None:
+            raise ValueError(
+                f"this {type(self).__name__} was not created by create_model; create it by name, "
+                "so that it can be created again."
+            )
+        return self.created_as
 
 
 def of_head(key: str) -> bool:

@@ -18,6 +18,7 @@ from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.encoder_loading import (
     TAKES_4D_MASK,
     check_encoder,
+    config_values,
     load_encoder,
     make_config,
     read_config,
@@ -125,6 +126,16 @@ class Encoder(Classifier):
             if (value := others.get(name)) is not None:
                 check_int(name, value, minimum)
 
+    def recipe(self) -> dict[str, Any]:
+        """The options that create this encoder elsewhere, without its source."""
+        options = {
+            "config": config_values(self.encoder.config),
+            "pooling": self.pooling,
+            "pretrained": False,
+            "pad_id": self.pad_id,
+        }
+        return {"name": "encoder", "options": options}
+
     @property
     def mask_id(self) -> int | None:
         """The id of the mask token; None if the tokenizer has none."""
@@ -206,7 +217,10 @@ class Encoder(Classifier):
 
         In evaluation without gradients, texts are sorted by length and run in parts, each trimmed
         to its longest text. Otherwise the batch is trimmed on the CPU only, see :meth:`trimmed`.
+        An exported graph, whose shapes cannot depend on values, keeps all padding.
         """
+        if torch.compiler.is_exporting():
+            return self._encode(x)
         if self.training or torch.is_grad_enabled():
             return self._encode(self.trimmed(x))
         self.check_inputs(x)

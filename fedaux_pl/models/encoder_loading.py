@@ -58,6 +58,14 @@ def make_config(values: Mapping[str, Any]) -> Any:
     return AutoConfig.for_model(**values)
 
 
+def config_values(config: Any) -> dict[str, Any]:
+    """The values from which :func:`make_config` makes this configuration again."""
+    about = {"transformers_version", "architectures", "id2label", "label2id"}  # not the encoder
+    known = vars(type(config)()).keys() - about | {"model_type"}
+    values: dict[str, Any] = config.to_dict()
+    return {k: v for k, v in values.items() if k in known and not k.startswith("_")}
+
+
 def check_encoder(config: Any) -> None:
     """Raise a ValueError for models that are not bidirectional encoders."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES

@@ -1,11 +1,15 @@
 """Architectures, registered and created by name."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedaux_pl.errors import did_you_mean
+from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.models.class_path import find_class
 from fedaux_pl.models.classifier import Classifier
+from fedaux_pl.models.timm_networks import TimmFactory
+from fedaux_pl.models.torchvision_networks import TorchvisionFactory, torchvision_names
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Classifier])
 
@@ -51,12 +55,15 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
     """Create a model, with random weights unless it is a pre-trained text encoder.
 
     Args:
-        name: One of :func:`model_names`. A suffix after a hyphen, as in ``encoder-small``, is
-            ignored, so that one federation can have two models of the same architecture.
+        name: One of :func:`model_names`, a classifier of torchvision (``torchvision/resnet18``) or
+            timm (``timm/resnet10t``), or the class path of a network (``my_package.MyNet``). A
+            suffix after a hyphen, as in ``encoder-small``, is ignored, so that one federation can
+            have two models of the same architecture.
         num_classes: Number of outputs, at least 1.
-        **options: Options of the architecture. All architectures for images have ``in_channels``,
-            ``width``, ``norm``, ``mean`` and ``std``; see
-            :class:`fedaux_pl.models.encoder.Encoder` for those of text.
+        **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
+            ``norm``, ``mean`` and ``std``; see :class:`fedaux_pl.models.encoder.Encoder` for those
+            of text, :class:`fedaux_pl.models.torchvision_networks.TorchvisionFactory` for
+            torchvision's.
 
     Raises:
         ValueError: If the name is unknown or an option has a value that is not allowed.
@@ -70,7 +77,9 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         >>> model.features(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 128])
     """
-    return _find(name, options)(num_classes=num_classes, **options)
+    model: Classifier = _find(name, options)(num_classes=num_classes, **options)
+    model.created_as = {"name": name, "options": options}
+    return model
 
 
 def check_model(name: str, **options: Any) -> None:
@@ -86,13 +95,27 @@ def check_model(name: str, **options: Any) -> None:
         check(**options)
 
 
+def check_imported(names: Iterable[str]) -> None:
+    """Raise a ConfigurationError if a class path is of a module that is not imported.
+
+    For names from a file, which must not choose what is imported.
+    """
+    for name in names:
+        module = name.partition("-")[0].rpartition(".")[0]
+        if _is_class_path(name) and module not in sys.modules:
+            raise ConfigurationError(
+                f"the checkpoint has the model {name}, whose module is not imported: import "
+                f"{module} before, if you trust the checkpoint"
+            )
+
+
 def create_for(
     input_shape: Sequence[int], name: str, num_classes: int, *, pretrained: bool, **options: Any
 ) -> Classifier:
     """Create a model for data of a given shape.
 
-    ``in_channels`` or ``length`` (from the shape) and ``pretrained`` are passed to architectures
-    that have such a parameter.
+    ``in_channels`` and ``image_size`` = (H, W), or ``length``, which the shape determines, and
+    ``pretrained`` are passed to architectures that have such a parameter.
 
     Args:
         input_shape: The shape of one sample: (C, H, W) of images, (L,) of token ids.
@@ -117,7 +140,9 @@ def create_for(
             f"model {name!r} takes {kinds[other]}, but the samples have shape "
             f"{tuple(input_shape)}; choose a model for {kinds[own]}, or other data."
         )
-    defaults = {own: input_shape[0], "pretrained": pretrained}
+    defaults: dict[str, Any] = {own: input_shape[0], "pretrained": pretrained}
+    if own == "in_channels":
+        defaults["image_size"] = tuple(input_shape[1:])
     known = {key: value for key, value in defaults.items() if key in parameters}
     return create_model(name, num_classes, **(known | options))
 
@@ -151,14 +176,9 @@ def complete_options(name: str, **options: Any) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty} | options
 
 
-def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Classifier]:
+def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """The architecture called ``name``; raises a TypeError for options that it does not have."""
-    factory = _FACTORIES.get(name) or _FACTORIES.get(name.partition("-")[0])
-    if factory is None:
-        raise ValueError(
-            f"unknown model {name!r}{did_you_mean(name, model_names())}; pass one of "
-            f"{', '.join(model_names())}."
-        )
+    factory = _lookup(name)
     parameters = inspect.signature(factory).parameters
     allowed = [parameter for parameter in parameters if parameter != "num_classes"]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -170,3 +190,38 @@ def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Classifier]:
             f"use one of {', '.join(allowed)}."
         )
     return factory
+
+
+def _lookup(name: str) -> Callable[..., Any]:
+    """The class or factory of a registered name, a name of another package or a class path."""
+    base = name.partition("-")[0]
+    if factory := _FACTORIES.get(name) or _FACTORIES.get(base):
+        return factory
+    if base.startswith("torchvision/"):
+        return TorchvisionFactory(base.removeprefix("torchvision/"))
+    if base.startswith("timm/"):
+        return TimmFactory(base.removeprefix("timm/"))
+    if _is_class_path(name):
+        return find_class(base)
+    meant = did_you_mean(name, model_names())
+    if base in torchvision_names():
+        meant = f" (did you mean torchvision/{base}?)"
+    raise ValueError(
+        f"unknown model {name!r}{meant}; pass one of {', '.join(model_names())}, a classifier of "
+        "torchvision or timm (torchvision/resnet18), or a class path (my_package.MyNet)."
+    )
+
+
+def _is_class_path(name: str) -> bool:
+    base = name.partition("-")[0]
+    return "." in base and "/" not in base and not {name, base} & _FACTORIES.keys()
+
+
+def state_key(name: str) -> str:
+    """The name of a model as part of a state-dict entry, in which a dot is a separator.
+
+    Example:
+        >>> state_key("my_package.MyNet")
+        'my_package:MyNet'
+    """
+    return name.replace(".", ":")

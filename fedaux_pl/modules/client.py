@@ -3,27 +3,30 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional import proximal_penalty
 from fedaux_pl.modules.batch_checks import unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.model_argument import count_classes, model_hyperparameter, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.state_dicts import copy_tensors
 
 
 class ClientModule(ClassifierModule):
-    """Trains a classifier with cross-entropy and, optionally, FedProx's proximal term.
+    """Trains a classifier with cross-entropy and, optionally, a proximal term or a correction.
 
-    With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2. The anchor theta_0 is
-    the parameters at the start of the fit. Batches are (inputs, labels).
+    With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2 (FedProx). The anchor
+    theta_0 is the parameters at the start of the fit. With ``corrected`` the tensors of
+    ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels).
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
             ``feature_dim``. A module is not saved with the hyper-parameters: pass it again to
             ``load_from_checkpoint``.
-        num_classes: C, the number of classes.
+        num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         mu: The strength of the proximal term, 0 for none.
         train: ``full`` trains all parameters, ``head`` trains g only (linear evaluation).
         optimizer: ``adam``, ``adamw`` or ``sgd``.
@@ -31,6 +34,7 @@ class ClientModule(ClassifierModule):
         momentum: For sgd only.
         weight_decay: At least 0.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+        corrected: Whether a correction is added to the gradients; zero until it is set.
 
     Example:
         >>> import torch
@@ -50,7 +54,7 @@ class ClientModule(ClassifierModule):
     def __init__(
         self,
         model: str | nn.Module = "resnet8",
-        num_classes: int = 10,
+        num_classes: int | None = None,
         mu: float = 0.0,
         train: TrainedPart = "full",
         optimizer: OptimizerName = "adam",
@@ -58,18 +62,23 @@ class ClientModule(ClassifierModule):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         model_options: dict[str, Any] | None = None,
+        corrected: bool = False,
     ) -> None:
         if not isinstance(mu, int | float) or not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
+        num_classes = count_classes(model, num_classes)
         super().__init__(
             resolve_model(model, num_classes, model_options),
             num_classes,
             train,
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
-        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
+        model = model_hyperparameter(model)
+        self.save_hyperparameters()
         self.mu = mu
         self.anchor: list[Tensor] | None = None
+        self.corrected = corrected
+        self.corrections: list[Tensor] | None = None
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Loads the model's weights in place, before training starts, and sets the anchor."""
@@ -86,6 +95,31 @@ class ClientModule(ClassifierModule):
             for origin, tensor in zip(self.anchor, current, strict=True):
                 origin.copy_(tensor)
 
+    def set_correction(self, correction: Mapping[str, Tensor]) -> None:
+        """Sets what is added to the gradients.
+
+        Args:
+            correction: A tensor for each trained parameter, by its name in the model; empty for
+                zeros. Other entries are ignored.
+
+        Raises:
+            ValueError: If the module is not ``corrected``, or a parameter has no entry.
+        """
+        if not self.corrected:
+            raise ValueError("this ClientModule has no correction: create it with corrected=True")
+        trained = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        if correction and (missing := sorted(trained.keys() - correction.keys())):
+            raise ValueError(
+                f"the correction has no entry for {missing[0]}: give one for every trained "
+                "parameter, or none at all"
+            )
+        if self.corrections is None:
+            self.corrections = [torch.zeros_like(p, requires_grad=False) for p in trained.values()]
+        if correction:  # in place, because captured steps read these tensors
+            copy_tensors(self.corrections, [correction[key] for key in trained])
+        else:
+            torch._foreach_zero_(self.corrections)
+
     def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
@@ -97,7 +131,7 @@ class ClientModule(ClassifierModule):
             self.set_anchor()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Computes the cross-entropy on (inputs, labels) plus the proximal term."""
+        """Computes the cross-entropy on (inputs, labels) plus proximal term and correction."""
         x, labels = unpack_pair(batch)
         if self.device.type == "cpu":
             self.check_batch(batch)
@@ -107,15 +141,31 @@ class ClientModule(ClassifierModule):
                 self.set_anchor()
             assert self.anchor is not None  # noqa: S101 - for mypy
             loss = loss + proximal_penalty(self._trained_parameters(), self.anchor, self.mu)
+        if self.corrected:
+            loss = loss + self._correction_term()
         self.log_training(loss, len(labels))
         return loss
 
+    def _correction_term(self) -> Tensor:
+        """A term with the value 0, so that losses stay comparable, and the correction as gradient.
+
+        A term, and no change of the gradients, so that it is scaled and captured with the loss.
+        """
+        if self.corrections is None:
+            self.set_correction({})
+        assert self.corrections is not None  # noqa: S101 - for mypy
+        pairs = zip(self._trained_parameters(), self.corrections, strict=True)
+        products = torch.stack([(parameter * change).sum() for parameter, change in pairs]).sum()
+        return products - products.detach()
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Saves theta_0, so that a resumed fit has the same anchor."""
-        if self.anchor is not None:
-            checkpoint["anchor"] = [tensor.cpu() for tensor in self.anchor]
+        """Saves theta_0 and the correction, so that a resumed fit has the same."""
+        for name, tensors in (("anchor", self.anchor), ("corrections", self.corrections)):
+            if tensors is not None:
+                checkpoint[name] = [tensor.cpu() for tensor in tensors]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restores theta_0."""
-        if "anchor" in checkpoint:
-            self.anchor = [tensor.to(self.device) for tensor in checkpoint["anchor"]]
+        """Restores theta_0 and the correction."""
+        for name in ("anchor", "corrections"):
+            if name in checkpoint:
+                setattr(self, name, [tensor.to(self.device) for tensor in checkpoint[name]])

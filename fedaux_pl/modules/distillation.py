@@ -9,7 +9,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedaux_pl.functional import distillation_loss
 from fedaux_pl.modules.batch_checks import check_inputs, check_soft_labels, unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.model_argument import count_classes, model_hyperparameter, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 
@@ -24,7 +24,7 @@ class DistillationModule(ClassifierModule):
         model: The name of an architecture, or a module with ``features``, ``head`` and
             ``feature_dim``. A module is not saved with the hyper-parameters: pass it again to
             ``load_from_checkpoint``.
-        num_classes: C, the number of classes.
+        num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         train: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
@@ -49,7 +49,7 @@ class DistillationModule(ClassifierModule):
     def __init__(
         self,
         model: str | nn.Module = "resnet8",
-        num_classes: int = 10,
+        num_classes: int | None = None,
         train: TrainedPart = "full",
         optimizer: OptimizerName = "adam",
         lr: float = 5e-5,
@@ -57,13 +57,15 @@ class DistillationModule(ClassifierModule):
         weight_decay: float = 0.0,
         model_options: dict[str, Any] | None = None,
     ) -> None:
+        num_classes = count_classes(model, num_classes)
         super().__init__(
             resolve_model(model, num_classes, model_options),
             num_classes,
             train,
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
-        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
+        model = model_hyperparameter(model)
+        self.save_hyperparameters()
         self.agreement = MulticlassAccuracy(num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional.masking import MaskedTokens, mask_tokens
-from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
@@ -79,7 +79,8 @@ class LanguageModelling(SelfSupervised):
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
         _check_encoder(self.backbone, objective)
-        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
+        model = model_hyperparameter(model)
+        self.save_hyperparameters()
         self.objective = objective
         self.mask_rate = mask_rate
         vocabulary, width = self.backbone.token_embedding.shape

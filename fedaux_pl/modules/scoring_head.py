@@ -21,7 +21,7 @@ from torchmetrics.classification import BinaryAUROC
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
-from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model, without_head
+from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model, without_head
 from fedaux_pl.scoring import (
     Budget,
     Identity,
@@ -95,10 +95,11 @@ class ScoringHead(pl.LightningModule):
             budget=Budget(),  # replaced in each release
             shrink=False,
         )
-        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
         self.backbone: Any = None
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
+            model = model_hyperparameter(model)
+        self.save_hyperparameters()
         self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None

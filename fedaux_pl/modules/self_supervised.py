@@ -1,10 +1,12 @@
 """The base of all modules that learn h_0 from unlabeled data."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.model_argument import without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
@@ -44,6 +46,14 @@ class SelfSupervised(OptimizedModule):
     def backbone_state(self) -> dict[str, Tensor]:
         """Returns a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
         return copy_state(self.backbone)
+
+    def save_backbone(self, path: str | Path) -> Path:
+        """Saves h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model.
+
+        Args:
+            path: The file to write, such as ``h0.safetensors``.
+        """
+        return save_backbone(path, self.backbone)
 
     def share_batches(self, processes: Processes) -> None:
         """Divides each batch among processes that all get the same batches, as ``SimCLR`` does.

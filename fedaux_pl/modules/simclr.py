@@ -16,7 +16,7 @@ from fedaux_pl.modules.distributed import (
     gather_rows,
     synchronized_batch_norm,
 )
-from fedaux_pl.modules.model_argument import ignored_hyperparameters, resolve_model
+from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 from fedaux_pl.processes import Processes
@@ -92,7 +92,8 @@ class SimCLR(SelfSupervised):
             knn_k,
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
-        self.save_hyperparameters(ignore=ignored_hyperparameters(model))
+        model = model_hyperparameter(model)
+        self.save_hyperparameters()
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature

@@ -115,6 +115,42 @@ def test_replayed_steps_agree_with_uncaptured_ones(deterministic, precision, opt
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, train):
+    """SCAFFOLD's clients: two rounds with other corrections, in the same replicas."""
+    torch.manual_seed(0)
+    options = {"train": train, "optimizer": "sgd", "lr": 0.01, "corrected": True}
+    module = ClientModule(create_model("resnet8", 10), 10, **options)
+    start = module.trained_state()
+    trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
+
+    def corrected_jobs(scale):
+        generator = torch.Generator().manual_seed(2)
+        return [
+            dataclasses.replace(
+                job,
+                correction={
+                    name: scale * torch.randn(p.shape, generator=generator).cuda()
+                    for name, p in trained.items()
+                },
+            )
+            for job in jobs(start)
+        ]
+
+    def work(runner, one):
+        found = [runner.run_all(one, corrected_jobs(scale)) for scale in (0.1, -0.1)]
+        return [{name: result.state[name] for name in trained} for result in found[0] + found[1]]
+
+    uncaptured, replayed = results(module, work, precision, (Uncaptured, CudaGraphs))
+    [plain] = results(module, work, precision, (Refusing,))
+    for one, other, third in zip(uncaptured, replayed, plain, strict=True):
+        assert distance(one, other, start) < 1e-3
+        assert distance(third, other, start) < 0.1
+    for first, second in zip(replayed[: len(SIZES)], replayed[len(SIZES) :], strict=True):
+        assert distance(first, second, start) > 0.5  # the sign has changed
+
+
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_replayed_steps_agree_with_plain_training(precision):
     """Other kernels round differently, and Adam amplifies small gradients."""

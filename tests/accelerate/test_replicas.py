@@ -103,6 +103,42 @@ def test_clients_of_unequal_sizes(options, limit):
     assert max(recorder.others) == max(recorder.captured) - 1
 
 
+def corrections(seed):
+    """A correction for each job, of every size."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = dict(Net().named_parameters())
+    return [
+        {name: torch.randn(p.shape, generator=generator) for name, p in parameters.items()}
+        for _ in SIZES
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 8])
+def test_each_replica_has_its_own_correction(limit):
+    """In two rounds with other corrections; an empty one is zero, not the last one."""
+
+    def rounds(runner):
+        module, results = client(corrected=True, optimizer="sgd", lr=0.1), []
+        for seed in (1, 2):
+            made = zip(jobs(), [*corrections(seed)[:-1], {}], strict=True)
+            results += runner.run_all(
+                module, [dataclasses.replace(job, correction=change) for job, change in made]
+            )
+        return results
+
+    recorder = FakeRecorder(limit)
+    plain, replayed = both(rounds, recorder)
+    assert_same_results(plain, replayed)
+    assert recorder.replayed > 0
+    uncorrected = within(lambda runner: runner.run_all(client(optimizer="sgd", lr=0.1), jobs()))
+    weight = "hidden.weight"
+    for number, one in enumerate(uncorrected):
+        first, second = plain[number].state[weight], plain[len(SIZES) + number].state[weight]
+        is_last = number == len(SIZES) - 1
+        assert torch.equal(first, one.state[weight]) is is_last
+        assert torch.equal(first, second) is is_last
+
+
 class NetWithDropout(Net):
     def features(self, x):
         return nn.functional.dropout(super().features(x), 0.3, self.training)

@@ -35,6 +35,14 @@ def results(model):
     return found
 
 
+def test_networks_of_others_stay_as_they_are():
+    model = create_model("torchvision/resnet18", 10)
+    kinds = [type(part) for part in model.network.modules()]
+    assert BasicBlock in kinds
+    speed_up(model)
+    assert [type(part) for part in model.network.modules()] == kinds
+
+
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("name", NAMES)
 def test_cpu_results_are_those_of_the_plain_version_bit_for_bit(name, norm):

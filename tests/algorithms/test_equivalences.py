@@ -9,11 +9,13 @@ import torch.nn.functional as F
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.federation import Distillation, LocalTraining
 from fedaux_pl.federation import federation as rounds
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.scoring import Scoring
 from tests.federations import (
     MIXED,
     assert_close,
     assert_same,
+    assign,
     create,
     fit,
     measured,
@@ -74,7 +76,8 @@ def test_fedaux_with_equal_scores_is_feddf_with_pretraining(tmp_path, monkeypatc
 
 def start_of(federation, data):
     """The server's model before the first round."""
-    model = create(federation.algorithm, dict(federation.clients), seed=federation.seed)
+    options = {"local": federation.local, "seed": federation.seed}
+    model = create(federation.algorithm, dict(federation.clients), **options)
     model.trainer = federation.trainer
     model.setup("fit")
     return copy.deepcopy(model.students["resnet8"])
@@ -142,8 +145,8 @@ def test_the_average_is_weighted_by_the_number_of_samples(tmp_path, monkeypatch)
     data = split(3)
     data.setup()
     shares = [[0, 1, 2, 3], list(range(4, 20)), list(range(20, 64))]
-    data._clients = [torch.tensor(share) for share in shares]
-    calls = spy(monkeypatch, rounds.LocalClients, "train")
+    assign(data, shares)
+    calls = spy(monkeypatch, LocalClients, "train")
     fit(tmp_path, federation, 1, data)
     ((_, updates),) = calls
     assert [update.size for update in updates] == [4, 16, 44]
@@ -173,7 +176,7 @@ def test_carried_optimizers_change_clients_and_students(tmp_path):
 
 def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):
     """For clients and for students, BatchNorm's statistics included."""
-    calls = spy(monkeypatch, rounds.LocalClients, "train")
+    calls = spy(monkeypatch, LocalClients, "train")
     federation = run(tmp_path, FedDF(), 3, train="head")
     start = start_of(federation, None).state_dict()
     heads = {"head.weight", "head.bias"}
@@ -198,7 +201,7 @@ def test_mixed_architectures(tmp_path, monkeypatch):
         "sample_clients",
         lambda n, *_: [0] if n == 1 else [0, 1, 2],
     )
-    calls = spy(monkeypatch, rounds.LocalClients, "train")
+    calls = spy(monkeypatch, LocalClients, "train")
     averages = spy(monkeypatch, rounds, "average_updates")
     federation = create(FedDF(), dict(MIXED))
     trainer = fit(tmp_path, federation, 1)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import RichProgressBar, TQDMProgressBar
 from torch.utils.data import DataLoader
 
 from fedaux_pl.callbacks import progress, progress_bars
@@ -279,7 +280,7 @@ def test_an_exception_closes_the_bars(terminal, monkeypatch, error):
             trainer_of(FederationProgress()).fit(Federation())
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert not progress.tqdm._instances
+    assert not progress_bars.tqdm._instances
     assert "clients" in terminal.getvalue()
     assert not any("clients" in line for line in terminal.screen())
     assert terminal.screen()[-1] == ""
@@ -433,6 +434,43 @@ def test_a_fork_leaves_the_screen_alone(terminal, monkeypatch):
                 other.update()
             callback._close()
         assert terminal.getvalue() == before
+
+
+@pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
+def test_another_bar_leaves_long_stages_as_lines(capsys, monkeypatch, bar):
+    """The lines of a stage come ever more rarely; a stage within it has none."""
+    clock = SimpleNamespace(now=0.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", fake)
+    monkeypatch.setattr(progress_bars, "time", fake)
+    lines = find_progress(trainer_of(bar()))
+    with lines.stage("pre-training resnet8", total=50, unit="epoch") as stage:
+        for epoch in range(50):
+            clock.now += 1
+            with lines.stage("views", 1) as inner:
+                clock.now += 1
+                inner.update()
+            stage.update(1, loss=5 - epoch / 50)
+    with lines.stage("teachers", 1) as stage:  # a short one
+        stage.update()
+    assert capsys.readouterr().err.splitlines() == [
+        "pre-training resnet8: epoch 5/50, loss 4.92, 10 s",
+        "pre-training resnet8: epoch 10/50, loss 4.82, 20 s",
+        "pre-training resnet8: epoch 20/50, loss 4.62, 40 s",
+        "pre-training resnet8: epoch 40/50, loss 4.22, 80 s",
+        "pre-training resnet8: 100.0 s",
+    ]
+    trainer_of(bar()).fit(Federation())  # stages do the bar no harm
+
+
+def test_accuracy_on_validation_data_is_named_as_such(capsys, monkeypatch):
+    def validation_step(self, batch, batch_idx):
+        self.log("val/accuracy", 0.25)
+        self.log("accuracy", 0.75)
+
+    monkeypatch.setattr(Federation, "validation_step", validation_step)
+    trainer_of(FederationProgress()).fit(Federation())
+    assert "val/accuracy 25.0 %" in capsys.readouterr().err
 
 
 def test_the_stand_in():

@@ -3,16 +3,24 @@
 import csv
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from pytorch_lightning.loggers import TensorBoardLogger
+import torch
+from matplotlib.figure import Figure
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 
-from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.callbacks import report as report_module
+from fedaux_pl.callbacks import run_figures
+from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.scoring import Logistic
-from tests.federations import create, fit
+from fedaux_pl.scoring import Logistic, Standardized, Whitened
+from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 
 
@@ -39,6 +47,10 @@ def events(folder):
     return accumulator
 
 
+def text_of(pages, name):
+    return pages.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
+
+
 def test_curve_summary_and_tensorboard(tmp_path, capsys):
     federation = create(paper_fedaux())
     folder = reported(tmp_path, federation)
@@ -61,19 +73,24 @@ def test_curve_summary_and_tensorboard(tmp_path, capsys):
     assert not list(folder.glob("*.part"))
 
     pages = events(folder)
-    for tag in ("accuracy", "accuracy/resnet8", "bytes/up_total", "client_loss/mean"):
-        scalars = pages.Scalars(tag)
-        assert [event.step for event in scalars] == [1, 2, 3]
-        expected = [entry[tag] for entry in federation.history]
-        assert [event.value for event in scalars] == pytest.approx(expected, rel=1e-6)
     images = set(pages.Tags()["images"])
     assert images == {
         "data/split",
         "certainty/clients",
         "certainty/weight_by_class",
         "certainty/top_images",
+        "clients/participation",
+        "pretraining/views",
+        "evaluation/confusion",
     }
-    text = pages.Tensors("privacy/text_summary")[0].tensor_proto.string_val[0].decode()
+    files = {path.name for path in (folder / "figures").iterdir()}
+    assert files == {f"{name.replace('/', '_')}.png" for name in images}
+    assert [event.step for event in pages.Images("clients/participation")] == [1, 2, 3]
+    assert [event.value for event in pages.Scalars("final/accuracy")] == pytest.approx(
+        [accuracies[-1]]
+    )
+    assert len(pages.Scalars("pretraining_loss/resnet8")) == 1
+    text = text_of(pages, "privacy")
     printed = capsys.readouterr().out
     for line in federation.privacy():
         assert line in text
@@ -82,7 +99,11 @@ def test_curve_summary_and_tensorboard(tmp_path, capsys):
 
 def test_a_method_without_scores_has_no_pages_of_them(tmp_path):
     folder = reported(tmp_path, create(FedAvg()), 1)
-    assert events(folder).Tags()["images"] == ["data/split"]
+    assert events(folder).Tags()["images"] == [
+        "data/split",
+        "clients/participation",
+        "evaluation/confusion",
+    ]
     assert read_json(folder / "summary.json")["privacy"] == [
         "NOT private: the model updates and training losses that clients send in every round"
     ]
@@ -91,6 +112,7 @@ def test_a_method_without_scores_has_no_pages_of_them(tmp_path):
 def test_images_can_be_left_out(tmp_path):
     folder = reported(tmp_path, create(FedDF()), 1, FederationReport(images=False))
     assert events(folder).Tags()["images"] == []
+    assert not (folder / "figures").exists()
 
 
 def test_rounds_without_validation_have_no_accuracy(tmp_path):
@@ -102,13 +124,129 @@ def test_rounds_without_validation_have_no_accuracy(tmp_path):
     assert column == ["", str(federation.history[1]["accuracy"]), ""]
     summary = read_json(folder / "summary.json")
     assert summary["accuracy"] == summary["best_accuracy"] == federation.history[1]["accuracy"]
-    assert [event.step for event in events(folder).Scalars("accuracy")] == [2]
 
 
 def test_without_a_logger_the_files_are_below_the_root(tmp_path):
     fit(tmp_path, create(FedAvg()), 1, callbacks=[FederationReport()])
     assert (tmp_path / "curve.csv").is_file()
+    assert (tmp_path / "figures" / "data_split.png").is_file()
     assert read_json(tmp_path / "summary.json")["rounds"] == 1
+
+
+def test_a_csv_logger_has_the_files_beside_its_own(tmp_path):
+    """It takes neither figures nor texts, but the loss of the pre-training and the settings."""
+    logger = CSVLogger(tmp_path)
+    federation = create(FedDF(pretrained=True))
+    fit(tmp_path, federation, 1, logger=logger, callbacks=[FederationReport()])
+    folder = Path(logger.log_dir)
+    assert read_json(folder / "summary.json")["rounds"] == 1
+    assert (folder / "figures" / "clients_participation.png").is_file()
+    assert "pretraining_loss/resnet8" in (folder / "metrics.csv").read_text()
+    assert "participation: 1.0" in (folder / "hparams.yaml").read_text()
+
+
+def test_fast_dev_run_writes_nothing(tmp_path):
+    fit(tmp_path, create(FedAvg()), callbacks=[FederationReport()], fast_dev_run=True)
+    assert not list(tmp_path.iterdir())
+
+
+def layout_of(pages):
+    """The tags of each chart of the page of custom scalars."""
+    packed = pages.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    layout = layout_pb2.Layout.FromString(packed)
+    return {c.title: list(c.multiline.tag) for category in layout.category for c in category.chart}
+
+
+def test_the_charts_of_the_first_page_show_measurements_of_the_run(tmp_path):
+    """Every measurement that a chart names is there, but the accuracy of classes."""
+    for algorithm, scored in ((paper_fedaux(), True), (FedAvg(), False)):
+        federation = create(algorithm)
+        charts = layout_of(events(reported(tmp_path / str(scored), federation, 1)))
+        names = set(federation.history[0]) | ({"pretraining_loss/resnet8"} if scored else set())
+        for title, tags in charts.items():
+            for tag in tags:
+                matches = any(re.match(tag, name) for name in names)
+                assert matches or title == "accuracy of each class", tag
+        assert ("effective teachers" in charts) is scored
+        [accuracy] = [tags for title, tags in charts.items() if "student" in title]
+        matched = {name for name in names for tag in accuracy if re.match(tag, name)}
+        teachers = {"teachers/accuracy"} if scored else set()
+        assert matched == {"accuracy", "averaged_accuracy/resnet8"} | teachers
+        tag = charts["accuracy of each class"][0]
+        assert re.match(tag, "class_accuracy/cat")
+        assert re.match(tag, "val/class_accuracy/cat")
+
+
+def test_about_this_run(tmp_path):
+    pages = events(reported(tmp_path, create(paper_fedaux()), 0))
+    text = text_of(pages, "about this run")
+    assert "| method | FedAUX |" in text
+    assert "alpha = 1 " in text
+    assert "the scores do not tell the clients apart" in text  # the meaning of effective teachers
+    assert "came from the cache" not in text
+    assert sorted(pages.Tags()["tensors"])[0] == "about this run/text_summary"
+    (tmp_path / "runs").rename(tmp_path / "before")
+    text = text_of(events(reported(tmp_path, create(paper_fedaux()), 0)), "about this run")
+    assert "came from the cache" in text  # and there is no loss of its pre-training
+    text = text_of(events(reported(tmp_path / "avg", create(FedAvg()), 0)), "about this run")
+    assert "effective teachers" not in text
+
+
+def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(federation):
+        drawn.append(len(federation.history))
+        return Figure(figsize=(1, 1))
+
+    monkeypatch.setattr(report_module.run_figures, "participation", draw)
+    report = FederationReport()
+    federation = SimpleNamespace(history=[])
+    trainer = SimpleNamespace(loggers=[])
+    for done in range(1, 51):
+        federation.history.append({"round": done})
+        if report.draws_participation(done):
+            report._show_participation(trainer, tmp_path, federation)
+    assert drawn == [1, 2, 4, 8, 16, 32]
+
+
+def test_the_end_of_a_run_has_the_confusion_and_who_took_part(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="runs")
+    fit(tmp_path, create(FedAvg()), 3, logger=logger, callbacks=[FederationReport()])
+    pages = events(logger.log_dir)
+    assert [event.step for event in pages.Images("clients/participation")] == [1, 2, 3]
+    assert [event.step for event in pages.Images("evaluation/confusion")] == [3]
+    assert (Path(logger.log_dir) / "figures" / "evaluation_confusion.png").is_file()
+
+
+def test_notes_are_printed_once_and_kept(tmp_path, capsys):
+    """One client with little data, in turn: classes are missing in every round."""
+    federation = create(FedAvg(), participation=0.1)
+    folder = reported(tmp_path, federation, 3, data=split(3, alpha=0.01))
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    kept = read_json(folder / "summary.json")["notes"]
+    assert [note.split(":")[0] for note in kept] == ["round 1", "round 2", "round 3"]
+    assert told == [f"note: {kept[0]}"]
+
+
+def test_notes_about_scores(tmp_path, capsys):
+    """Noise a thousand times the vectors, and scores that are nearly the same for all."""
+    small = {"feature_map": Whitened(dimensions=8)}
+    useless = {"epsilon": 1e-4, "calibration": Standardized(sharpness=1e-3)}
+    federation = create(FedAUX(**small, **useless))
+    folder = reported(tmp_path, federation, 1)
+    kept = read_json(folder / "summary.json")["notes"]
+    assert [note.split(":")[0] for note in kept][:2] == [
+        "noise exceeds the signal",
+        "effective teachers 3.00 of 3",
+    ]
+    printed = capsys.readouterr().out
+    assert all(f"note: {note}\n" in printed for note in kept)
+    federation = create(FedAUX(epsilon=None, **small))
+    reported(tmp_path / "without", federation, 1)
+    printed = capsys.readouterr().out
+    assert "noise exceeds" not in printed
+    assert "do not tell" not in printed
 
 
 def test_numbers_that_json_does_not_have(tmp_path):
@@ -163,7 +301,7 @@ def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monke
     """Counts of classes are private; images of public data with the highest scores are not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     shown = {}
-    figures = report_module.figures
+    figures = run_figures.figures
     top = figures.top_images_figure
 
     def drawn(inputs, scores, names):
@@ -178,3 +316,55 @@ def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monke
         assert "certainty/top_images" in images
     assert shown[True] == ["client 0", "client 1", "client 2"]
     assert shown[False][0].startswith("client 0 (")
+
+
+class Wards(FewDigits):
+    """Data that name their clients."""
+
+    def train(self):
+        examples = super().train()
+        owners = torch.arange(len(examples)) % 3
+        return replace(examples, clients=owners, client_names=("Ada", "Bea", "Cleo"))
+
+
+def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkeypatch):
+    """Held-out validation data are private, and given names may be those of persons."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for secret in (True, False):
+        federation = create(paper_fedaux(secret_noise=secret))
+        data = split(3, private=Wards(), validation=0.25)
+        folder = reported(tmp_path / str(secret), federation, 1, data=data)
+        pages = events(folder)
+        assert ("evaluation/confusion" in pages.Tags()["images"]) is not secret
+        assert any("class_accuracy" in tag for tag in pages.Tags()["scalars"]) is not secret
+        assert any("class_accuracy" in key for key in federation.history[0]) is not secret
+        assert "val/accuracy" in federation.history[0]
+        rows = run_figures.participation(federation).axes[0].get_yticklabels()
+        assert rows[0].get_text() == ("client 0" if secret else "Ada")
+        [line] = [line for line in federation.privacy() if "validation data" in line]
+        assert line.startswith("NOT private: the accuracies on the validation data")
+    given = create(FedAvg())
+    reported(tmp_path / "test", given, 1)
+    assert not any("validation" in line for line in given.privacy())
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_the_test_of_the_best_round_names_the_round(tmp_path):
+    """Also if the checkpoint was saved right after validation, before the end of its round."""
+    federation, data = create(FedAvg()), split(private=FewDigits(train=200), validation=0.25)
+    best = BestCheckpoint(dirpath=tmp_path / "best")
+    options = {"callbacks": [best], "enable_checkpointing": True, "check_val_every_n_epoch": 2}
+    trainer = fit(tmp_path, federation, 2, data, **options)
+    trainer.test(federation, datamodule=data, ckpt_path=best.best_model_path, verbose=False)
+    assert len(federation.history) == 1
+    assert read_json(tmp_path / "summary.json")["test"]["round"] == 2
+
+
+def test_a_validation_leaves_the_history_alone(tmp_path):
+    federation = create(FedAvg())
+    trainer = fit(tmp_path, federation, 1)
+    before = dict(federation.history[0])
+    other = federation.data.client_batches(0)
+    [measured] = trainer.validate(federation, dataloaders=other, verbose=False)
+    assert measured["accuracy"] != before["accuracy"]
+    assert federation.history == [before]

@@ -71,17 +71,25 @@ def run(finished, tmp_path):
     return tmp_path / "logs"
 
 
+def folder_of_run(root):
+    """The folder of the only run."""
+    [folder] = (root / "runs").iterdir()
+    return folder
+
+
 # --- fit -------------------------------------------------------------------------------------
 
 
 def test_fit_says_what_came_out_and_where_it_is(finished):
     root, printed = finished
-    summary = json.loads((root / "runs" / "version_0" / "summary.json").read_text())
+    folder = folder_of_run(root)
+    summary = json.loads((folder / "summary.json").read_text())
     accuracy, best = summary["accuracy"], summary["best_accuracy"]
     assert (
-        f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best {best:.1%})" in printed
+        f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best over rounds on the test "
+        f"data {best:.1%})" in printed
     )
-    assert f"Results and checkpoint: {root / 'runs' / 'version_0'}\n" in printed
+    assert f"Results and checkpoint: {folder}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
     assert (
         "privacy: NOT private: the model updates and training losses that clients send" in printed
@@ -102,7 +110,7 @@ def test_a_run_that_is_over_is_let_go(tmp_path):
 
 def test_fit_writes_everything_below_its_folder(finished, monkeypatch, tmp_path):
     root, _ = finished
-    folder = root / "runs" / "version_0"
+    folder = folder_of_run(root)
     names = {path.name.partition(".0")[0] for path in folder.rglob("*") if path.is_file()}
     assert {"summary.json", "curve.csv", "last.ckpt", "config.yaml"} <= names
     assert list(folder.glob("events.out.tfevents*"))
@@ -156,7 +164,7 @@ def test_pretrain_refuses_a_method_that_starts_from_random_weights(tmp_path, cap
 
 @pytest.mark.parametrize("verb", ["validate", "test"])
 def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, run, capsys):
-    folder = run / "runs" / "version_0"
+    folder = folder_of_run(run)
     config = (folder / "config.yaml").read_text()
     assert main(tiny(verb, run, "--ckpt_path=last")) == 0
     summary = json.loads((folder / "summary.json").read_text())
@@ -168,8 +176,7 @@ def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, run, capsys):
 def test_last_goes_on_in_the_same_folder(run, capsys):
     assert main(tiny("fit", run, "--ckpt_path=last", "--trainer.max_epochs=3")) == 0
     assert "FedAUX with memory after 3 rounds" in capsys.readouterr().out
-    assert [path.name for path in (run / "runs").iterdir()] == ["version_0"]
-    folder = run / "runs" / "version_0"
+    folder = folder_of_run(run)
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
     with (folder / "curve.csv").open() as file:
         assert [row["round"] for row in csv.DictReader(file)] == ["1", "2", "3"]
@@ -217,7 +224,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
 MISTAKES = {
     "unknown method": (
         ["--model.algorithm=FedFoo"],
-        ["model.algorithm must be one of FedAUX, FedAvg, FedBE, FedDF, FedProx", "FedFoo"],
+        [
+            "model.algorithm must be one of FedAUX, FedAdam, FedAvg, FedAvgM, FedBE, ",
+            "FedFoo",
+        ],
     ),
     "unknown private data": (
         ["--data.private=Foo"],
@@ -412,7 +422,7 @@ def test_help_names_the_verbs_and_where_to_read_on(capsys):
         assert main(args) == 0
         printed = capsys.readouterr().out
         assert all(re.search(rf"^  {verb} ", printed, re.MULTILINE) for verb in VERBS)
-        assert "fedaux-pl fit --config configs/quickstart.yaml" in printed
+        assert "fedaux-pl fit --config quickstart" in printed
         assert "fedaux-pl fit --model.algorithm.help FedAUX" in printed
 
 
@@ -426,8 +436,8 @@ def test_an_unknown_verb_is_told_the_verbs(capsys):
     assert main(["fitt"]) == 2
     message = capsys.readouterr().err
     assert (
-        "verb must be one of fit, validate, test, predict, pretrain, benchmark, but is 'fitt'"
-        in message
+        "verb must be one of fit, validate, test, predict, pretrain, benchmark, export, "
+        "compare, but is 'fitt'" in message
     )
 
 

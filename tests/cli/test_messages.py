@@ -36,7 +36,7 @@ class Minkowski(Distance):
         pass
 
 
-class Scaffold(FedAvg):
+class Clusters(FedAvg):
     """A method of a user, with an option that takes a class."""
 
     def __init__(self, distance: Distance | None = None):
@@ -64,10 +64,13 @@ def message(*args):
     return str(caught.value)
 
 
+METHODS = ["FedAUX", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedDF", "FedProx", "Scaffold"]
+
+
 def test_classes_are_the_imported_subclasses_those_of_the_package_first():
     known = class_names(ROOTS, "model.algorithm")
-    assert known[:5] == ["FedAUX", "FedAvg", "FedBE", "FedDF", "FedProx"]
-    assert "Scaffold" in known[5:]
+    assert known[:8] == METHODS
+    assert "Clusters" in known[8:]
     for key in ("data.private", "data.auxiliary"):
         names = class_names(ROOTS, key)
         assert names[: len(sources.__all__)] == sorted(sources.__all__)
@@ -79,7 +82,9 @@ def test_classes_that_cannot_be_created_by_name_are_not_listed():
         def train(self):
             pass
 
-    assert not {"Local", "TextSource", "_HubText"} & set(class_names(ROOTS, "data.private"))
+    assert not {"Local", "TextSource", "_HubText", "InMemory"} & set(
+        class_names(ROOTS, "data.private")
+    )
 
 
 @pytest.mark.parametrize("key", ["model", "model.clients", "model.seed", "trainer.devices", ""])
@@ -91,8 +96,11 @@ def test_options_without_classes(key):
     ("args", "expected"),
     [
         (["other=Foo"], "model.other must be one of Euclidean, Minkowski, or the import path of "),
-        (["algorithm=Scaffold", "algorithm.distance=Foo"], "model.algorithm.distance must be one "),
-        (["algorithm=Scaffold", "algorithm.distance=Foo"], ", but is Foo"),
+        (
+            ["algorithm=Clusters", "algorithm.distance=Foo"],
+            "model.algorithm.distance must be one ",
+        ),
+        (["algorithm=Clusters", "algorithm.distance=Foo"], ", but is Foo"),
         (
             ["algorithm=own.Method"],
             "model.algorithm: cannot import own.Method (No module named 'own'): add its folder to "
@@ -101,12 +109,12 @@ def test_options_without_classes(key):
         (["other.power=3"], "model.other.power needs a class for model.other: add --model.other"),
         (["other=Euclidean", "other.power=3"], "model.other: Euclidean has no option power;"),
         (
-            ["algorithm=Scaffold", "algorithm.distance=Euclidean", "algorithm.distance.power=3"],
+            ["algorithm=Clusters", "algorithm.distance=Euclidean", "algorithm.distance.power=3"],
             "model.algorithm.distance: Euclidean has no option power; all options: "
-            "prog --model.algorithm Scaffold --model.algorithm.distance.help Euclidean",
+            "prog --model.algorithm Clusters --model.algorithm.distance.help Euclidean",
         ),
         (
-            ["algorithm=Scaffold", "algorithm.distance=Minkowski"],
+            ["algorithm=Clusters", "algorithm.distance=Minkowski"],
             "model.algorithm.distance: Minkowski needs power: add --model.algorithm.distance.power",
         ),
         (
@@ -196,7 +204,7 @@ def test_the_new_spellings_exist():
         (
             "the following arguments are required: model.algorithm, data.private",
             "missing options: model.algorithm, data.private; add them, or a file such as --config "
-            "configs/quickstart.yaml",
+            "quickstart",
         ),
         (
             'Parser key "config": File does not exist: a.yaml',
@@ -264,7 +272,7 @@ def refused(capsys, *args, verb="fit"):
             "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
             "'FedFoo'): correct it",
         ),
-        ("--model.algorithm.help=FedAvgg", "--model.algorithm.help takes one of FedAUX, FedAvg, "),
+        ("--model.algorithm.help=FedAvgg", "--model.algorithm.help takes one of FedAUX, FedAdam, "),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
         ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
@@ -277,7 +285,7 @@ def refused(capsys, *args, verb="fit"):
         ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
         ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
         ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
-        ("--trainer.callbacks=Foo", "trainer.callbacks must be one of Federat"),
+        ("--trainer.callbacks=Foo", "trainer.callbacks must be one of BestCheck"),
         ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
         ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
         ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
@@ -294,8 +302,9 @@ def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
     callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
     common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
-        "trainer.callbacks: EarlyStopping must monitor one of accuracy, accuracy/resnet8, but "
-        "monitors val_loss"
+        "trainer.callbacks: EarlyStopping must monitor one of val/accuracy, "
+        "val/accuracy/resnet8, accuracy, accuracy/resnet8, "
+        "client_loss/mean, distillation_loss/resnet8, but monitors val_loss"
     )
 
 
@@ -322,7 +331,7 @@ def test_a_configuration_that_holds_no_options(content, expected, tmp_path, caps
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "benchmark"])
 def test_a_verb_without_options_names_a_configuration(verb, capsys):
-    assert refused(capsys, verb=verb).endswith("or a file such as --config configs/quickstart.yaml")
+    assert refused(capsys, verb=verb).endswith("or a file such as --config quickstart")
 
 
 def test_predict_names_the_option_that_is_missing(capsys):

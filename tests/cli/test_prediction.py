@@ -11,6 +11,7 @@ from PIL import Image
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
+from fedaux_pl.data.foreign_files import shorten
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -111,6 +112,39 @@ def test_images_in_sub_folders(fitted, images, folder, tmp_path):
     assert [int(Path(name).stem) for name in names] == numbers
 
 
+def test_single_files_and_folders(fitted, images, folder, tmp_path, capsys):
+    model, _, checkpoint = fitted
+    (tmp_path / "more").mkdir()
+    (folder / "12.png").rename(tmp_path / "more" / "12.png")
+    output = tmp_path / "out.csv"
+    paths = [str(folder / "03.png"), str(tmp_path / "more"), str(folder / "01.png")]
+    args = ["predict", f"--ckpt_path={checkpoint}", f"--output={output}", "--images"]
+    assert main([*args, *paths]) == 0
+    names = check(output, answers(model, images[[9, 0, 11]]))
+    assert names == [paths[0], str(tmp_path / "more" / "12.png"), paths[2]]
+    assert main([*args, paths[0]]) == 0
+    assert check(output, answers(model, images[[9]])) == [paths[0]]
+    assert capsys.readouterr().out == f"3 images: {output}\n1 images: {output}\n"
+
+
+def test_rows_stay_aligned_where_an_image_cannot_be_read(fitted, images, folder, tmp_path, capsys):
+    model, _, checkpoint = fitted
+    (folder / "02.png").write_text("no image")
+    output = tmp_path / "out.csv"
+    args = [f"--ckpt_path={checkpoint}", f"--images={folder}", f"--output={output}"]
+    assert main(["predict", *args]) == 0
+    note = f"12 images (1 cannot be read and have empty rows: {shorten([str(folder / '02.png')])})"
+    assert capsys.readouterr().out == f"{note}: {output}\n"
+    with output.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[2] == [str(folder / "02.png"), *[""] * 11]
+    expected = answers(model, images.flip(0))
+    for row, probabilities in zip(rows[1:], expected, strict=True):
+        if row[1]:
+            found = torch.tensor([float(p) for p in row[2:]])
+            torch.testing.assert_close(found, probabilities, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("key", ["train_x", "pictures"])
 def test_an_npz_file(key, fitted, images, tmp_path):
     model, _, checkpoint = fitted
@@ -143,6 +177,8 @@ def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys
     text, foreign = tmp_path / "text.ckpt", tmp_path / "foreign.ckpt"
     text.write_text("hello")
     torch.save({"state_dict": {"weight": torch.zeros(3)}}, foreign)
+    damaged = tmp_path / "damaged.png"
+    damaged.write_text("no image")
     wide, named = tmp_path / "wide.npz", tmp_path / "named.npz"
     np.savez(wide, train_x=np.zeros((2, 1, 8, 9), np.uint8))
     np.savez(named, pictures=images.numpy())
@@ -154,7 +190,8 @@ def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys
         (checkpoint, named, [f"{named} holds no array 'train_x'; its arrays are pictures"]),
         (checkpoint, empty, ["No image files were found in", str(empty)]),
         (checkpoint, tmp_path / "no", [f"there are no images at {tmp_path / 'no'}"]),
-        (checkpoint, folder / "01.png", ["a folder of image files or an npz file", "01.png"]),
+        (checkpoint, text, ["image files and folders of them, or one npz file", "text.ckpt"]),
+        (checkpoint, damaged, [f"cannot read the image {damaged}", "repair or remove it"]),
     ]
     output = tmp_path / "out.csv"
     for ckpt_path, path, words in cases:

@@ -34,6 +34,7 @@ data:
   auxiliary: tests.federations.FewDigits
   alpha: 1.0
 """
+NAMES = ("FedAvg-FewDigits-alpha1-seed0", "FedAvg-FewDigits-alpha1-seed0-2")
 FILES = {"config.yaml", "summary.json", "curve.csv", "checkpoints/last.ckpt"}
 
 
@@ -92,24 +93,24 @@ def test_two_runs_started_together(command, runs, tmp_path):
         process.join(120)
         process.kill()
     assert [process.exitcode for process in processes] == [0, 0]
-    assert sorted(path.name for path in runs.iterdir()) == ["version_0", "version_1"]
-    for number in range(2):
-        assert contents(runs / f"version_{number}").keys() >= FILES
-        summary = json.loads((runs / f"version_{number}" / "summary.json").read_text())
-        assert summary["rounds"] == 2
+    names = [name.replace("FedAvg", "FedAUX") for name in NAMES]
+    assert sorted(path.name for path in runs.iterdir()) == names
+    for name in names:
+        assert contents(runs / name).keys() >= FILES
+        assert json.loads((runs / name / "summary.json").read_text())["rounds"] == 2
     printed = [out.read_text() for out in outputs]
-    for number in range(2):
-        assert sum(f"checkpoint: {runs / f'version_{number}'}\n" in text for text in printed) == 1
-    assert_same(*(load(runs / f"version_{number}")["state_dict"] for number in range(2)))
+    for name in names:
+        assert sum(f"checkpoint: {runs / name}\n" in text for text in printed) == 1
+    assert_same(*(load(runs / name)["state_dict"] for name in names))
 
 
 def test_a_run_that_still_runs_is_not_resumed(command, runs, capsys):
     assert main(command("fit", "--trainer.max_epochs=1")) == 0
     before = contents(runs)
-    with locked(runs / "version_0" / ".lock"):  # as the process that runs holds it
+    with locked(runs / NAMES[0] / ".lock"):  # as the process that runs holds it
         assert main(command("fit", "--ckpt_path=last")) == 1
     message = capsys.readouterr().err
-    assert f"another process still runs in {runs / 'version_0'}: wait" in message
+    assert f"another process still runs in {runs / NAMES[0]}: wait" in message
     assert contents(runs) == before
 
 
@@ -123,17 +124,17 @@ def test_another_logger(logger, command, runs, tmp_path):
     if logger != "false":
         more.append(f"--trainer.logger.save_dir={tmp_path / 'elsewhere'}")
     assert main(command("fit", *more, "--trainer.max_epochs=1")) == 0
-    first = contents(runs / "version_0")
+    first = contents(runs / NAMES[0])
     assert first.keys() >= FILES
-    assert main(command("fit", *more, "--seed_everything=1")) == 0
-    assert contents(runs / "version_0") == first
-    assert contents(runs / "version_1").keys() >= FILES
-    assert len(load(runs / "version_1")["federation"]["history"]) == 2
+    assert main(command("fit", *more)) == 0
+    assert contents(runs / NAMES[0]) == first
+    assert contents(runs / NAMES[1]).keys() >= FILES
+    assert len(load(runs / NAMES[1])["federation"]["history"]) == 2
 
-    path = runs / "version_0" / "checkpoints" / "last.ckpt"
+    path = runs / NAMES[0] / "checkpoints" / "last.ckpt"
     assert main(command("fit", *more, f"--ckpt_path={path}")) == 0
-    assert len(load(runs / "version_0")["federation"]["history"]) == 2
-    assert sorted(path.name for path in runs.iterdir()) == ["version_0", "version_1"]
+    assert len(load(runs / NAMES[0])["federation"]["history"]) == 2
+    assert sorted(path.name for path in runs.iterdir()) == [*NAMES]
     assert {path.name for path in (tmp_path / "logs").iterdir()} <= {"runs", "cache"}
     if logger != "false":
         written = (tmp_path / "elsewhere").rglob("metrics.csv")
@@ -150,7 +151,7 @@ def test_a_refused_resume_changes_nothing(command, runs, capsys):
     assert "participation = 0.4, but this run asks for 0.9" in capsys.readouterr().err
     assert contents(runs) == before
     assert main(command("fit", "--ckpt_path=last")) == 0
-    settings = yaml.safe_load((runs / "version_0" / "config.yaml").read_text())
+    settings = yaml.safe_load((runs / NAMES[0] / "config.yaml").read_text())
     assert settings["trainer"]["max_epochs"] == 2
 
 
@@ -169,12 +170,12 @@ def test_a_failed_start_leaves_no_folder(command, runs, monkeypatch):
 def test_the_next_run_removes_what_killed_ones_were_writing(command, runs):
     """Except in the folder of a run that still runs."""
     for number in range(2):
-        scratch = runs / f"version_{number}" / "checkpoints" / ".last.ckpt.0123456789abcdef.part"
+        scratch = runs / NAMES[number] / "checkpoints" / ".last.ckpt.0123456789abcdef.part"
         scratch.parent.mkdir(parents=True)
         scratch.write_bytes(b"half")
-    with locked(runs / "version_1" / ".lock"):
+    with locked(runs / NAMES[1] / ".lock"):
         assert main(command("fit", "--trainer.max_epochs=1")) == 0
-    assert [path.parents[1].name for path in runs.rglob("*.part")] == ["version_1"]
+    assert [path.parents[1].name for path in runs.rglob("*.part")] == [NAMES[1]]
 
 
 # --- --ckpt_path last without a checkpoint -------------------------------------------------------
@@ -193,8 +194,8 @@ def test_last_without_a_checkpoint_begins(command, runs, capsys, tmp_path):
         assert main(command("fit", "--ckpt_path=last", more)) == 0
         says = f"there is no last.ckpt below {runs.parent} to resume: a new run begins"
         assert (says in capsys.readouterr().out) is (rounds == 1)
-        assert len(load(runs / "version_0")["federation"]["history"]) == rounds
-    assert [path.name for path in runs.iterdir()] == ["version_0"]
+        assert len(load(runs / NAMES[0])["federation"]["history"]) == rounds
+    assert [path.name for path in runs.iterdir()] == [NAMES[0]]
 
 
 def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, monkeypatch, capsys):
@@ -226,11 +227,11 @@ def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, mon
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     assert (runs.parent / "hpc_ckpt_1.ckpt").is_file()
     assert main(command("fit")) == 0
-    assert [path.name for path in runs.iterdir()] == ["version_0"]
+    assert [path.name for path in runs.iterdir()] == [NAMES[0]]
     for name in ("SLURM_NTASKS", "SLURM_JOB_ID"):
         monkeypatch.delenv(name)
     assert main(command("fit")) == 0  # undisturbed
-    assert_same(*(load(runs / f"version_{number}")["state_dict"] for number in range(2)))
+    assert_same(*(load(runs / NAMES[number])["state_dict"] for number in range(2)))
 
 
 def test_processes_that_found_other_checkpoints_are_refused():

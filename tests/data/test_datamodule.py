@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import TensorDataset
 
+from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.data import (
     AuxiliaryDataModule,
     Digits,
@@ -11,7 +13,8 @@ from fedaux_pl.data import (
     Glosses,
     Source,
 )
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import ConfigurationError, DataError
+from fedaux_pl.federation.settings import check_data
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
 
@@ -177,25 +180,6 @@ def test_wrong_auxiliary_data():
         module.val_dataloader()
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (TensorDataset(torch.zeros(3)), "is a TensorDataset: wrap files in NpzImages, .* Examples"),
-        ("data/train.npz", "is 'data/train.npz': wrap files in NpzImages"),
-        (Digits, r"is the class Digits: pass an object, Digits\(\.\.\.\)"),
-        (Examples, "is a type: wrap"),
-    ],
-)
-@pytest.mark.parametrize("name", ["private", "auxiliary", "probe"])
-def test_what_is_no_source_is_refused(name, value, message):
-    module = AuxiliaryDataModule if name == "probe" else FederatedDataModule
-    arguments = {"auxiliary": Counting()} if name == "probe" else {"private": Counting()}
-    with pytest.raises(
-        TypeError, match=rf"{name} must be a Source, such as Digits\(\), but {message}"
-    ):
-        module(**(arguments | {name: value}))
-
-
 class Given(Source):
     """A source of these inputs with two classes."""
 
@@ -266,3 +250,130 @@ def test_pixels_that_no_model_expects():
     good.setup()
     good.check_model(usual)
     assert len(good.pretrain_batches(4)) == 4
+
+
+class Sites(Counting):
+    """Samples of three clients, of which the first has half."""
+
+    def __init__(self, *args, names=("a", "b", "c"), validation=None, **options):
+        super().__init__(*args, **options)
+        self.names, self.given = names, validation
+
+    def train(self):
+        owners = torch.arange(self.n) % 4 % 3
+        return replace(super().train(), clients=owners, client_names=self.names)
+
+    def test(self):
+        return super().train()
+
+    def validation(self):
+        return self.given
+
+
+def test_given_clients_hold_their_own_samples():
+    module = ready(private=Sites(), num_clients=20)
+    assert (module.num_clients, module.has_given_clients) == (3, True)
+    assert module.client_names == ["a", "b", "c"]
+    assert module.client_sizes == [100, 50, 50]
+    assert identity(module.client(1).inputs) == list(range(1, 200, 4))
+    assert (module.client(1).labels == 1).all()
+    settings = module.settings()
+    assert (settings["num_clients"], settings["alpha"]) == (3, None)
+    for other in ({"alpha": 5.0}, {"num_clients": 2}, {"private": Sites(names=tuple("xyz"))}):
+        assert ready(**({"private": Sites()} | other)).settings() == settings
+
+    class Moved(Sites):
+        def train(self):
+            examples = super().train()
+            return replace(examples, clients=examples.clients.roll(1))
+
+    # other clients, the same samples: a run must not resume
+    assert ready(private=Moved()).settings()["contents"] != settings["contents"]
+    dirichlet = ready(num_clients=2)
+    assert dirichlet.client_names == ["client 0", "client 1"]
+    assert not dirichlet.has_given_clients
+
+
+def test_a_federation_has_the_clients_of_the_data():
+    module = ready(private=Sites(names=("site_a", "site_b", "site_c")))
+    check_data(module, FedAvg(), {"resnet8": 2, "shufflenet": 1})
+    with pytest.raises(
+        ConfigurationError,
+        match=r"the data name 3 clients \(site_a, site_b, site_c\), but the federation has 20 "
+        r".*: set clients to \{'resnet8': 3\}",
+    ):
+        check_data(module, FedAvg(), {"resnet8": 20})
+
+
+@pytest.mark.parametrize(
+    ("clients", "names", "message"),
+    [
+        (
+            torch.arange(4),
+            ("a",) * 4,
+            r"clients must be int64 of shape \(3,\), one for each",
+        ),
+        (torch.zeros(3), ("a",), "but are torch.float32"),
+        (torch.arange(3), ("a", "b"), r"must lie in 0 \.\.\. 1 for 2 client names, .* 0 to 2"),
+        (torch.tensor([0, 2, 2]), ("a", "b", "c"), "client 'b' has no sample: remove its name"),
+    ],
+)
+def test_wrong_clients(clients, names, message):
+    with pytest.raises(DataError, match=message):
+        Examples(torch.zeros(3, 1, 2, 2), clients=clients, client_names=names)
+
+
+@pytest.mark.parametrize("private", [Counting(), Sites()])
+def test_a_share_of_every_client_is_held_out(private):
+    plain, module = ready(private=private), ready(private=private, validation=0.1)
+    held = identity(module.validation_examples.inputs)
+    for client in range(plain.num_clients):
+        own, rest = (identity(data.client(client).inputs) for data in (plain, module))
+        missing = set(own) - set(rest)
+        assert len(missing) == round(0.1 * len(own))
+        assert missing <= set(held)
+        assert set(rest) < set(own)
+        batches = module.client_batches(client, batch_size=4)
+        assert not set(sum((identity(x) for x, _ in batches), [])) & set(held)
+        assert len(module.record_digests(client)) == len(rest)
+    validation = module.validation_examples
+    assert (validation.labels == validation.inputs[:, 0, 0, 0].long() % 4).all()
+    assert module.evaluation_examples is validation
+    (batch,) = module.val_dataloader()
+    assert identity(batch[0]) == held
+    assert sum(len(y) for _, y in module.test_dataloader()) == 200
+    other = ready(private=private, validation=0.1, seed=1)
+    assert identity(other.validation_examples.inputs) != held
+
+
+def test_given_validation_data():
+    given = Counting(12, corner=3).train()
+    module = ready(private=Sites(validation=given))
+    assert module.validation_examples is module.evaluation_examples is given
+    assert module.client_sizes == [100, 50, 50]
+    assert module.settings()["validation"] == "given"
+    assert any(inputs is given.inputs for inputs in module.all_inputs)
+    with pytest.raises(DataError, match=r"Sites gives 12 validation samples, but .* = 0\.1"):
+        ready(private=Sites(validation=given), validation=0.1)
+    with pytest.raises(DataError, match="private training and validation data must be"):
+        ready(private=Sites(validation=Counting(12, (1, 3, 3)).train()))
+    with pytest.raises(DataError, match="no labels for its validation data"):
+        ready(private=Sites(validation=Counting(12, labeled=False).train()))
+    with pytest.raises(ValueError, match=r"validation must lie in \[0, 1\), but is 1"):
+        ready(validation=1)
+
+
+def test_settings_name_validation_data_only_if_there_are_any():
+    plain, held = ready(), ready(validation=0.1)
+    given = ready(private=Sites(validation=Counting(12, corner=3).train()))
+    assert "validation" not in plain.settings()
+    assert plain.settings()["contents"].keys() == {"private", "test", "auxiliary"}
+    assert plain.validation_examples is None
+    assert plain.evaluation_examples is plain.test_examples
+    assert held.settings()["validation"] == 0.1
+    assert given.settings()["contents"]["validation"].startswith("keyed:")
+    assert held.fingerprints["validation"] != given.fingerprints["validation"]
+    # what clients release depends on held-out samples, but not on given ones
+    assert held.release_settings()["validation"] == 0.1
+    assert given.release_settings() == ready(private=Sites()).release_settings()
+    assert held.release_settings() != plain.release_settings()

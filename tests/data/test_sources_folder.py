@@ -1,12 +1,14 @@
 """Folders of image files."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from fedaux_pl.data import image_files
 from fedaux_pl.data.sources import ImageFolder
 from fedaux_pl.errors import DataError, DataNotFoundError
 
@@ -39,7 +41,7 @@ def test_labeled(tmp_path, noise):
 def test_unlabeled(tmp_path, noise):
     first, second = (save(tmp_path / f"{i}.png", noise(5, 5, 3)) for i in range(2))
     source = ImageFolder(tmp_path, size=5)
-    for _ in range(2):  # the second time with the cache folder in it
+    for _ in range(2):  # the second time from the cache
         examples = source.train()
         assert torch.equal(examples.inputs, torch.stack([first, second]))
         assert examples.labels is None
@@ -147,11 +149,9 @@ def test_wrong_arguments():
 
 def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     calls = []
-    from fedaux_pl.data.sources import _image_files
-
-    decode = _image_files._decode_one
+    decode = image_files._decode_one
     monkeypatch.setattr(
-        _image_files, "_decode_one", lambda *args: calls.append(args) or decode(*args)
+        image_files, "_decode_one", lambda *args: calls.append(args) or decode(*args)
     )
     place = tmp_path / "cache"
     save(tmp_path / "images" / "a.png", noise(5, 5, 3))
@@ -162,7 +162,7 @@ def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     first = load()
     assert torch.equal(load(), first)
     assert len(calls) == 1
-    assert not (tmp_path / "images" / ".fedaux_cache").exists()
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["a.png"]
     load(size=4)
     assert len(calls) == 2
     changed = save(tmp_path / "images" / "a.png", noise(6, 6, 3))
@@ -225,3 +225,150 @@ def test_unlabeled_files_count_once(tmp_path, noise):
     (tmp_path / "a.png").symlink_to("b.png")
     with pytest.warns(UserWarning, match="1 links"):
         assert torch.equal(ImageFolder(tmp_path, size=4).auxiliary(), image[None])
+
+
+def test_the_cache_is_in_the_users_folder(tmp_path, noise, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    first, second = (save(tmp_path / name / "1.png", noise(4, 4, 3)) for name in ("one", "two"))
+    for _ in range(2):
+        # files of the same name: each folder has an entry of its own
+        assert torch.equal(ImageFolder(tmp_path / "one", size=4).auxiliary()[0], first)
+        assert torch.equal(ImageFolder(tmp_path / "two", size=4).auxiliary()[0], second)
+    assert len(list((tmp_path / "user" / "fedaux_pl").glob("files-*.pt"))) == 2
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["1.png"]
+
+
+@pytest.fixture
+def sites(tmp_path, noise):
+    """Two clients, of which one has a class that the other lacks; the images by path."""
+    paths = ["b/cat/1.png", "b/cat/deep/2.png", "b/dog/3.png", "a/cat/4.png", "a/ant/5.png"]
+    return {path: save(tmp_path / "sites" / path, noise(4, 4, 3)) for path in paths}
+
+
+def test_a_folder_for_each_client(tmp_path, sites, noise):
+    test = save(tmp_path / "test" / "dog" / "1.png", noise(4, 4, 3))
+    options = {"size": 4, "clients": "folders", "test_root": tmp_path / "test"}
+    source = ImageFolder(tmp_path / "sites", validation_root=tmp_path / "test", **options)
+    train = source.train()
+    order = ["a/ant/5.png", "a/cat/4.png", "b/cat/1.png", "b/cat/deep/2.png", "b/dog/3.png"]
+    assert torch.equal(train.inputs, torch.stack([sites[path] for path in order]))
+    assert train.classes == ("ant", "cat", "dog")
+    assert train.labels.tolist() == [0, 1, 1, 1, 2]
+    assert train.client_names == ("a", "b")
+    assert train.clients.tolist() == [0, 0, 1, 1, 1]
+    for examples in (source.test(), source.validation()):
+        assert torch.equal(examples.inputs[0], test)
+        assert (examples.labels.tolist(), examples.classes) == ([2], train.classes)
+        assert examples.clients is None
+    assert ImageFolder(tmp_path / "sites", size=4).train().classes == ("a", "b")
+    assert ImageFolder(tmp_path / "sites", size=4).validation() is None
+
+
+def test_folders_that_are_no_clients(tmp_path, sites, noise):
+    source = ImageFolder(tmp_path / "sites", clients="folders")
+    save(tmp_path / "sites" / "a" / "loose.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: with `clients: fold"):
+        source.train()
+    save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):
+        ImageFolder(tmp_path / "flat", clients="folders").train()
+    (tmp_path / "sites" / "c").mkdir()
+    with pytest.raises(DataError, match="hold no images: c"):
+        source.train()
+
+
+def pixel(examples):
+    return examples.inputs[:, 0, 0, 0].tolist()
+
+
+def numbered(root, sizes):
+    """Image i of all has pixels i; ``sizes`` are by folder."""
+    numbers = {}
+    for folder, size in sizes.items():
+        first = sum(map(len, numbers.values()))
+        numbers[folder] = list(range(first, first + size))
+        for i in numbers[folder]:
+            save(root / folder / f"{i:03d}.png", np.full((2, 2, 3), i, dtype=np.uint8))
+    return numbers
+
+
+def test_a_stratified_share_is_held_out_as_test_data(tmp_path):
+    numbers = numbered(tmp_path, {"cat": 20, "dog": 10, "eel": 1})
+    source = ImageFolder(tmp_path, size=2, test_share=0.2)
+    train, test = source.train(), source.test()
+    assert sorted(pixel(train) + pixel(test)) == list(range(31))
+    assert torch.bincount(test.labels, minlength=3).tolist() == [4, 2, 0]
+    assert train.classes == test.classes == ("cat", "dog", "eel")
+    for examples in (train, test):
+        for number, label in zip(pixel(examples), examples.labels.tolist(), strict=True):
+            assert number in numbers[examples.classes[label]]
+    assert pixel(test) != [0, 1, 2, 3, 20, 21]
+    assert pixel(ImageFolder(tmp_path, size=2, test_share=0.2).test()) == pixel(test)
+    # every class keeps a training image
+    assert torch.bincount(ImageFolder(tmp_path, size=2, test_share=0.9).train().labels)[2] == 1
+
+
+def test_a_share_of_every_client_is_test_data(tmp_path):
+    sizes = {"a/cat": 10, "a/dog": 10, "b/cat": 10, "b/dog": 5, "c/dog": 1}
+    numbers = numbered(tmp_path, sizes)
+    source = ImageFolder(tmp_path, size=2, test_share=0.2, clients="folders")
+    train, test = source.train(), source.test()
+    assert test.clients is None
+    assert train.client_names == ("a", "b", "c")  # also the one with a single image
+    assert sorted(pixel(train) + pixel(test)) == list(range(36))
+    held = {folder: len(set(own) & set(pixel(test))) for folder, own in numbers.items()}
+    assert held == {"a/cat": 2, "a/dog": 2, "b/cat": 2, "b/dog": 1, "c/dog": 0}
+    most = ImageFolder(tmp_path, size=2, test_share=0.9, clients="folders").train()
+    assert most.client_names == ("a", "b", "c")
+
+
+def test_a_share_that_cannot_be_held_out(tmp_path, noise):
+    numbered(tmp_path / "few", {"cat": 2, "dog": 2})
+    with pytest.raises(DataError, match=r"test_share = 0\.1 of 4 images .* holds out none"):
+        ImageFolder(tmp_path / "few", test_share=0.1).test()
+    save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match=r"must be labeled, .* leave out `test_share`"):
+        ImageFolder(tmp_path / "flat", test_share=0.5).train()
+    with pytest.raises(ValueError, match="set one, not both"):
+        ImageFolder("x", test_share=0.5, test_root="y")
+    for options in ({"test_share": 1.0}, {"clients": "files"}, {"on_error": "ignore"}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
+            ImageFolder("x", **options)
+
+
+def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    root = tmp_path / "images"
+    numbered(root, {"a/cat": 4, "a/dog": 4, "b/cat": 4})
+    for name in ("a/cat/001.png", "b/cat/009.png"):
+        (root / name).write_text("no image")
+    source = ImageFolder(root, size=2, clients="folders", on_error="skip")
+    for _ in range(2):  # the second time from the cache
+        message = r"2 of 12 image files .* are skipped: a/cat/001\.png, b/cat/009\.png$"
+        with pytest.warns(UserWarning, match=message):
+            train = source.train()
+        assert pixel(train) == [0, 2, 3, 4, 5, 6, 7, 8, 10, 11]
+        assert train.labels.tolist() == [0] * 3 + [1] * 4 + [0] * 3
+        assert train.clients.tolist() == [0] * 7 + [1] * 3
+    with pytest.raises(DataError, match=r"cannot read the image .*/a/cat/001\.png"):
+        ImageFolder(root, size=2, clients="folders").train()
+
+    bad = sorted((root / "b" / "cat").iterdir())
+    for path in bad:
+        path.write_text("no image")
+    with (
+        pytest.warns(UserWarning, match="5 of 12"),
+        pytest.raises(DataError, match=r"no image of these clients .* can be read: b;"),
+    ):
+        source.train()
+    (root / "a" / "cat" / "000.png").write_text("no image")
+    with pytest.warns(UserWarning, match=r"6 of 12 .* 1 more; all are listed in ") as caught:
+        ImageFolder(root, size=2, on_error="skip").train()
+    listing = Path(str(caught[0].message).rpartition(" ")[2])
+    names = [str(root / "a" / "cat" / f"00{i}.png") for i in (0, 1)] + [str(path) for path in bad]
+    assert listing.read_text().splitlines() == names
+
+    for path in root.rglob("*.png"):
+        path.write_text("no image")
+    with pytest.raises(DataError, match=f"no image file in {root} can be read: cannot read"):
+        ImageFolder(root, on_error="skip").train()

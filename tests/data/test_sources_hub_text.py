@@ -54,6 +54,7 @@ def test_ag_news_and_amazon_reviews(hub, tmp_path):
     assert news.train().targets.tolist() == [i % 4 for i in range(9)]
     assert news.test().classes == ("World", "Sports", "Business", "Sci/Tech")
     assert news.auxiliary().shape == (9, 8)
+    assert list(tmp_path.iterdir()) == []  # token ids are in the user's cache folder
     assert set(hub.calls) == {
         ("fancyzhx/ag_news", None, "train"),
         ("fancyzhx/ag_news", None, "test"),

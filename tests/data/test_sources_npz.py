@@ -171,3 +171,43 @@ def test_empty_images_and_names_of_another_shape(tmp_path, arrays, message):
     arrays = {"train_y": np.zeros(0, int), **arrays}
     with pytest.raises(DataError, match=message):
         NpzImages(write(tmp_path / "a.npz", **arrays)).train()
+
+
+def test_given_clients_and_validation_images(tmp_path, images):
+    arrays = {"train_x": images, "train_y": np.array([0, 1, 2, 0])}
+    plain = NpzImages(write(tmp_path / "plain.npz", **arrays))
+    assert plain.train().clients is plain.validation() is None
+    extra = {"val_x": images[:2], "val_y": np.array([1, 0])}
+    sites = np.array(["north", "south", "north", "east"])
+    path = write(tmp_path / "a.npz", **arrays, **extra, train_client=sites)
+    train, validation = NpzImages(path).train(), NpzImages(path).validation()
+    assert train.clients.tolist() == [1, 2, 1, 0]
+    assert train.client_names == ("east", "north", "south")
+    assert torch.equal(validation.inputs, torch.from_numpy(images[:2]))
+    assert validation.labels.tolist() == [1, 0]
+    assert validation.classes == train.classes
+    off = NpzImages(path, clients=None, validation_images=None)
+    assert off.train().clients is off.validation() is None
+    named = write(tmp_path / "b.npz", **arrays, site=np.array([1, 10, 2, 1]), vx=images[:1])
+    assert NpzImages(named, clients="site").train().client_names == ("1", "2", "10")
+    # an array that the user names must exist
+    with pytest.raises(DataError, match="holds no array 'sites'; its arrays are"):
+        NpzImages(named, clients="sites").train()
+    with pytest.raises(DataError, match="holds no array 'w'"):
+        NpzImages(named, validation_images="w", validation_labels="train_y").validation()
+    with pytest.raises(DataError, match="holds no array 'val_y'"):
+        NpzImages(named, validation_images="vx").validation()
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (np.array([0, 1]), r"'train_client' in .* one client for each of the 4 samples, .* \(2,\)"),
+        (np.array(["a", "", "b", "c"]), "'train_client' in .* is empty for sample 1"),
+        (np.zeros(4), "must hold client names or integers, but is float64"),
+    ],
+)
+def test_wrong_clients(tmp_path, images, clients, message):
+    arrays = {"train_x": images, "train_y": np.array([0, 1, 2, 0]), "train_client": clients}
+    with pytest.raises(DataError, match=message):
+        NpzImages(write(tmp_path / "a.npz", **arrays)).train()

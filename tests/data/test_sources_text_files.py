@@ -128,7 +128,7 @@ def test_rows_without_a_text_are_skipped_with_a_warning(tmp_path):
 def test_token_ids_are_cached(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", NEWS)
     first = TextFiles(path, text="description").train()
-    assert (tmp_path / ".fedaux_cache").is_dir()
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]  # no cache among the data
 
     def fail(*args):
         raise AssertionError("tokenized again")
@@ -216,3 +216,59 @@ def test_glosses():
     # hardly any word piece is [UNK]
     assert (auxiliary == 1).sum() < 0.001 * (auxiliary != 0).sum()
     assert Glosses(VOCABULARY).test().inputs.equal(test.inputs)
+
+
+SITES = "label,text,site\n" + "".join(
+    f"{i % 2},text number {i},{'ward 10' if i % 3 else 'ward 2'}\n" for i in range(30)
+)
+
+
+def test_a_column_names_the_clients(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.csv", SITES)
+    options = {"client_column": "site", "test_share": 0.2}
+    train = TextFiles(path, **options).train()
+    assert train.client_names == ("ward 10", "ward 2")
+    for row, client, label in zip(train.inputs, train.clients, train.labels, strict=True):
+        number = int(decode(row).split()[-1])
+        assert train.client_names[client] == ("ward 10" if number % 3 else "ward 2")
+        assert label == number % 2
+    assert TextFiles(path, **options).test().clients is None
+    plain = TextFiles(path, test_share=0.2).train()
+    assert plain.clients is None
+    assert torch.equal(plain.inputs, train.inputs)
+    monkeypatch.setattr(tokenizer_module.FixedLengthTokenizer, "__call__", None)  # from the cache
+    again = TextFiles(path, **options).train()
+    assert torch.equal(again.clients, train.clients)
+    assert again.client_names == train.client_names
+
+
+def test_validation_texts(tmp_path):
+    path = write(tmp_path / "t.csv", SITES)
+    other = write(tmp_path / "v.csv", "label,text\n1,some words\n")
+    source = TextFiles(path, client_column="site", validation_path=other)
+    validation = source.validation()
+    assert (validation.labels.tolist(), validation.classes) == ([1], ("0", "1"))
+    assert decode(validation.inputs[0]) == "some words"
+    assert TextFiles(path).validation() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("t.csv", "label,text\n0,a\n", r"no column 'site' .* are label, text: .* `client_column`"),
+        ("t.csv", "label,text,site\n0,a,x\n1,b, \n", "no site in line 3: add it"),
+        (
+            "t.jsonl",
+            '{"label": 0, "text": "a", "site": "x\\u0000y"}\n',
+            "null character in the client of line 1",
+        ),
+    ],
+)
+def test_clients_that_are_missing(name, text, words, tmp_path):
+    with pytest.raises(DataError, match=words):
+        TextFiles(write(tmp_path / name, text), client_column="site").train()
+
+
+def test_clients_need_labels():
+    with pytest.raises(ValueError, match="given clients need labels"):
+        TextFiles("x.csv", label=None, client_column="site")

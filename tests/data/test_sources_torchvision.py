@@ -133,6 +133,7 @@ def test_stl10_is_resized_with_antialiasing(stl10, monkeypatch):
 def test_stl10_reads_the_original_once(stl10, monkeypatch):
     root, _ = stl10
     first = STL10(root).auxiliary()
+    assert [path.name for path in root.iterdir()] == ["stl10_binary"]  # no cache among the data
     monkeypatch.setattr(datasets.STL10, "__init__", lambda *_, **__: pytest.fail("read again"))
     assert torch.equal(STL10(root).auxiliary(), first)
 

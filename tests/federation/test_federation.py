@@ -60,9 +60,9 @@ def selections(monkeypatch, tmp_path, rounds=3, **options):
     drawn = []
     original = LocalClients.train
 
-    def train(pool, round_, ids, states):
+    def train(pool, round_, ids, *sent):
         drawn.append((round_, tuple(ids)))
-        return original(pool, round_, ids, states)
+        return original(pool, round_, ids, *sent)
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalClients, "train", train)

@@ -19,7 +19,7 @@ from tests.cli.test_cli import tiny, weights
 from tests.federations import assert_same
 from tests.parallel import SCENARIOS, launch
 
-TENSORS = ("weights", "h0", "heads", "optimizers")
+TENSORS = ("weights", "h0", "heads", "optimizers", "kept")
 
 
 def assert_identical(one, other):
@@ -60,6 +60,7 @@ def test_any_number_of_processes_gives_the_result_of_one(tmp_path):
     fedaux = alone["FedAUX"]
     assert len(fedaux["heads"]) == 6
     assert len(fedaux["optimizers"]) > 100
+    assert len(alone["Scaffold"]["kept"]) > 100  # c of two architectures, c_i of the clients
     assert fedaux["measured"][-1]["memory/clients"] == 6  # 3 of them absent
     assert {"curve.csv", "summary.json", "epoch=0.ckpt"} <= files(tmp_path / "1" / "FedAUX")
     assert all(math.isfinite(v) for entry in fedaux["measured"] for v in entry.values())

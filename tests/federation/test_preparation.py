@@ -357,7 +357,7 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
     with torch.no_grad():
         for part, x in (
             ("distill", federation.data.distill_inputs),
-            ("test", federation.data.test_examples.inputs),
+            ("evaluation", federation.data.test_examples.inputs),
         ):
             features = net.features(x).double()
             for client, head in enumerate(federation.heads):
@@ -396,7 +396,7 @@ def test_standardized_scores_of_whitened_means(tmp_path):
     for client in range(3):
         mean = unit_rows(data.client(client).inputs).mean(dim=0)
         reference = distill @ mean
-        for part, rows in (("distill", distill), ("test", test)):
+        for part, rows in (("distill", distill), ("evaluation", test)):
             z = (rows @ mean - reference.mean()) / reference.std(correction=0)
             torch.testing.assert_close(
                 federation.scores[part][client], (2 * z).exp().float(), rtol=1e-3, atol=1e-5

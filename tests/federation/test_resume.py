@@ -313,8 +313,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     content["federation"]["format"] = 99
     torch.save(content, tmp_path / "new.ckpt")
     for name, message in (
-        ("old", r"format 1, but .* format 3, in which FedAUX takes objects .*: start anew"),
-        ("new", r"format 99, but this release reads format 3: start anew"),
+        ("old", r"format 1, but .* format 4, in which FedAUX takes objects .*: start anew"),
+        ("new", r"format 99, but this release reads format 4: start anew"),
     ):
         path = tmp_path / f"{name}.ckpt"
         with pytest.raises(ConfigurationError, match=message):

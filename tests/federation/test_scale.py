@@ -1,4 +1,4 @@
-"""Memory with many clients: only indices, scores and heads grow with their number."""
+"""Memory with many clients: only indices, scores, heads and counts grow with their number."""
 
 import gc
 import tracemalloc
@@ -32,13 +32,14 @@ def after_a_round(root, num_clients):
     return trainer, federation, tensor_bytes() - before
 
 
-def test_memory_grows_only_by_indices_scores_and_heads(tmp_path):
+def test_memory_grows_only_by_indices_scores_heads_and_counts(tmp_path):
     few, many = (after_a_round(tmp_path / str(count), count) for count in (4, 200))
 
     def may_grow(federation):
-        """Scores on D_distill (32) and test data (40), and released heads; indices do not."""
+        """Scores on D_distill (32) and test data (40), heads and counts of classes."""
         heads = sum(head.weight.nbytes for head in federation.heads)
-        return heads + sum(scores.nbytes for scores in federation.scores.values())
+        counts = federation.data.class_counts().nbytes  # kept for the notes
+        return heads + counts + sum(scores.nbytes for scores in federation.scores.values())
 
     allowed = may_grow(many[1]) - may_grow(few[1])
     assert allowed > 196 * (32 + 40) * 4

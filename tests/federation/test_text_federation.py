@@ -72,14 +72,18 @@ def test_it_runs_resumes_and_predicts(files, tmp_path, capsys):
     assert main(args("validate", whole, files, "--ckpt_path=last")) == 0
 
     (tmp_path / "new.txt").write_text("small bird\n\nlarge dish of meat\n")
+    capsys.readouterr()
     output = tmp_path / "out.csv"
     command = ["predict", f"--ckpt_path={last(whole)}", f"--output={output}"]
     assert main([*command, f"--texts={tmp_path / 'new.txt'}"]) == 0
     with output.open() as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["text", "class", "animal", "food"]
-    assert len(rows) == 2
-    for row in rows:
+    assert list(rows[0]) == ["row", "text", "class", "animal", "food"]
+    assert [row["row"] for row in rows] == ["0", "1", "2"]
+    assert [row["text"] for row in rows] == ["small bird", "", "large dish of meat"]
+    assert list(rows[1].values())[2:] == ["", "", ""]
+    assert capsys.readouterr().out == f"3 texts (1 without a text have empty rows): {output}\n"
+    for row in (rows[0], rows[2]):
         assert float(row["animal"]) + float(row["food"]) == pytest.approx(1, abs=1e-5)
     assert main([*command, f"--texts={files / 'private.csv'}", "--column=label,text"]) == 0
     capsys.readouterr()

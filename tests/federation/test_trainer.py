@@ -12,9 +12,9 @@ from fedaux_pl.federation.trainer import check_trainer
 from tests.federations import create, fit
 
 
-def check(**options):
+def check(has_validation=False, **options):
     defaults = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False}
-    check_trainer(pl.Trainer(**(defaults | options)), ["resnet8", "shufflenet"])
+    check_trainer(pl.Trainer(**(defaults | options)), ["resnet8", "shufflenet"], has_validation)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,28 @@ def check(**options):
         (
             {"callbacks": EarlyStopping("val_loss")},
             "EarlyStopping must monitor one of accuracy, accuracy/resnet8, accuracy/shufflenet, "
-            "but monitors val_loss",
+            "client_loss/mean, distillation_loss/resnet8, distillation_loss/shufflenet, but "
+            "monitors val_loss",
+        ),
+        (
+            {"callbacks": EarlyStopping("val/accuracy")},
+            "but monitors val/accuracy: set data.validation, e.g. to 0.1",
+        ),
+        (
+            {"callbacks": EarlyStopping("accuracy"), "has_validation": True},
+            r"must monitor one of val/accuracy, .*, but monitors accuracy \(did you mean val/acc",
         ),
         (
             {"callbacks": ModelCheckpoint(monitor="acuracy")},
             r"ModelCheckpoint must monitor one of .*, but monitors acuracy \(did you mean acc",
+        ),
+        (
+            {"callbacks": EarlyStopping("val/accuracy"), "has_validation": True},
+            "EarlyStopping prefers a low val/accuracy, .*: set mode='max'",
+        ),
+        (
+            {"callbacks": ModelCheckpoint(monitor="accuracy"), "has_validation": False},
+            "ModelCheckpoint prefers a low accuracy, .*: set mode='max'",
         ),
         (
             {"callbacks": EarlyStopping("accuracy"), "limit_val_batches": 0},
@@ -67,7 +84,11 @@ def test_refused_settings(options, message):
         {},
         {"fast_dev_run": True},
         {"limit_val_batches": 0},
-        {"callbacks": [EarlyStopping("accuracy"), ModelCheckpoint(monitor="accuracy/resnet8")]},
+        {"callbacks": [EarlyStopping("client_loss/mean")]},
+        {
+            "callbacks": ModelCheckpoint(monitor="val/accuracy/resnet8", mode="max"),
+            "has_validation": True,
+        },
         {"callbacks": ModelCheckpoint(monitor="step", mode="max")},
     ],
 )
@@ -88,5 +109,7 @@ def test_a_callback_can_monitor_what_a_callback_of_the_user_logs(tmp_path):
 
 
 def test_a_federation_checks_its_trainer(tmp_path):
-    with pytest.raises(ValueError, match="must monitor one of accuracy, accuracy/resnet8, but"):
+    with pytest.raises(
+        ValueError, match=r"must monitor one of accuracy, accuracy/resnet8, .*, but"
+    ):
         fit(tmp_path, create(), 1, callbacks=[EarlyStopping("val_loss")])

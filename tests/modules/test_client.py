@@ -108,6 +108,65 @@ def test_every_fit_sets_a_new_anchor(trainer, digits):
     assert not torch.equal(client.anchor[0], first)
 
 
+def correction_of(client, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(p.shape, generator=generator)
+        for name, p in client.model.named_parameters()
+        if p.requires_grad
+    }
+
+
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(digits, train):
+    batch = digits.train().inputs[:32], digits.train().labels[:32]
+    plain, corrected = small(train=train), small(train=train, corrected=True)
+    losses = [client.training_step(batch, 0) for client in (plain, corrected)]
+    corrected.set_correction(change := correction_of(corrected))
+    losses.append(corrected.training_step(batch, 0))
+    assert losses[0] == losses[1] == losses[2]
+    losses[0].backward()
+    losses[2].backward()
+    for (name, p), q in zip(
+        plain.model.named_parameters(), corrected.model.parameters(), strict=True
+    ):
+        if name in change:
+            torch.testing.assert_close(q.grad, p.grad + change[name])
+        else:
+            assert q.grad is None
+    addresses = [tensor.data_ptr() for tensor in corrected.corrections]
+    corrected.set_correction(other := correction_of(corrected, seed=3))
+    assert torch.equal(corrected.corrections[-1], other[list(other)[-1]])
+    corrected.set_correction({})
+    assert not any(tensor.any() for tensor in corrected.corrections)
+    # captured steps read these tensors
+    assert [tensor.data_ptr() for tensor in corrected.corrections] == addresses
+
+
+def test_wrong_corrections():
+    with pytest.raises(ValueError, match="create it with corrected=True"):
+        small().set_correction({})
+    with pytest.raises(ValueError, match=r"no entry for head\.bias: give one for every"):
+        small(corrected=True, train="head").set_correction({"head.weight": torch.zeros(10, 64)})
+
+
+def test_a_resumed_fit_has_the_same_correction(trainer, digits, tmp_path):
+    train = digits.train()
+    data = loader(train.inputs[:128], train.labels[:128])
+    options = {"corrected": True, "optimizer": "sgd", "lr": 1e-2}
+    whole, half, rest = (small(**options) for _ in range(3))
+    for client in (whole, half):
+        client.set_correction(correction_of(client))
+    trainer(max_epochs=2).fit(whole, data)
+    first = trainer(max_epochs=1)
+    first.fit(half, data)
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    trainer(max_epochs=2).fit(rest, data, ckpt_path=tmp_path / "half.ckpt")
+    assert_same_weights(whole, rest)
+    again = ClientModule.load_from_checkpoint(tmp_path / "half.ckpt", weights_only=True)
+    assert again.corrected
+
+
 def test_head_only_training_does_not_change_the_features(trainer, digits):
     train = digits.train()
     client = small(train="head", lr=1e-2)

@@ -46,7 +46,7 @@ class CapturedPredictor:
         self._folds = FoldCache()
         self._recorder, self._pool = recorder, recorder.memory_pool()
         self._captured: dict[_PassKind, _CapturedPass] = {}
-        self._seen: set[_PassKind] = set()
+        self._outputs: dict[_PassKind, int] = {}  # the number of logits of the kinds that have run
 
     @torch.no_grad()
     def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -61,20 +61,20 @@ class CapturedPredictor:
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)
-        if kind not in self._seen:  # run once as usual: kernels are compiled and selected
-            self._seen.add(kind)
+        if kind not in self._outputs:  # run once as usual: kernels are compiled and selected
             logits: Tensor = self._model(x)
+            self._outputs[kind] = logits.shape[1]
             return logits.float()
         if kind not in self._captured:
-            self._captured[kind] = self._capture(x)
+            self._captured[kind] = self._capture(x, self._outputs[kind])
         captured = self._captured[kind]
         captured.inputs.copy_(x)
         captured.replay()
         return captured.logits.clone()
 
-    def _capture(self, x: Tensor) -> _CapturedPass:
+    def _capture(self, x: Tensor, outputs: int) -> _CapturedPass:
         inputs = torch.empty_like(x, memory_format=torch.contiguous_format)
-        logits = torch.empty(len(x), self._model.head.out_features, device=x.device)  # type: ignore[union-attr, arg-type]
+        logits = torch.empty(len(x), outputs, device=x.device)
 
         def forward() -> None:
             logits.copy_(self._model(inputs))

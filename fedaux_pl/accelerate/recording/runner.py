@@ -19,6 +19,7 @@ from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.models.adapted_network import AdaptedNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +81,11 @@ class CudaRunner(StageRunner):
     ) -> Tensor:
         """Computes the logits of a model with the given weights.
 
-        Passes are captured with running BatchNorm statistics and inputs of a fixed size.
+        Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
+        fixed size. A network of others may synchronize, which cannot be captured.
         """
-        if statistics != "running" or not getattr(model, "fixed_size_inputs", False):
+        is_foreign = isinstance(model, AdaptedNetwork)
+        if statistics != "running" or is_foreign or not getattr(model, "fixed_size_inputs", False):
             return super().predict(model, state, inputs, statistics)
         if model not in self._predictors:
             self._predictors[model] = CapturedPredictor(model, self.recorder)

@@ -17,3 +17,8 @@ def check_size(size: int) -> int:
     if size < 1:
         raise ValueError(f"size must be a positive number of pixels, but is {size}")
     return size
+
+
+def expand(path: str | Path | None) -> Path | None:
+    """The path with ``~`` replaced by the home folder; None stays None."""
+    return None if path is None else Path(path).expanduser()

@@ -1,6 +1,7 @@
 """The base class of text sources, which tokenize texts and cache the token ids."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,11 +9,9 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.cache import cached
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.text_reader import class_indices, class_names
+from fedaux_pl.data.text_reader import Texts, class_indices, class_names
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.errors import DataError
-
-ReadTexts = Callable[[], tuple[list[str], list[str]]]
 
 
 class TextSource(Source):
@@ -45,32 +44,49 @@ class TextSource(Source):
             )
 
     def load_tokens(
-        self, folder: Path, key: Mapping[str, str | int], read: ReadTexts, classes: Sequence[str]
+        self,
+        folder: Path,
+        key: Mapping[str, str | int],
+        read: Callable[[], Texts],
+        classes: Sequence[str],
     ) -> Examples:
         """Tokenizes the texts that ``read`` returns, or loads the token ids from the cache.
 
         Args:
             folder: The folder of the cache.
-            key: Everything that determines the texts and labels.
-            read: Returns texts and labels; the labels may be empty.
+            key: Everything that determines the texts, labels and clients.
+            read: Returns the texts, with or without labels and clients.
             classes: The names of the classes; empty for the distinct labels.
         """
         own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
         tensors = cached(folder, {**key, **own}, lambda: self._encode(read, classes))
         if "labels" not in tensors:
             return Examples(tensors["inputs"])
-        names = tuple(bytes(tensors["classes"].tolist()).decode().split("\0"))
-        return Examples(tensors["inputs"], tensors["labels"], names)
+        examples = Examples(tensors["inputs"], tensors["labels"], _unpack(tensors["classes"]))
+        if "clients" not in tensors:
+            return examples
+        names = _unpack(tensors["client_names"])
+        return replace(examples, clients=tensors["clients"], client_names=names)
 
-    def _encode(self, read: ReadTexts, classes: Sequence[str]) -> dict[str, Tensor]:
-        texts, labels = read()
-        if not labels:
-            return {"inputs": self._tokenize(texts)}
-        names = tuple(classes) or class_names(labels)
-        indices = class_indices(labels, names)
-        # the cache holds tensors only: the class names are stored as bytes
-        packed = torch.tensor(list("\0".join(names).encode()), dtype=torch.uint8)
-        return {"inputs": self._tokenize(texts), "labels": indices, "classes": packed}
+    def _encode(self, read: Callable[[], Texts], classes: Sequence[str]) -> dict[str, Tensor]:
+        texts, labels, clients = read()
+        result: dict[str, Tensor] = {}
+        if labels:
+            names = tuple(classes) or class_names(labels)
+            result |= {"labels": class_indices(labels, names), "classes": _pack(names)}
+        if clients:
+            names = class_names(clients)
+            result |= {"clients": class_indices(clients, names), "client_names": _pack(names)}
+        return {"inputs": self._tokenize(texts), **result}
+
+
+def _pack(names: Sequence[str]) -> Tensor:
+    """Names as bytes: the cache holds tensors only."""
+    return torch.tensor(list("\0".join(names).encode()), dtype=torch.uint8)
+
+
+def _unpack(packed: Tensor) -> tuple[str, ...]:
+    return tuple(bytes(packed.tolist()).decode().split("\0"))
 
 
 def sample_positions(count: int, limit: int | None, seed: int) -> Tensor:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedaux_pl.data.cache import CACHE_FOLDER
+from fedaux_pl.data.cache import user_cache
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
+from fedaux_pl.data.text_reader import Texts
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 
 
@@ -58,16 +59,18 @@ class _HubText(TextSource):
             "data": f"{self.repo}\0{self.config}\0{split}\0{dataset._fingerprint}",
             "drawn": repr((limit, self.seed)),
             "labelled": int(labeled),
+            "downloads": str(self.cache_dir.absolute()),
         }
 
-        def read() -> tuple[list[str], list[str]]:
+        def read() -> Texts:
             chosen = dataset.select(sample_positions(len(dataset), limit, self.seed).tolist())
             rows = [(str(row["text"]).strip(), str(row.get("label"))) for row in chosen]
             rows = [row for row in rows if row[0]]  # without empty texts
-            return [text for text, _ in rows], [label for _, label in rows] if labeled else []
+            labels = [label for _, label in rows] if labeled else []
+            return Texts([text for text, _ in rows], labels, [])
 
         classes = self.classes if labeled else ()
-        return self.load_tokens(self.cache_dir / CACHE_FOLDER, key, read, classes)
+        return self.load_tokens(user_cache(), key, read, classes)
 
     def _open(self, split: str) -> Any:
         try:
@@ -105,7 +108,7 @@ class AGNews(_HubText):
         repo: The data set on the hub.
         limit: The number of training articles, drawn at random; null for all.
         seed: The seed of the draw.
-        cache_dir: The folder of downloads and token ids.
+        cache_dir: The folder of downloads; token ids are in the user's cache folder.
     """
 
     classes = ("World", "Sports", "Business", "Sci/Tech")
@@ -134,7 +137,7 @@ class AmazonReviews(_HubText):
         repo: The data set on the hub; SetFit/amazon_reviews_multi_en is another copy.
         limit: The number of training reviews, drawn at random; null for all.
         seed: The seed of the draw.
-        cache_dir: The folder of downloads and token ids.
+        cache_dir: The folder of downloads; token ids are in the user's cache folder.
     """
 
     classes = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
@@ -162,7 +165,8 @@ class BookCorpus(_HubText):
         limit: The number of the 74 million sentences, drawn at random. The paper has 160,000 in
             D^- and as many in D_distill.
         seed: The seed of the draw.
-        cache_dir: The folder of downloads (gigabytes) and token ids.
+        cache_dir: The folder of downloads (gigabytes); token ids are in the user's cache
+            folder.
     """
 
     def __init__(

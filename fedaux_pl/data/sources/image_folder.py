@@ -1,31 +1,54 @@
 """Image files in a user's folders."""
 
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from torch import tensor
+import torch
+from torch import Tensor
 
+from fedaux_pl.data.foreign_files import shorten
+from fedaux_pl.data.image_files import is_image, list_images, load_images
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size, not_found
-from fedaux_pl.data.sources._image_files import is_image, list_images, load_images
+from fedaux_pl.data.sources._checks import check_size, expand, not_found
 from fedaux_pl.errors import DataError
+
+_TEST_SEED = 0  # of test_share; fixed, so that all runs have the same test data
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    label: str = ""
+    client: str = ""
 
 
 class ImageFolder(Source):
     """Image files, in one sub-folder per class or, unlabeled, without sub-folders.
 
-    With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order. With
-    images directly in ``root`` there are no labels, and the source can be auxiliary data only. The
-    central square of each image is scaled to ``size`` pixels (bilinear, antialiased). Links are
-    followed, but every file counts once.
+    With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order; with
+    ``clients: folders`` images are in ``root/<client>/<class>/...``, and every sub-folder of
+    ``root`` is a client. With images directly in ``root`` there are no labels, and the source can
+    be auxiliary data only. The central square of each image is scaled to ``size`` pixels (bilinear,
+    antialiased). Links are followed, but every file counts once.
 
     Args:
         root: The folder of the training images.
         size: The height and width of the images.
         channels: 3 for color, 1 for gray.
-        test_root: The folder of the test images, with the same names of sub-folders as ``root``.
-        cache_dir: The folder for decoded images; by default ``.fedaux_cache`` in each folder.
+        test_root: The folder of the test images, ``test_root/<class>/...`` with classes of
+            ``root``.
+        cache_dir: The folder for decoded images; by default the user's cache folder.
+        clients: ``folders`` if each sub-folder of ``root`` holds the data of a client; null if the
+            clients get a random split.
+        validation_root: The folder of validation images, as ``test_root``.
+        test_share: The share of ``root`` to hold out as test data, of each class alike and always
+            the same images, if there is no ``test_root``. Every class and every client keeps at
+            least one training image.
+        on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
+            with a warning that lists them.
 
     Example:
         >>> import tempfile
@@ -48,53 +71,162 @@ class ImageFolder(Source):
         channels: Literal[1, 3] = 3,
         test_root: str | Path | None = None,
         cache_dir: str | Path | None = None,
+        clients: Literal["folders"] | None = None,
+        validation_root: str | Path | None = None,
+        test_share: float = 0.0,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         if channels not in (1, 3):
             raise ValueError(f"channels must be 3 (color) or 1 (gray), but is {channels}")
+        if clients not in ("folders", None):
+            raise ValueError(f"clients must be 'folders' or null, but is {clients!r}")
+        if not 0 <= test_share < 1:
+            raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
+        if test_share and test_root is not None:
+            raise ValueError("test data comes from test_root or test_share: set one, not both")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', but is {on_error!r}")
         self.root = Path(root).expanduser()
         self.size = check_size(size)
         self.channels = channels
-        self.test_root = None if test_root is None else Path(test_root).expanduser()
-        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+        self.test_root = expand(test_root)
+        self.cache_dir = expand(cache_dir)
+        self.clients = clients
+        self.validation_root = expand(validation_root)
+        self.test_share = test_share
+        self.on_error = on_error
 
     def train(self) -> Examples:
-        """The images below ``root``, with labels if there are sub-folders."""
-        files = _list_classes(self.root)
-        return self._load(self.root, files, () if "" in files else tuple(files))
+        """The images below ``root``, with labels if there are sub-folders, less the test images."""
+        files = self._list_root()
+        names = _classes(files)
+        if self.test_share:
+            held_out = self._held_out(files)
+            files = [file for i, file in enumerate(files) if i not in held_out]
+        return self._load(self.root, files, names)
 
     def test(self) -> Examples:
-        """The images below ``test_root``, with the classes of ``root``."""
-        if self.test_root is None:
+        """The images below ``test_root``, or the held-out share; with the classes of ``root``."""
+        if self.test_root is not None:
+            return self._load_other(self.test_root)
+        if not self.test_share:
             raise DataError(
-                "this ImageFolder has no test data: set `test_root` to a folder of test images, "
-                "or choose another source for it"
+                "this ImageFolder has no test data: set `test_root` to a folder of test images, or "
+                "`test_share` to hold out a share of `root`, or choose another source for it"
             )
-        names = tuple(_list_classes(self.root))
-        files = _list_classes(self.test_root)
-        if "" in names or not set(files) <= set(names):
-            unknown = ", ".join(sorted(set(files) - set(names)))
+        files = self._list_root()
+        test = [_File(files[i].path, files[i].label) for i in sorted(self._held_out(files))]
+        return self._load(self.root, test, _classes(files))
+
+    def validation(self) -> Examples | None:
+        """The images below ``validation_root``, with the classes of ``root``; None without it."""
+        return None if self.validation_root is None else self._load_other(self.validation_root)
+
+    def _list_root(self) -> list[_File]:
+        if self.clients is None:
+            return [
+                _File(path, label)
+                for label, paths in _list_folders(self.root).items()
+                for path in paths
+            ]
+        folders = _list_folders(self.root)
+        if "" in folders:
             raise DataError(
-                f"the sub-folders of {self.test_root.absolute()} must have the names of those of "
+                f"{self.root.absolute()} must hold a folder for each client, with a folder for "
+                "each class in it, but holds images: move them, or set `clients: null`"
+            )
+        return [
+            _File(path, self._class_in_client(path, client), client)
+            for client, paths in folders.items()
+            for path in paths
+        ]
+
+    def _class_in_client(self, path: Path, client: str) -> str:
+        inner = path.relative_to(self.root / client).parts
+        if len(inner) < 2:
+            raise DataError(
+                f"{path.absolute()} is in no class folder: with `clients: folders` images are in "
+                "<root>/<client>/<class>/; move it, or set `clients: null`"
+            )
+        return inner[0]
+
+    def _held_out(self, files: list[_File]) -> set[int]:
+        """The positions of the test images: of each class the same share, over all clients."""
+        if not _classes(files):
+            raise DataError(
+                f"test data must be labeled, but {self.root.absolute()} has no class folders: "
+                "leave out `test_share`"
+            )
+        generator = torch.Generator().manual_seed(_TEST_SEED)
+        order = torch.randperm(len(files), generator=generator).tolist()
+        # at random within a client; the clients of a class side by side, so that equal steps
+        # through the class take about the same share of each
+        order.sort(key=lambda i: (files[i].label, files[i].client))
+        held_out: set[int] = set()
+        for _, group in groupby(order, key=lambda i: files[i].label):
+            for count, i in enumerate(group):
+                if int((count + 1) * self.test_share + 0.5) > int(count * self.test_share + 0.5):
+                    held_out.add(i)
+        for field in ("label", "client"):
+            kept = {getattr(file, field) for i, file in enumerate(files) if i not in held_out}
+            for i, file in enumerate(files):
+                if getattr(file, field) not in kept:
+                    held_out.remove(i)
+                    kept.add(getattr(file, field))
+        if not held_out:
+            raise DataError(
+                f"test_share = {self.test_share} of {len(files)} images in {self.root.absolute()} "
+                "holds out none: set a larger share, or `test_root`"
+            )
+        return held_out
+
+    def _load_other(self, root: Path) -> Examples:
+        """Loads the images of another folder with the classes of ``root``."""
+        names = _classes(self._list_root())
+        folders = _list_folders(root)
+        if not names or not set(folders) <= set(names):
+            unknown = ", ".join(sorted(set(folders) - set(names)))
+            raise DataError(
+                f"the sub-folders of {root.absolute()} must have the names of the classes in "
                 f"{self.root.absolute()}, but these are not: {unknown or '(no sub-folders)'}"
             )
-        return self._load(self.test_root, files, names)
+        files = [_File(path, label) for label, paths in folders.items() for path in paths]
+        return self._load(root, files, names)
 
-    def files(self) -> list[Path]:
-        """The files below ``root``, in the order of the images."""
-        return list(chain.from_iterable(_list_classes(self.root).values()))
-
-    def _load(self, root: Path, files: dict[str, list[Path]], names: tuple[str, ...]) -> Examples:
-        """Loads the files of each class; without labels if there are no ``names``."""
-        paths = list(chain.from_iterable(files.values()))
-        images = load_images(paths, root, self.size, self.channels, self.cache_dir)
+    def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
+        """Loads files; without labels if there are no ``names``."""
+        paths = [file.path for file in files]
+        images, positions = load_images(
+            paths, root, self.size, self.channels, self.cache_dir, self.on_error == "skip"
+        )
         if not names:
             return Examples(images)
-        labels = [names.index(name) for name, group in files.items() for _ in group]
-        return Examples(images, tensor(labels), names)
+        read = [files[i] for i in positions]
+        labels = _indices([file.label for file in read], names)
+        clients = sorted({file.client for file in read} - {""})
+        if not clients:
+            return Examples(images, labels, names)
+        if lost := sorted({file.client for file in files} - set(clients)):
+            raise DataError(
+                f"no image of these clients in {root.absolute()} can be read: {shorten(lost)}; "
+                "repair the images, or remove the folders"
+            )
+        owners = _indices([file.client for file in read], clients)
+        return Examples(images, labels, names, owners, tuple(clients))
 
 
-def _list_classes(root: Path) -> dict[str, list[Path]]:
-    """The sorted image files of each class; of the class "" if there are no sub-folders."""
+def _classes(files: list[_File]) -> tuple[str, ...]:
+    """The names of the classes; empty without labels."""
+    return tuple(sorted({file.label for file in files} - {""}))
+
+
+def _indices(values: Sequence[str], names: Sequence[str]) -> Tensor:
+    index = {name: i for i, name in enumerate(names)}
+    return torch.tensor([index[value] for value in values])
+
+
+def _list_folders(root: Path) -> dict[str, list[Path]]:
+    """The sorted image files of each sub-folder; of "" if there are no sub-folders."""
     if not root.is_dir():
         raise not_found("No folder of images was found at", root, "Correct the path")
     entries = sorted(root.iterdir())
@@ -110,10 +242,10 @@ def _list_classes(root: Path) -> dict[str, list[Path]]:
             "the images into the sub-folder of their class, or remove them"
         )
     names = [folder.name for folder in folders]
-    classes = dict(zip(names, list_images(folders), strict=True))
-    if empty := [name for name, files in classes.items() if not files]:
+    found = dict(zip(names, list_images(folders), strict=True))
+    if empty := [name for name, files in found.items() if not files]:
         raise DataError(
             f"these sub-folders of {root.absolute()} hold no images: {', '.join(empty)}; "
             "remove them, or put images there"
         )
-    return classes
+    return found

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from torch import tensor
 
+from fedaux_pl.data.image_files import list_images, load_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size, not_found
-from fedaux_pl.data.sources._image_files import list_images, load_images
 from fedaux_pl.data.sources._wordnet import hyponyms, lemma
 from fedaux_pl.errors import DataError
 
@@ -35,7 +35,7 @@ class ImageNetSubset(Source):
             of WordNet ids; Mammals, which the paper's text names in place of Animals (with the
             size of Animals); or any WordNet noun id, such as n02121808.
         size: The height and width of the images.
-        cache_dir: The folder for decoded images; by default ``.fedaux_cache`` in ``root``.
+        cache_dir: The folder for decoded images; by default the user's cache folder.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ImageNetSubset(Source):
                 )
             files += found
             labels += [label] * len(found)
-        images = load_images(files, self.root, self.size, 3, self.cache_dir)
+        images, _ = load_images(files, self.root, self.size, 3, self.cache_dir)
         return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
 
     def _class_folders(self) -> list[Path]:

@@ -13,6 +13,8 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaux_pl.data.array_layout import channels_first
+from fedaux_pl.data.client_split import name_clients
 from fedaux_pl.data.foreign_files import check_expansion, reason_of, shorten
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size, not_found
@@ -20,6 +22,7 @@ from fedaux_pl.data.sources._resize import resize
 from fedaux_pl.errors import DataError, FedauxError
 
 _NPY_MAGIC = b"\x93NUMPY"
+_CLIENTS, _VALIDATION = "train_client", "val_x"  # arrays that are read if there are any
 _HEADER_READERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -42,6 +45,11 @@ class NpzImages(Source):
         test_labels: The array of their labels.
         classes: The array of class names in ``path``; by default "classes", or the class indices
             if there is no such array; then the labels must be 0, 1, 2 ... without gaps.
+        clients: The array of each training image's client, names or integers. By default
+            "train_client" if there is such an array; null if the clients get a random split.
+        validation_images: The array of validation images in ``path``. By default "val_x" if there
+            is such an array; null for none.
+        validation_labels: The array of their labels.
         size: The height and width to which the central square of each image is scaled (bilinear,
             antialiased); null to keep the images as they are.
 
@@ -66,6 +74,9 @@ class NpzImages(Source):
         test_labels: str = "test_y",
         classes: str | None = None,
         size: int | None = None,
+        clients: str | None = _CLIENTS,
+        validation_images: str | None = _VALIDATION,
+        validation_labels: str = "val_y",
     ) -> None:
         self.path = Path(path).expanduser()
         self.test_path = self.path if test_path is None else Path(test_path).expanduser()
@@ -75,20 +86,44 @@ class NpzImages(Source):
         self.test_labels = test_labels
         self.classes = classes
         self.size = None if size is None else check_size(size)
+        self.clients = clients
+        self.validation_images = validation_images
+        self.validation_labels = validation_labels
 
     def train(self) -> Examples:
-        """The training images, with labels unless ``labels`` is null."""
+        """The training images, with labels unless ``labels`` is null, and with given clients."""
         if self.labels is None:
             return Examples(self.auxiliary())
         hint = "; set `labels: null` to use the images as auxiliary data"
         labels = _read_labels(self.path, self.labels, hint)
-        return Examples(self.auxiliary(), labels, self._names(labels))
+        images, names = self.auxiliary(), self._names(labels)
+        if self.clients is None or self._is_absent(self.clients, _CLIENTS):
+            return Examples(images, labels, names)
+        where = f"{self.clients!r} in {self.path.absolute()}"
+        owners = name_clients(_read_array(self.path, self.clients), len(images), where)
+        return Examples(images, labels, names, *owners)
 
     def test(self) -> Examples:
         """The test images, with the classes of the training images."""
         labels = _read_labels(self.test_path, self.test_labels)
         known = labels if self.labels is None else _read_labels(self.path, self.labels)
         return Examples(self._read(self.test_path, self.test_images), labels, self._names(known))
+
+    def validation(self) -> Examples | None:
+        """The validation images, with the classes of the training images; None without any."""
+        name = self.validation_images
+        if name is None or self._is_absent(name, _VALIDATION):
+            return None
+        labels = _read_labels(self.path, self.validation_labels)
+        known = labels if self.labels is None else _read_labels(self.path, self.labels)
+        return Examples(self._read(self.path, name), labels, self._names(known))
+
+    def _is_absent(self, name: str, default: str) -> bool:
+        """Whether the file lacks an optional array, whose name the user has not changed."""
+        if name != default:
+            return False
+        with _open(self.path) as archive:
+            return name not in _names_of(archive)
 
     def auxiliary(self) -> Tensor:
         """The training images; their labels are not read and may be missing."""
@@ -99,11 +134,8 @@ class NpzImages(Source):
         return images if self.size is None else resize(images, self.size)
 
     def _names(self, labels: Tensor) -> tuple[str, ...]:
-        if self.classes is None:
-            with _open(self.path) as archive:
-                has_names = "classes" in _names_of(archive)
-            if not has_names:
-                return self._numbers(labels)
+        if self.classes is None and self._is_absent("classes", "classes"):
+            return self._numbers(labels)
         names = _read_array(self.path, self.classes or "classes")
         if names.ndim != 1:
             raise DataError(
@@ -193,26 +225,13 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> None:
 
 def _read_images(path: Path, name: str) -> Tensor:
     """Reads images of any of the shapes that NpzImages allows, as (N, C, H, W)."""
-    array = _read_array(path, name)
+    array, where = _read_array(path, name), f"{name!r} in {path.absolute()}"
     if array.dtype != np.uint8:
         raise DataError(
-            f"{name!r} in {path.absolute()} must be uint8 with values 0 ... 255, but is "
-            f"{array.dtype}: scale it to 0 ... 255 and convert it to uint8"
+            f"{where} must be uint8 with values 0 ... 255, but is {array.dtype}: scale it to "
+            "0 ... 255 and convert it to uint8"
         )
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or not 1 <= array.shape[1] <= 4:
-        raise DataError(
-            f"{name!r} in {path.absolute()} must have the shape (N, C, H, W) with 1 to 4 channels, "
-            f"(N, H, W, C) with 1 or 3, or (N, H, W), but has {array.shape}"
-        )
-    if array.size == 0:
-        raise DataError(
-            f"{name!r} in {path.absolute()} holds no images: its shape is {array.shape}"
-        )
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(channels_first(array, where))
 
 
 def _read_labels(path: Path, name: str, hint: str = "") -> Tensor:

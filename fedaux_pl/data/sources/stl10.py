@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import CACHE_FOLDER, cached, fingerprint
+from fedaux_pl.data.cache import cached, fingerprint, user_cache
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size
 from fedaux_pl.data.sources._resize import resize
@@ -23,7 +23,7 @@ class STL10(Source):
     """STL-10: 100,000 unlabeled photos, and 5,000 + 8,000 labeled ones of 10 classes.
 
     The images have 96 x 96 pixels and are scaled to ``size`` (bilinear, antialiased). The result
-    is cached in ``root/.fedaux_cache``; the original files are read, and their checksums verified,
+    is cached in the user's cache folder; the original files are read, and their checksums verified,
     only if nothing is cached.
 
     Args:
@@ -78,7 +78,7 @@ class STL10(Source):
             "size": self.size,
             "files": fingerprint(files),
         }
-        return cached(self.root / CACHE_FOLDER, key, build)
+        return cached(user_cache(), key, build)
 
     def _files(self, split: str) -> list[Path]:
         folder = self.root / datasets.STL10.base_folder

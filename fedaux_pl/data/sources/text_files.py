@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import CACHE_FOLDER, fingerprint
+from fedaux_pl.data.cache import fingerprint, user_cache
 from fedaux_pl.data.source import Examples
+from fedaux_pl.data.sources._checks import expand
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
-from fedaux_pl.data.text_reader import Columns, read_texts
+from fedaux_pl.data.text_reader import Columns, Texts, read_texts
 from fedaux_pl.errors import DataError, DataNotFoundError
 
 _TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts
@@ -37,7 +38,10 @@ class TextFiles(TextSource):
         skip: Lines of a .txt file that start with this prefix, such as headings, are skipped.
         sentences: Whether to split unlabeled texts into sentences, each of them one sample.
         seed: The seed of the draws.
-        cache_dir: The folder for token ids; by default ``.fedaux_cache`` in the file's folder.
+        cache_dir: The folder for token ids; by default the user's cache folder.
+        client_column: The column of ``path`` that names the client of each text; null if the
+            clients get a random split.
+        validation_path: The file of validation data, with the same columns as ``test_path``.
 
     Example:
         >>> import tempfile
@@ -65,6 +69,8 @@ class TextFiles(TextSource):
         sentences: bool = False,
         seed: int = 0,
         cache_dir: str | Path | None = None,
+        client_column: str | None = None,
+        validation_path: str | Path | None = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
         if not 0 <= test_share < 1:
@@ -73,8 +79,10 @@ class TextFiles(TextSource):
             raise ValueError("test data comes from test_path or test_share: set one, not both")
         if sentences and label is not None:
             raise ValueError("single sentences have no labels: set label to null")
+        if client_column is not None and label is None:
+            raise ValueError("texts of given clients need labels: set label, or no client_column")
         self.path = Path(path).expanduser()
-        self.test_path = None if test_path is None else Path(test_path).expanduser()
+        self.test_path = expand(test_path)
         self.text = text
         self.label = label
         self.classes = classes
@@ -83,11 +91,13 @@ class TextFiles(TextSource):
         self.skip = skip
         self.sentences = sentences
         self.seed = seed
-        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+        self.cache_dir = expand(cache_dir)
+        self.client_column = client_column
+        self.validation_path = expand(validation_path)
 
     def train(self) -> Examples:
         """The texts of ``path``, without the test texts."""
-        return self._load(self.path, self.label, "train")
+        return self._load(self.path, self.label, "train", client=self.client_column)
 
     def test(self) -> Examples:
         """The texts of ``test_path``, or the held-out share of ``path``."""
@@ -98,15 +108,28 @@ class TextFiles(TextSource):
             )
         if self.test_path is None:
             return self._load(self.path, self.label, "test")
+        return self._load_other(self.test_path)
+
+    def validation(self) -> Examples | None:
+        """The texts of ``validation_path``; None without it."""
+        return None if self.validation_path is None else self._load_other(self.validation_path)
+
+    def _load_other(self, path: Path) -> Examples:
+        """All texts of another file, with the classes of ``path``."""
         names = self.train().classes if self.classes is None else ()
-        return self._load(self.test_path, self.label, "all", names)
+        return self._load(path, self.label, "all", names)
 
     def auxiliary(self) -> Tensor:
         """The training texts; labels are not read and may be missing."""
         return self._load(self.path, None, "train").inputs
 
     def _load(
-        self, path: Path, label: str | None, part: str, names: tuple[str, ...] = ()
+        self,
+        path: Path,
+        label: str | None,
+        part: str,
+        names: tuple[str, ...] = (),
+        client: str | None = None,
     ) -> Examples:
         if not path.is_file():
             raise DataNotFoundError(
@@ -114,21 +137,22 @@ class TextFiles(TextSource):
                 "files of your own use the embedded texts: `configs/text_quickstart.yaml`"
             )
         texts = (self.text,) if isinstance(self.text, str) else tuple(self.text)
-        columns = Columns(texts, label, self.skip, self.sentences)
+        columns = Columns(texts, label, self.skip, self.sentences, client)
         # the names of the entries are part of the cache key: do not rename them
         key: dict[str, str | int] = {
             "files": fingerprint([path]),
             "columns": repr(columns),
             "part": part,
             "drawn": repr((self.limit, self.test_share, self.seed)),
+            **({} if client is None else {"client": client}),
         }
-        folder = path.parent / CACHE_FOLDER if self.cache_dir is None else self.cache_dir
+        folder = user_cache() if self.cache_dir is None else self.cache_dir
         return self.load_tokens(
             folder, key, lambda: self._read(path, columns, part), names or self.classes or ()
         )
 
-    def _read(self, path: Path, columns: Columns, part: str) -> tuple[list[str], list[str]]:
-        texts, labels = read_texts(path, columns)
+    def _read(self, path: Path, columns: Columns, part: str) -> Texts:
+        texts, labels, clients = read_texts(path, columns)
         where = torch.arange(len(texts))
         if part != "all" and self.test_share:
             count = round(len(texts) * self.test_share)
@@ -138,4 +162,5 @@ class TextFiles(TextSource):
         if part == "train":
             where = where[sample_positions(len(where), self.limit, self.seed)]
         chosen = where.tolist()
-        return [texts[i] for i in chosen], [labels[i] for i in chosen] if labels else []
+        parts = (texts, labels, clients)
+        return Texts(*([values[i] for i in chosen] if values else [] for values in parts))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +14,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import CACHE_FOLDER, cached, fingerprint
-from fedaux_pl.data.foreign_files import reason_of
+from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.foreign_files import reason_of, shorten
 from fedaux_pl.errors import DataError
+from fedaux_pl.files import write_text_atomically
 
 _FILES_PER_TASK = 64
+_NAMES_IN_WARNING = 5
 _BAR_DELAY = 2.0  # seconds before a progress bar appears
 # Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
 # formats are refused, whatever their suffix.
@@ -102,8 +105,13 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def load_images(
-    files: list[Path], root: Path, size: int, channels: int, cache_dir: Path | None
-) -> Tensor:
+    files: list[Path],
+    root: Path,
+    size: int,
+    channels: int,
+    cache_dir: Path | None,
+    skip: bool = False,
+) -> tuple[Tensor, list[int]]:
     """Decodes image files to squares, or loads them from the cache.
 
     Args:
@@ -111,29 +119,87 @@ def load_images(
         root: The folder of the data set, part of the cache key.
         size: The height and width of the result.
         channels: 3 for color, 1 for gray.
-        cache_dir: The folder of the cache; None for ``.fedaux_cache`` in ``root``.
+        cache_dir: The folder of the cache; None for the user's cache folder.
+        skip: Whether to leave out files that cannot be read, with a warning that names them, or to
+            raise a DataError.
 
     Returns:
-        uint8 of shape (len(files), channels, size, size).
+        The images, uint8 of shape (N, channels, size, size), and their positions in ``files``.
     """
+    # the names of the entries are part of the cache key: do not rename them
     key: dict[str, str | int] = {
         "kind": "files",
         "root": str(root.absolute()),
         "size": size,
         "channels": channels,
         "files": fingerprint(files),
+        **({"on_error": "skip"} if skip else {}),
     }
-    folder = root / CACHE_FOLDER if cache_dir is None else cache_dir
-    return cached(folder, key, lambda: {"images": _decode(files, size, channels)})["images"]
+    folder = user_cache() if cache_dir is None else cache_dir
+
+    def build() -> dict[str, Tensor]:
+        images, failures = decode_images(files, size, channels, skip)
+        if not skip:
+            return {"images": images}
+        if len(failures) == len(files):
+            raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
+        kept = torch.tensor([i for i in range(len(files)) if i not in failures])
+        return {"images": images[kept], "positions": kept}
+
+    tensors = cached(folder, key, build)
+    positions = tensors["positions"].tolist() if skip else list(range(len(files)))
+    if len(positions) < len(files):
+        kept = set(positions)
+        skipped = [file for i, file in enumerate(files) if i not in kept]
+        _report(skipped, len(files), root, folder / f"skipped-{fingerprint(skipped)[:16]}.txt")
+    return tensors["images"], positions
 
 
-def _decode(files: list[Path], size: int, channels: int) -> Tensor:
-    result = torch.empty((len(files), channels, size, size), dtype=torch.uint8)
+def _report(skipped: list[Path], count: int, root: Path, listing: Path) -> None:
+    """Warns about skipped files; a file beside the cache lists them if they are many."""
+    names = [str(file.relative_to(root)) for file in skipped]
+    where = ""
+    if len(names) > _NAMES_IN_WARNING:
+        try:
+            text = "".join(f"{file.absolute()}\n" for file in skipped)
+            write_text_atomically(listing, lambda file: file.write(text))
+            where = f"; all are listed in {listing}"
+        except OSError as error:
+            where = f"; the list of all could not be written ({error})"
+    warnings.warn(
+        f"{len(skipped)} of {count} image files in {root.absolute()} cannot be read and are "
+        f"skipped: {shorten(names, _NAMES_IN_WARNING)}{where}",
+        stacklevel=3,
+    )
+
+
+def decode_images(
+    files: Sequence[Path], size: int, channels: int, skip: bool = False
+) -> tuple[Tensor, dict[int, str]]:
+    """Decodes image files to squares.
+
+    Args:
+        files: The image files.
+        size: The height and width of the result.
+        channels: 3 for color, 1 for gray.
+        skip: Whether to go on after a file that cannot be read, or to raise a DataError.
+
+    Returns:
+        uint8 of shape (len(files), channels, size, size), and for each position whose file cannot
+        be read the reason; the image there is black.
+    """
+    result = torch.zeros((len(files), channels, size, size), dtype=torch.uint8)
+    failures: dict[int, str] = {}
 
     def decode_some(start: int) -> int:
         some = files[start : start + _FILES_PER_TASK]
         for index, file in enumerate(some, start):
-            result[index] = _decode_one(file, size, channels)
+            try:
+                result[index] = _decode_one(file, size, channels)
+            except DataError as error:
+                if not skip:
+                    raise
+                failures[index] = str(error)
         return len(some)
 
     with (
@@ -143,28 +209,43 @@ def _decode(files: list[Path], size: int, channels: int) -> Tensor:
     ):
         for count in pool.map(decode_some, range(0, len(files), _FILES_PER_TASK)):
             bar.update(count)
-    return result
+    return result, dict(sorted(failures.items()))
 
 
 def _decode_one(file: Path, size: int, channels: int) -> Tensor:
     try:
         with Image.open(file, formats=_formats()) as image:
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"more than 8 bits per channel (mode {image.mode!r})")
             limit = Image.MAX_IMAGE_PIXELS  # beyond it Pillow only warns
             if limit is not None and image.width * image.height > limit:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {limit:,}")
+            check_depth(image)
             # JPEG decodes several times faster at a fraction of its size; at twice the final
             # size the resampling below still determines the quality
             image.draft(None, (2 * size, 2 * size))
-            # through RGBA: Pillow warns about palettes with a transparent color
-            plain = image.convert("RGBA") if "transparency" in image.info else image
-            plain = plain.convert("RGB" if channels == 3 else "L")
+            plain = convert(image, channels)
             square = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
     # Pillow can raise nearly any exception for a damaged file
     except Exception as error:
         raise DataError(
             f"cannot read the image {file.absolute()} ({reason_of(error)}): repair or remove it"
         ) from error
-    pixels = np.array(square, dtype=np.uint8).reshape(size, size, channels)
+    return pixels_of(square)
+
+
+def check_depth(image: Any) -> None:
+    """Raises a ValueError for a PIL image with more than 8 bits per channel."""
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"more than 8 bits per channel (mode {image.mode!r})")
+
+
+def convert(image: Any, channels: int) -> Any:
+    """Converts a PIL image to color (3 channels) or gray (1)."""
+    # through RGBA: Pillow warns about palettes with a transparent color
+    plain = image.convert("RGBA") if "transparency" in image.info else image
+    return plain.convert("RGB" if channels == 3 else "L")
+
+
+def pixels_of(image: Any) -> Tensor:
+    """The pixels of a PIL image of mode RGB or L, uint8 of shape (C, H, W)."""
+    pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
     return torch.from_numpy(pixels).permute(2, 0, 1)

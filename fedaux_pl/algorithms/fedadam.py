@@ -1,0 +1,55 @@
+"""FedAdam (Reddi et al. 2021, Algorithm 2): the server's optimizer is Adam."""
+
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.algorithms.option_checks import check_decay, check_positive
+from fedaux_pl.algorithms.steps import Aggregate, ServerState
+from fedaux_pl.functional.averaging import State
+
+
+class FedAdam(Algorithm):
+    """The server takes a step of Adam, without bias correction, along Delta = average - theta.
+
+        m <- beta1 m + (1 - beta1) Delta,    v <- beta2 v + (1 - beta2) Delta^2,
+        theta <- theta + server_lr m / (sqrt(v) + tau)
+
+    At first m is 0 and v is tau^2.
+
+    Args:
+        server_lr: The step size.
+        beta1: The decay of m, in [0, 1).
+        beta2: The decay of v, in [0, 1).
+        tau: The adaptivity; parameters that change less than tau take smaller steps.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data
+            (FedAdam+P) instead of random weights.
+
+    Example:
+        >>> FedAdam(tau=1e-2).tau
+        0.01
+    """
+
+    def __init__(
+        self,
+        server_lr: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        pretrained: bool = False,
+    ) -> None:
+        super().__init__(pretrained)
+        check_positive(server_lr=server_lr, tau=tau)
+        check_decay(beta1=beta1, beta2=beta2)
+        self.server_lr = server_lr
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.tau = tau
+
+    def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
+        """The step of Adam, and the new m and v."""
+        m, v = dict(aggregate.kept("m")), dict(aggregate.kept("v", initial=self.tau**2))
+        theta = {}
+        for key, x in aggregate.theta.items():
+            delta = aggregate.average[key] - x
+            m[key] = self.beta1 * m[key] + (1 - self.beta1) * delta
+            v[key] = self.beta2 * v[key] + (1 - self.beta2) * delta.square()
+            theta[key] = x + self.server_lr * m[key] / (v[key].sqrt() + self.tau)
+        return theta, {"m": m, "v": v}

@@ -1,0 +1,88 @@
+"""SCAFFOLD (Karimireddy et al. 2020): control variates correct the drift of the clients."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.algorithms.option_checks import check_positive
+from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional.averaging import State
+
+
+class Scaffold(Algorithm):
+    """Clients add c - c_i to their gradients, the difference of the server's and their own mean.
+
+    After K steps of SGD from x to y_i, a client has the new control variate (option II of the
+    paper) c_i+ = c_i - c + (x - y_i) / (K lr), and sends its change with its weights. The server
+    has the same equations as in the paper, with weights |D_i| in place of equal ones, as for all
+    methods of this package:
+
+        x <- x + server_lr (average - x),    c <- c + sum_i |D_i| (c_i+ - c_i) / |D|
+
+    The sum is over the clients of the round, and |D| is the number of samples of all clients of the
+    architecture. So c is always the mean of all c_i by |D_i|. Option II is exact for plain SGD: any
+    other optimizer is refused.
+
+    Args:
+        server_lr: The step size of the server; 1 gives the average.
+        pretrained: Whether models start from the features h_0 learned on the auxiliary data
+            (Scaffold+P) instead of random weights.
+
+    Example:
+        >>> Scaffold().check_clients({"optimizer": "adam"}, precision="32-true")
+        Traceback (most recent call last):
+        fedaux_pl.errors.ConfigurationError: Scaffold needs plain SGD at the clients, but \
+local.optimizer is adam: set it to sgd (--model.local.optimizer sgd)
+    """
+
+    has_payload = True
+
+    def __init__(self, server_lr: float = 1.0, pretrained: bool = False) -> None:
+        super().__init__(pretrained)
+        check_positive(server_lr=server_lr)
+        self.server_lr = server_lr
+
+    def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
+        """Raises a ConfigurationError unless clients take K steps of plain SGD."""
+        for name, needed in (("optimizer", "sgd"), ("momentum", 0), ("weight_decay", 0)):
+            if optimizer[name] != needed:
+                raise ConfigurationError(
+                    f"Scaffold needs plain SGD at the clients, but local.{name} is "
+                    f"{optimizer[name]}: set it to {needed} (--model.local.{name} {needed})"
+                )
+        if precision == "16-mixed":
+            raise ConfigurationError(
+                "Scaffold counts the clients' steps, but trainer.precision 16-mixed skips some of "
+                "them: set it to bf16-mixed or 32-true"
+            )
+
+    def server_payload(self, state: ServerState) -> State:
+        """The server sends c."""
+        return state.get("c", {})
+
+    def correction(self, received: State, kept: State) -> State:
+        """The client adds c - c_i to its gradients."""
+        return {key: c - kept.get(key, 0) for key, c in received.items()}
+
+    def client_payload(self, result: LocalResult) -> tuple[State, State]:
+        """The client sends c_i+ - c_i and keeps c_i+."""
+        scale, c = result.steps * result.lr, result.received
+        change = {
+            key: (x - result.end[key]) / scale - c.get(key, 0) for key, x in result.start.items()
+        }
+        return change, {key: result.kept.get(key, 0) + value for key, value in change.items()}
+
+    def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
+        """The server moves to x + server_lr (average - x) and keeps c."""
+        theta = {
+            key: torch.lerp(x, aggregate.average[key], self.server_lr)
+            for key, x in aggregate.theta.items()
+        }
+        c = {
+            key: old + aggregate.fraction * aggregate.payload[key]
+            for key, old in aggregate.kept("c").items()
+        }
+        return theta, {"c": c}

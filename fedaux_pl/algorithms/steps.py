@@ -1,0 +1,67 @@
+"""What a method sees of a client's training and of the server's averages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fedaux_pl.functional.averaging import State
+
+ServerState = Mapping[str, State]
+"""What the server keeps of one architecture: by the method's own names, such as ``momentum``."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """A client's training in a round.
+
+    Attributes:
+        start: theta^P, the trained parameters that the server has sent.
+        end: theta_i, the same parameters after the training.
+        steps: K, the number of optimizer steps.
+        lr: The learning rate of the clients.
+        received: What the server has sent besides its model.
+        kept: What the client has kept since its last round; empty in its first.
+    """
+
+    start: State
+    end: State
+    steps: int
+    lr: float
+    received: State = field(default_factory=dict)
+    kept: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The averages of a round, of the clients of one architecture.
+
+    ``theta`` and ``average`` hold the trained parameters only: buffers take the average, and an h
+    that is not trained stays as it is.
+
+    Attributes:
+        theta: theta^P, the server's model before the round.
+        average: The average of the clients' models, by |D_i|.
+        payload: The average of what clients have sent besides their weights, by |D_i|.
+        fraction: sum_i |D_i| over the round's clients / sum_i |D_i| over all clients.
+        state: What the last ``server_step`` has returned; empty before the first.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.algorithms import Aggregate
+        >>> weights = {"weight": torch.ones(2)}
+        >>> Aggregate(theta=weights, average=weights).kept("momentum")
+        {'weight': tensor([0., 0.])}
+    """
+
+    theta: State
+    average: State
+    payload: State = field(default_factory=dict)
+    fraction: float = 1.0
+    state: ServerState = field(default_factory=dict)
+
+    def kept(self, name: str, initial: float = 0.0) -> State:
+        """Tensors of the state with the names of the parameters, at first all ``initial``."""
+        if name in self.state:
+            return self.state[name]
+        return {key: torch.full_like(tensor, initial) for key, tensor in self.theta.items()}

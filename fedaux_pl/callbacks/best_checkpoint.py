@@ -1,0 +1,57 @@
+"""The checkpoint of the round with the best accuracy on validation data."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+METRIC = "val/accuracy"
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps ``best.ckpt``, the round with the best ``val/accuracy``; nothing without such a metric.
+
+    Put it before other checkpoint callbacks, so that their files know the best round so far:
+    otherwise a resumed run may replace it by a worse one.
+
+    Args:
+        **options: Further arguments of Lightning's ModelCheckpoint, such as ``dirpath``.
+
+    Example:
+        >>> BestCheckpoint().monitor
+        'val/accuracy'
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options = {"filename": "best", "enable_version_counter": False, **options}
+        super().__init__(monitor=METRIC, mode="max", **options)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the best round, also if the folder of the run has another path now."""
+        saved: dict[str, Any] = state_dict["best_k_models"]
+        paths = {path: self._find(path) for path in saved}
+        if paths and all(Path(path).is_file() for path in paths.values()):
+            state_dict = {
+                **state_dict,
+                "dirpath": self.dirpath,
+                "best_k_models": {paths[path]: score for path, score in saved.items()},
+                "best_model_path": self._find(state_dict["best_model_path"]),
+                "kth_best_model_path": self._find(state_dict["kth_best_model_path"]),
+            }
+        super().load_state_dict(state_dict)
+
+    def _find(self, path: str) -> str:
+        """The path of a checkpoint, which may have moved to this callback's folder."""
+        here = Path(self.dirpath or "") / Path(path).name
+        return str(here) if here.is_file() else path
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Saves a better round, if rounds are measured on validation data."""
+        if METRIC in trainer.callback_metrics:
+            super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Saves a better round, if rounds are measured on validation data."""
+        if METRIC in trainer.callback_metrics:
+            super().on_train_epoch_end(trainer, pl_module)

@@ -1,0 +1,132 @@
+"""The texts and charts that explain a run in TensorBoard."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_RESULTS, _TRAINING, _COSTS = "1 Results", "2 Training", "3 Costs"
+
+
+def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
+    """The charts of TensorBoard's page "Custom scalars", for ``add_custom_scalars``.
+
+    Tags are regular expressions. TensorBoard merges the layouts of several runs by their titles.
+    """
+    algorithm = federation.algorithm
+    accuracies = [r"^(val/)?accuracy$", r"^(val/)?averaged_accuracy/.*$"]
+    results = {"accuracy: student, average, teachers": accuracies}
+    if algorithm.distills:
+        accuracies.append(r"^(val/)?teachers/accuracy$")
+    results["accuracy of each class"] = [r"^(val/)?class_accuracy/.*$"]
+    if federation.scores:
+        results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
+    training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}
+    if algorithm.distills:
+        training["loss of the distillation"] = [r"^distillation_loss/.*$"]
+    if algorithm.pretrained:
+        training["loss of the pre-training of h_0, by epoch"] = [r"^pretraining_loss/.*$"]
+    costs = {
+        "bytes so far": [r"^bytes/(up|down)_total$"],
+        "seconds of a round, by stage": [r"^seconds/.*$"],
+    }
+    pages = {_RESULTS: results, _TRAINING: training, _COSTS: costs}
+    return {
+        page: {title: ["Multiline", tags] for title, tags in charts.items()}
+        for page, charts in pages.items()
+    }
+
+
+def describe_run(federation: Any, knows_pretraining: bool) -> str:
+    """The text "about this run", as Markdown.
+
+    Args:
+        federation: The prepared federation.
+        knows_pretraining: Whether h_0 was pre-trained in this run, which then has its loss.
+    """
+    algorithm, data = federation.algorithm, federation.settings()["data"]
+    clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
+    split = "given"
+    if data.get("alpha") is not None:
+        split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
+    rows = {
+        "method": algorithm.name,
+        "private data": f"{data['private']}, {len(federation.data.classes)} classes",
+        "auxiliary data": data["auxiliary"] or "none",
+        "clients": f"{clients}; {federation.participation:.0%} of them in a round",
+        "split over clients": split,
+        "seed": federation.seed,
+    }
+    lines = [
+        "| setting | value |",
+        "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in rows.items()),
+    ]
+    lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
+    lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]
+    if algorithm.pretrained and not knows_pretraining:
+        lines.append(
+            "- h_0 was not trained in this run (it came from the cache, a checkpoint or with the "
+            "model): there is no loss of the pre-training"
+        )
+    lines += [
+        "",
+        "**Images** has the figures, which are also files in the run's folder. **Text** says what "
+        "is private. **HParams** compares runs that have ended.",
+    ]
+    return "\n".join(lines)
+
+
+def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
+    measured = (
+        "share of correct predictions. `accuracy` is the result of a round, that of the server's "
+        "model (the student; several architectures vote). `averaged_accuracy` is that of the "
+        "averaged weights before distillation"
+    )
+    if federation.algorithm.distills:
+        measured += (
+            ", `teachers/accuracy` that of the clients' ensemble, from which the student learns"
+        )
+    yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
+    yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"
+    if federation.scores:
+        yield (
+            "effective teachers",
+            "how many equally weighted teachers would be as concentrated as the scores make them, "
+            "the mean of 1 / (sum of squared weights). As many as took part: the scores do not "
+            "tell the clients apart. 1: a single client decides about each sample",
+        )
+    yield "loss", "what clients and, in methods with distillation, the server minimize"
+    yield "bytes so far", "sent by all clients (up) and by the server (down), preparation included"
+    yield "seconds of a round", "by its stages"
+
+
+def headline(federation: Any) -> dict[str, Any]:
+    """What people tell runs apart by, with names that sort before all other settings."""
+    settings = federation.settings()
+    return {
+        "1 method": federation.algorithm.name,
+        "2 data": settings["data"]["private"],
+        "3 alpha": settings["data"].get("alpha"),
+        "4 epsilon": settings["algorithm"].get("epsilon"),
+        "5 seed": federation.seed,
+    }
+
+
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """All settings with plain values by path, such as ``algorithm/epsilon``, for loggers.
+
+    Checksums of the data are left out.
+
+    Example:
+        >>> flatten_settings({"seed": 0, "data": {"alpha": 0.01, "contents": {"test": "9f3"}}})
+        {'seed': 0, 'data/alpha': 0.01}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if prefix + name == "data/contents":
+            continue
+        if isinstance(value, Mapping):
+            flat |= flatten_settings(value, f"{prefix}{name}/")
+        else:
+            is_plain = value is None or isinstance(value, bool | int | float | str)
+            flat[prefix + name] = value if is_plain else str(value)
+    return flat

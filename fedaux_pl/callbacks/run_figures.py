@@ -1,0 +1,145 @@
+"""The figures of a run: which ones there are, and what they show."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedaux_pl.callbacks import figures
+from fedaux_pl.callbacks.figures import ScoredText
+from fedaux_pl.data.tokenizer import FixedLengthTokenizer
+from fedaux_pl.data.views import SimCLRViews
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EVALUATED = "evaluation"
+"""The name of the scores on the data on which every round is measured."""
+
+_TOP_TEXTS = 3
+_VIEWED = 8
+
+
+def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+    """The names and figures of a federation before its first round."""
+    data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
+    if (counts := class_counts(federation)) is not None:
+        yield "data/split", figures.partition_figure(counts, classes)
+        if scores:
+            main = counts.argmax(axis=1)
+            yield (
+                "certainty/clients",
+                figures.certainty_figure(scores["distill"], main, classes),
+            )
+            labels = data.evaluation_examples.targets
+            yield (
+                "certainty/weight_by_class",
+                figures.weight_by_class_figure(scores[EVALUATED], labels, main, classes),
+            )
+    if scores and data.distill_inputs.ndim == 4:  # images
+        shown = _some_clients(federation)
+        names = _names(federation)
+        yield (
+            "certainty/top_images",
+            figures.top_images_figure(
+                data.distill_inputs, scores["distill"][shown], [names[i] for i in shown]
+            ),
+        )
+    if rows := top_texts(federation):
+        total = len(data.distill_inputs)
+        yield "certainty/top_texts", figures.top_texts_figure(rows, total)
+    if federation.algorithm.pretrained and federation.pretraining.epochs:
+        inputs = data.auxiliary_inputs[:_VIEWED]
+        if inputs.ndim == 4 and inputs.dtype == torch.uint8:
+            yield "pretraining/views", figures.views_figure(inputs, _views(federation, inputs))
+
+
+def participation(federation: Any) -> "Figure":
+    """The figure of the clients that took part in the rounds so far."""
+    took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
+    for entry, row in zip(federation.history, took_part, strict=True):
+        row[federation.select_clients(int(entry["round"]))] = 1
+    return figures.participation_figure(took_part, _client_names(federation))
+
+
+def confusion(federation: Any) -> "Figure | None":
+    """The figure of the confusion matrix; None if nothing was evaluated, or it is private."""
+    if federation.confusion is None or not federation.shows_classes:
+        return None
+    is_test = not any("val/accuracy" in entry for entry in federation.history)
+    data = "test data" if is_test else "validation data"
+    return figures.confusion_figure(federation.confusion, federation.data.classes, data)
+
+
+def class_counts(federation: Any) -> NDArray[np.int64] | None:
+    """The samples of each class of each client, shape (n, C); None where they must stay private.
+
+    They are private: a run with secret noise shows them nowhere.
+    """
+    if federation.algorithm.secret_noise:
+        return None
+    counts: NDArray[np.int64] = federation.data.class_counts()
+    return counts
+
+
+def top_texts(federation: Any) -> list[ScoredText]:
+    """The auxiliary texts with the highest scores of some clients; empty unless data are texts."""
+    data, scores = federation.data, federation.scores
+    text_format = data.auxiliary.input_format if scores else {}
+    if text_format.get("kind") != "text":
+        return []
+    tokenizer = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"]).load()
+    names = _names(federation)
+    rows = []
+    for i in _some_clients(federation):
+        own = scores["distill"][i].cpu()
+        for k in own.sort(descending=True, stable=True).indices[:_TOP_TEXTS].tolist():
+            ids = data.distill_inputs[k].tolist()
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            rows.append(ScoredText(names[i], float(own[k]), " ".join(text.split())))
+    return rows
+
+
+def texts_table(rows: list[ScoredText]) -> str:
+    """Texts with their scores, as a Markdown table."""
+    lines = ["| client | score | text |", "| --- | --- | --- |"]
+    for client, score, text in rows:
+        escaped = text.replace("|", "\\|")
+        lines.append(f"| {client} | {score:.3g} | {escaped} |")
+    return "\n".join(lines)
+
+
+def _client_names(federation: Any) -> list[str]:
+    """The clients' names; numbers in a run with secret noise, as a name may be that of a person."""
+    if federation.algorithm.secret_noise:
+        return [f"client {index}" for index in range(len(federation.architectures))]
+    return list(federation.data.client_names)
+
+
+def _names(federation: Any) -> list[str]:
+    """The clients' names, with their most frequent class unless that is private."""
+    names = _client_names(federation)
+    if (counts := class_counts(federation)) is None:
+        return names
+    classes = federation.data.classes
+    return [f"{n} ({classes[k]})" for n, k in zip(names, counts.argmax(axis=1), strict=True)]
+
+
+def _some_clients(federation: Any) -> list[int]:
+    """At most `MAX_IMAGE_ROWS` clients, evenly spaced."""
+    count = len(federation.architectures)
+    indices = np.linspace(0, count - 1, min(figures.MAX_IMAGE_ROWS, count)).round()
+    return [int(index) for index in indices]
+
+
+def _views(federation: Any, inputs: Tensor) -> Tensor:
+    """Two views of each image by the settings of the pre-training; no other random numbers."""
+    settings = federation.pretraining
+    names = ("min_scale", "flip", "jitter", "strength", "grayscale")
+    make = SimCLRViews(**{name: getattr(settings, name) for name in names})
+    generator = torch.Generator(inputs.device).manual_seed(federation.seed)
+    views: Tensor = make(inputs, generator, of_each=2)
+    return views

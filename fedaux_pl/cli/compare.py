@@ -1,0 +1,188 @@
+"""``fedaux-pl compare RUN RUN ...``: a table and the curves of finished or running runs.
+
+It reads curve.csv and summary.json, and imports neither torch nor Lightning.
+"""
+
+import argparse
+import csv
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedaux_pl.cli.finished_runs import Run, group_by_settings, load_runs
+from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.files import write_atomically, write_text_atomically
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+_ABSENT = "-"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message} ({self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def compare(args: Sequence[str]) -> list[dict[str, Any]]:
+    """Prints a table of runs, and writes it with the curves to compare.csv and compare.png.
+
+    Args:
+        args: The command line after the verb.
+
+    Returns:
+        The rows of the table.
+
+    Raises:
+        ConfigurationError: If a path holds no run, or no run has the metric.
+        SystemExit: If the options are wrong, as argparse does.
+    """
+    parser = _Parser(
+        prog="fedaux-pl compare",
+        description="Compares runs: a table and curves.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="the folder of a run, a folder with runs below it, or a curve.csv",
+    )
+    parser.add_argument(
+        "--metric", default="accuracy", help="a column of curve.csv (default: accuracy)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="the folder of compare.csv and compare.png (default: the current one)",
+    )
+    options = parser.parse_args(list(args))
+    runs = load_runs(options.runs)
+    metric = options.metric
+    measured = [run for run in runs if run.values(metric)]
+    if not measured:
+        raise ConfigurationError(_no_metric(runs, metric))
+    rows = [_row(run, metric) for run in runs]
+    print(_format(rows, metric))
+    groups = group_by_settings(measured)
+    for label, group in groups.items():
+        if len(group) > 1:
+            last = [list(run.values(metric).values())[-1] for run in group]
+            mean, low, high = (_number(f(last), metric) for f in (statistics.mean, min, max))
+            print(f"{label}: last {metric} {mean}, the mean of {len(group)} runs ({low} to {high})")
+    for run in runs:
+        if run not in measured:
+            print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
+    write_text_atomically(options.output / "compare.csv", lambda file: _write(file, rows))
+    figure = _draw(groups, metric)
+    write_atomically(
+        options.output / "compare.png", lambda file: figure.savefig(file, format="png")
+    )
+    print(f"Written to {options.output / 'compare.csv'} and {options.output / 'compare.png'}")
+    return rows
+
+
+def _no_metric(runs: Sequence[Run], metric: str) -> str:
+    """Why runs have no such metric, with the one that was probably meant."""
+    has = sorted({name for run in runs for entry in run.curve for name in entry} - {"round"})
+    other = metric.removeprefix("val/") if metric.startswith("val/") else f"val/{metric}"
+    meant = did_you_mean(metric, has)
+    if other in has:
+        meant = (
+            f"; it has {other}, measured on other data and not mixed with it: add --metric {other}"
+        )
+    return f"there is no {metric!r} in curve.csv{meant}"
+
+
+def _row(run: Run, metric: str) -> dict[str, Any]:
+    values = list(run.values(metric).values())
+    alpha = run.setting("data", "alpha")
+    total = [run.curve[-1].get(f"bytes/{way}_total") for way in ("up", "down")]
+    measured_on = "validation" if metric.startswith("val/") else "test"
+    return {
+        "run": run.name,
+        "method": run.method or _ABSENT,
+        "data": run.data or _ABSENT,
+        "alpha": ("given" if run.data else _ABSENT) if alpha is None else alpha,
+        "seed": _ABSENT if run.setting("seed") is None else run.setting("seed"),
+        "rounds": int(run.curve[-1]["round"]),
+        f"last {metric}": values[-1] if values else None,
+        f"best over rounds ({measured_on} data)": _best(values, metric) if values else None,
+        "bytes": int(sum(total)) if None not in total else None,  # type: ignore[arg-type]
+    }
+
+
+def _best(values: Sequence[float], metric: str) -> float:
+    """The largest value; of a loss the smallest."""
+    return min(values) if "loss" in metric else max(values)
+
+
+def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    is_share = "accuracy" in metric
+    for i, (label, group) in enumerate(groups.items()):
+        curves = [run.values(metric) for run in group]
+        rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+        if not rounds:
+            continue
+        scale = 100 if is_share else 1
+        values = [[scale * curve[t] for curve in curves] for t in rounds]
+        style: dict[str, Any] = {"color": _COLORS[i % len(_COLORS)]}
+        dashes = ("-", "--", ":")[i // len(_COLORS) % 3]
+        mark = "o" if len(rounds) <= 20 else ""
+        many = f" (mean and range of {len(group)} runs)" if len(group) > 1 else ""
+        means = [statistics.mean(column) for column in values]
+        axes.plot(rounds, means, dashes, marker=mark, markersize=4, label=label + many, **style)
+        if many:
+            lows, highs = [min(c) for c in values], [max(c) for c in values]
+            axes.fill_between(rounds, lows, highs, alpha=0.2, linewidth=0, **style)
+    axes.set_xlabel("round")
+    on = " on validation data" if metric.startswith("val/") else ""
+    name = metric.removeprefix("val/")
+    axes.set_ylabel(f"{name}{on} in %" if is_share else name + on)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#dfe3e8", linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _format(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """The rows as a table with aligned columns."""
+    heads = list(rows[0])
+    cells = [[_cell(head, row[head], metric) for head in heads] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    right = [isinstance(rows[0][head], int | float) for head in heads]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in [heads, *cells]
+    )
+
+
+def _cell(head: str, value: Any, metric: str) -> str:
+    if value is None:
+        return _ABSENT
+    if head == "bytes":
+        return f"{value / 1e6:,.1f} MB"
+    return _number(value, metric) if head.startswith(("last ", "best ")) else str(value)
+
+
+def _number(value: float, metric: str) -> str:
+    return f"{value:.1%}" if "accuracy" in metric else f"{value:.4g}"
+
+
+def _write(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)

@@ -1,0 +1,128 @@
+"""``fedaux-pl export``: the models of a run for other programs, with a model card."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedaux_pl.cli.model_card import model_card
+from fedaux_pl.cli.parser import FederationParser
+from fedaux_pl.engine.checkpoints import find_checkpoint, load_checkpoint
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.models import Ensemble, save_ensemble, trained_models
+
+FORMATS = ("safetensors", "onnx")
+OPSET = 20
+"""The version of ONNX's operators, so that files do not change with the exporter's default."""
+
+
+def export(args: Sequence[str]) -> Path:
+    """Writes the models of a run as safetensors or ONNX, with a model card."""
+    parser = FederationParser(prog="fedaux-pl export", description=str(export.__doc__))
+    add = parser.add_argument
+    add("run", type=str, help="The folder of a run, a checkpoint, or 'last' for the newest.")
+    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
+    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
+    add("--output", type=Path, default=Path("export"), help="The folder to write.")
+    add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
+    add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
+    options = parser.parse_args(list(args))
+    formats = options.format.split(",")
+    if unknown := [name for name in formats if name not in FORMATS]:
+        parser.error(f"format must be one of {', '.join(FORMATS)}, but is {unknown[0]!r}")
+    checkpoint = find_checkpoint(options.run, options.root)
+    assert checkpoint is not None  # noqa: S101 - None only for None
+    export_run(checkpoint, options.output, formats, options.overwrite)
+    return Path(options.output)
+
+
+def export_run(
+    checkpoint: Path, output: Path, formats: Sequence[str], overwrite: bool = False
+) -> None:
+    """Writes the models of a checkpoint to a folder.
+
+    Args:
+        checkpoint: The checkpoint of a run.
+        output: The folder.
+        formats: ``safetensors`` writes a file for each architecture and ``config.json``, for
+            ``fedaux_pl.load_exported``; ``onnx`` writes ``model.onnx``, the ensemble.
+        overwrite: Whether the folder may have files already.
+
+    Raises:
+        ConfigurationError: If it has and may not, or if a model cannot be exported.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())) and not overwrite:
+        raise ConfigurationError(
+            f"{output.absolute()} is not empty: add --overwrite, or give --output another folder"
+        )
+    if "onnx" in formats and (missing := [n for n in ("onnx", "onnxscript") if not find_spec(n)]):
+        raise ConfigurationError(
+            f"the format onnx needs {' and '.join(missing)}: run `pip install 'fedaux-pl[onnx]'`"
+        )
+    loaded = load_checkpoint(checkpoint)
+    federation = loaded["federation"]
+    models = trained_models(loaded)
+    graph = to_onnx(models, federation) if "onnx" in formats else b""
+    for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
+        for path in output.glob(pattern):
+            path.unlink()
+    written = []
+    if graph:
+        write_atomically(output / "model.onnx", lambda file: file.write(graph))
+        written.append("model.onnx")
+    if "safetensors" in formats:
+        written += save_ensemble(output, models, federation)
+    card = model_card(federation, written)
+    write_text_atomically(output / "README.md", lambda file: file.write(card))
+    print(f"{', '.join([*written, 'README.md'])}: {output}")
+
+
+def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> bytes:
+    """Returns the ONNX model that maps uint8 images, or int64 token ids, to class probabilities.
+
+    Its input is called ``inputs`` and its output ``probabilities``; the batch size is free.
+    """
+    if (statistics := federation["settings"]["batchnorm"]) != "running":
+        raise ConfigurationError(
+            "ONNX normalizes with running statistics, but this run was evaluated with batchnorm "
+            f"{statistics!r}: export safetensors"
+        )
+    shape = federation["input_shape"]
+    dtype = torch.uint8 if len(shape) == 3 else torch.int64
+    example = torch.ones(2, *shape, dtype=dtype)
+    with _quiet_exporter():
+        program = torch.onnx.export(
+            Ensemble(models).eval(),
+            (example,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["inputs"],
+            output_names=["probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            verbose=False,
+        )
+    assert program is not None  # noqa: S101 - for mypy
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silences what the exporter says about operators of torchvision that no model here has."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._schemas")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own deprecations
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,152 @@
+"""Runs as their folders describe them: curve.csv and summary.json; imports no torch."""
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaux_pl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its folder.
+
+    Attributes:
+        name: Its folder, as short as it is unique among the compared runs.
+        curve: The measurements of each round, by name.
+        summary: summary.json; empty if there is none.
+    """
+
+    name: str
+    curve: list[dict[str, float]]
+    summary: Mapping[str, Any]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """A metric by round, of the rounds in which it was measured."""
+        return {int(entry["round"]): entry[metric] for entry in self.curve if metric in entry}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by path, without seeds: runs with the same ones are repetitions."""
+        flat = _flatten(self.summary.get("settings", {}))
+        return {path: value for path, value in flat.items() if path not in ("seed", "data/seed")}
+
+    def setting(self, *path: str) -> Any:
+        """A setting; None if it is missing."""
+        value: Any = self.summary.get("settings", {})
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    @property
+    def data(self) -> str:
+        """The private and the auxiliary data."""
+        names = [self.setting("data", "private"), self.setting("data", "auxiliary")]
+        return " + ".join(name for name in names if name)
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.summary.get("method", ""))
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Reads the runs at or below the paths, each of them once.
+
+    Raises:
+        ConfigurationError: If a path does not exist or holds no run, or a file cannot be read.
+    """
+    curves: dict[Path, Path] = {}
+    for path in paths:
+        found = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
+        if not found:
+            problem = "has no curve.csv below it" if path.is_dir() else "does not exist"
+            raise ConfigurationError(
+                f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
+            )
+        curves |= {file.resolve(): file for file in found}
+    names = _short_names([file.parent for file in curves])
+    return [_load(name, file) for name, file in zip(names, curves.values(), strict=True)]
+
+
+def _load(name: str, file: Path) -> Run:
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            curve = [
+                {key: float(value) for key, value in row.items() if value}
+                for row in csv.DictReader(opened)
+            ]
+        if not curve or any("round" not in entry for entry in curve):
+            raise ValueError("it has no column 'round', or no rows")
+        summary = file.with_name("summary.json")
+        content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+        if not isinstance(content, dict):
+            raise ValueError("its summary.json is not an object")
+    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ConfigurationError(
+            f"{file} is not the curve.csv of a run, or its summary.json is damaged ({error}): "
+            "give runs of fedaux-pl fit"
+        ) from error
+    return Run(name, curve, content)
+
+
+def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Groups runs that differ in their seeds only, by a label that tells the groups apart."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:  # without settings, each run is a group of its own
+        key = json.dumps(run.settings, sort_keys=True) if run.settings else run.name
+        groups.setdefault(key, []).append(run)
+    labels = _labels([group[0] for group in groups.values()])
+    return dict(zip(labels, groups.values(), strict=True))
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The method of each run, with the settings that tell it from the others."""
+    parts = [[run.method or run.name] for run in runs]
+    data = [run.data for run in runs]
+    alphas = [f"alpha {run.setting('data', 'alpha')}" for run in runs]
+    for described in (data, alphas):
+        if len(set(described)) > 1:
+            for part, text in zip(parts, described, strict=True):
+                part.append(text)
+    labels = [", ".join(filter(None, part)) for part in parts]
+    for i, (run, label) in enumerate(zip(runs, list(labels), strict=True)):
+        twins = [twin for twin, other in zip(runs, parts, strict=True) if other == parts[i]]
+        differing = [
+            f"{path.rsplit('/', 1)[-1]} {value}"
+            for path, value in run.settings.items()
+            if any(twin.settings.get(path) != value for twin in twins)
+            and not path.startswith("data/contents/")  # checksums
+        ]
+        if len(twins) > 1:
+            detail = ", ".join(differing) if 0 < len(differing) <= 2 else run.name
+            labels[i] = f"{label}, {detail}"
+    return labels
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of paths, as few as tell all of them apart."""
+    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _natural_key(path: Path) -> list[tuple[str, int]]:
+    """Sorts version_10 after version_9."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", str(path))]
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}/")
+        else:
+            flat[prefix + name] = value
+    return flat

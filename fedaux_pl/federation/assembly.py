@@ -1,0 +1,94 @@
+"""The clients, the server and the preparation of a run, created from a federation's settings."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedaux_pl.callbacks.progress import find_progress
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.door import create_runner
+from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.server import Predictor, Server
+from fedaux_pl.federation.server_steps import ServerSteps
+from fedaux_pl.models import complete_options, options_of
+from fedaux_pl.modules import ClientModule, DistillationModule
+
+if TYPE_CHECKING:
+    from fedaux_pl.federation.federation import Federation
+
+
+class Parts(NamedTuple):
+    """The parts of a run.
+
+    Attributes:
+        pool: The clients.
+        server: Aggregates the clients' predictions and distills students.
+        server_steps: The method's steps with the averages.
+        preparation: The steps of Algorithm 1.
+    """
+
+    pool: LocalClients
+    server: Server
+    server_steps: ServerSteps
+    preparation: Preparation
+
+
+def assemble(federation: "Federation") -> Parts:
+    """Creates the parts, when the Trainer, the data and the students are there.
+
+    In a ``fast_dev_run`` all trainings have one epoch, and there is no cache: clients release heads
+    of a part of their data, which the key of a release does not tell from all of it.
+
+    Raises:
+        ConfigurationError: If a ``fast_dev_run`` would spend privacy.
+    """
+    trainer, algorithm, train = federation.trainer, federation.algorithm, federation.train_part
+    local, distillation = federation.local, federation.distillation
+    pretraining = federation.pretraining
+    cache: Path | None = Path(trainer.default_root_dir) / "cache"
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if algorithm.secret_noise:
+            raise ConfigurationError(
+                "fast_dev_run would make releases with secret noise, which cost privacy: set "
+                "secret_noise to false in it"
+            )
+        local, distillation = replace(local, epochs=1), replace(distillation, epochs=1)
+        pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))
+        cache = None
+    runner, progress = create_runner(trainer), find_progress(trainer)
+    runner.adopt(federation.students)
+    context = Context(
+        federation.data, runner, progress, federation.processes, federation.seed, federation.carry
+    )
+    modules = federation.create_modules(
+        ClientModule, local, train=train, mu=algorithm.mu, corrected=algorithm.has_payload
+    )
+    models = {name: module.model for name, module in modules.items()}
+    pool = LocalClients(
+        context,
+        modules,
+        federation.architectures,
+        local,
+        federation.client_optimizers,
+        algorithm=algorithm,
+        kept=federation.client_states,
+    )
+    server = Server(
+        context,
+        algorithm,
+        predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
+        distillers=federation.create_modules(DistillationModule, distillation, train=train),
+        settings=distillation,
+        memory=federation.memory,
+        optimizer_states=federation.server_optimizers,
+    )
+    steps = ServerSteps(
+        context, algorithm, models, federation.architectures, federation.server_states
+    )
+    names, options = federation.clients, federation.model_options
+    complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}
+    architectures = federation.architectures
+    preparation = Preparation(context, pretraining, architectures, complete, cache)
+    return Parts(pool, server, steps, preparation)

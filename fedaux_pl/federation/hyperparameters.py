@@ -1,0 +1,89 @@
+"""Constructor arguments as plain values, from which a checkpoint creates its federation again."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.settings import TrainingSettings
+from fedaux_pl.scoring import Calibration, FeatureMap, Scorer
+
+# A checkpoint is data: it chooses among these kinds of objects, and of classes that are imported.
+_KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration)
+
+
+def describe(value: Any) -> Any:
+    """Returns a value as plain values; an object as its class path and constructor arguments.
+
+    Numbers of NumPy become those of Python: a checkpoint with others could not be loaded.
+
+    Example:
+        >>> from fedaux_pl.algorithms import FedProx
+        >>> describe(FedProx(mu=0.01))
+        {'class_path': 'fedaux_pl.algorithms.fedprox.FedProx', 'init_args': {'mu': 0.01}}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): describe(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return describe(value.item())
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Algorithm):
+        arguments = value.arguments()
+    elif isinstance(value, _KINDS) and is_dataclass(value):
+        arguments = {field.name: getattr(value, field.name) for field in fields(value)}
+    else:
+        return value if isinstance(value, str | int | float | bool | None) else repr(value)
+    kind = type(value)
+    return {
+        "class_path": f"{kind.__module__}.{kind.__qualname__}",
+        "init_args": {name: describe(argument) for name, argument in arguments.items()},
+    }
+
+
+def rebuild(plain: Any) -> Any:
+    """Creates what `describe` has described.
+
+    Raises:
+        ConfigurationError: If a class is not imported, of another kind, or refuses its arguments.
+
+    Example:
+        >>> from fedaux_pl.algorithms import FedProx
+        >>> rebuild(describe(FedProx(mu=0.01))).mu
+        0.01
+    """
+    if isinstance(plain, list):
+        return [rebuild(entry) for entry in plain]
+    if not isinstance(plain, dict):
+        return plain
+    entries = {key: rebuild(entry) for key, entry in plain.items()}
+    if plain.keys() != {"class_path", "init_args"}:
+        return entries
+    kind = _find(str(plain["class_path"]))
+    try:
+        return kind(**entries["init_args"])
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{kind.__name__} cannot be created from the checkpoint ({error}): create the object "
+            "and pass it to load_from_checkpoint, e.g. algorithm=..."
+        ) from error
+
+
+def _find(class_path: str) -> type:
+    """The class of that path if its module is imported: a file must not choose what is imported."""
+    module, _, name = class_path.rpartition(".")
+    kind = getattr(sys.modules.get(module), name, None)
+    if isinstance(kind, type) and issubclass(kind, _KINDS):
+        return kind
+    raise ConfigurationError(
+        f"the checkpoint was made with {class_path}, which is not imported or not a part of a "
+        f"federation: import {module or class_path} before, or pass the object to "
+        "load_from_checkpoint, e.g. algorithm=..."
+    )

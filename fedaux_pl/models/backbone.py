@@ -1,0 +1,101 @@
+"""The weights of h, such as a pre-trained h_0: in a state dict, or in a file."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedaux_pl.files import write_atomically
+from fedaux_pl.models.classifier import of_head
+from fedaux_pl.models.tensor_files import read_tensors, tensor_bytes
+
+
+def save_backbone(path: str | Path, model: nn.Module) -> Path:
+    """Save the weights of h as safetensors, for :func:`load_backbone`.
+
+    The file also has the name and the options of the architecture, for messages.
+
+    Args:
+        path: The file to write, such as ``h0.safetensors``; it is replaced if it exists.
+        model: A network f = g o h whose head is called ``head``; the head is left out.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> from fedaux_pl.models import create_model
+        >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
+        >>> model = create_model("resnet8", num_classes=10, width=0.125)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_backbone(model, save_backbone(f"{folder}/h0.safetensors", pretrained))
+        >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
+        True
+    """
+    path = Path(path)
+    state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    content = tensor_bytes(state, _describe(model))
+    write_atomically(path, lambda file: file.write(content))
+    return path
+
+
+def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
+    """Load the weights of h, such as a pre-trained h_0, and leave the head g as it is.
+
+    Args:
+        model: A network f = g o h whose head is called ``head``.
+        state: The state dict of h, whose entries of a head are ignored, or a file that
+            :func:`save_backbone` has written.
+
+    Raises:
+        ValueError: If the weights do not belong to this architecture, or if a file's were trained
+            on inputs that were normalized in another way.
+        ConfigurationError: If a file is missing or damaged.
+
+    Example:
+        >>> from fedaux_pl.models import create_model
+        >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
+        >>> model = create_model("resnet8", num_classes=10, width=0.125)
+        >>> load_backbone(model, pretrained.state_dict())
+        >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
+        True
+    """
+    saved: dict[str, str] = {}
+    source = "these weights"
+    if not isinstance(state, Mapping):
+        state, saved = read_tensors(Path(state))
+        source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
+    own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    given = {key: value for key, value in state.items() if not of_head(key)}
+    differing = sorted(
+        key
+        for key in own.keys() | given.keys()
+        if key not in own or key not in given or own[key].shape != given[key].shape
+    )
+    if differing:
+        raise ValueError(
+            f"{source} are not of this architecture: {len(differing)} entries are missing, "
+            f"unexpected or of another shape, such as '{differing[0]}'; create the model "
+            "with the name and options that the weights were trained with."
+        )
+    now = _describe(model).get("normalization")
+    if (before := saved.get("normalization", now)) != now:
+        raise ValueError(
+            f"{source} were trained on inputs normalized with {before}, but this model has {now}; "
+            "create it with the same mean and std."
+        )
+    model.load_state_dict(given, strict=False)
+
+
+def _describe(model: nn.Module) -> dict[str, str]:
+    """What a file says about the architecture of its weights."""
+    created: dict[str, Any] | None = getattr(model, "created_as", None)
+    name = type(model).__name__
+    if created is not None:
+        name = f"{created['name']} {json.dumps(created['options'], default=str, sort_keys=True)}"
+    normalize = getattr(model, "normalize", None)
+    if not isinstance(normalize, nn.Module):
+        return {"architecture": name}
+    return {"architecture": name, "normalization": normalize.extra_repr()}

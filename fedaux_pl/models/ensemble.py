@@ -1,0 +1,189 @@
+"""The models that a federation has trained: from its checkpoint, or from a folder of an export.
+
+Nothing here needs Lightning.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.models.registry import create_for, create_model, options_of, state_key
+from fedaux_pl.models.tensor_files import read_tensors, tensor_bytes
+
+FORMAT = 1
+"""The format of an exported folder, increased when older ones become unreadable."""
+CONFIG = "config.json"
+
+
+def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """Create the models of a federation with the weights of its checkpoint, by name.
+
+    Args:
+        checkpoint: The loaded checkpoint of a federation.
+
+    Raises:
+        ConfigurationError: If a model cannot be created here, such as one of a class that is not on
+            the Python path, or if the weights are of another architecture.
+    """
+    federation, weights = checkpoint["federation"], checkpoint["state_dict"]
+    settings, shape = federation["settings"], federation["input_shape"]
+    models: dict[str, nn.Module] = {}
+    for name in settings["clients"]:
+        options = options_of(name, settings["clients"], settings["model_options"])
+        options = {**options, "pretrained": False}  # the weights of the run are loaded below
+        prefix = f"students.{state_key(name)}."
+        own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        try:
+            models[name] = create_for(shape, name, len(federation["classes"]), **options)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"the checkpoint's model cannot be created: {error}"
+            ) from error
+        _load(models[name], own, f"the checkpoint's {name}")
+    return models
+
+
+class Ensemble(nn.Module):
+    """Class probabilities of the mean of the models' logits.
+
+    Args:
+        models: The models by name.
+        config: What is known about them: ``classes``, ``input_shape`` and more, see
+            :func:`save_ensemble`.
+        batchnorm: ``running``, or ``batch`` for the statistics of each batch.
+
+    Attributes:
+        models: The models, in the order of their names in ``config["models"]``.
+        config: As given.
+
+    Example:
+        >>> from fedaux_pl.models import create_model
+        >>> model = create_model("resnet8", num_classes=10, width=0.125)
+        >>> ensemble = Ensemble({"resnet8": model}).eval()
+        >>> ensemble(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).sum(dim=1).detach().round()
+        tensor([1., 1.])
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        config: Mapping[str, Any] | None = None,
+        batchnorm: str = "running",
+    ) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models.values())
+        self.config = dict(config or {})
+        for layer in self.modules():
+            if batchnorm == "batch" and isinstance(layer, _BatchNorm):
+                layer.track_running_stats = False  # without them it uses those of the batch
+                layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs to class probabilities of shape (N, C)."""
+        logits = [model(x).float() for model in self.models]
+        return torch.stack(logits).mean(dim=0).softmax(dim=-1)
+
+
+def save_ensemble(
+    folder: Path, models: Mapping[str, nn.Module], federation: Mapping[str, Any]
+) -> list[str]:
+    """Write the weights of each model as safetensors, and ``config.json`` to create them anew.
+
+    Args:
+        folder: The folder, which is created if needed. Its config.json is written last.
+        models: What :func:`trained_models` has created.
+        federation: The entry ``federation`` of the checkpoint.
+
+    Returns:
+        The names of the files.
+    """
+    entries = []
+    for name, model in models.items():
+        recipe: dict[str, Any] = model.recipe()  # type: ignore[operator]
+        file = "model.safetensors"
+        if len(models) > 1:
+            file = f"model-{name.replace('/', '_')}.safetensors"
+        about = {"architecture": json.dumps(recipe, default=str)}
+        content = tensor_bytes(model.state_dict(), about)
+        write_atomically(folder / file, partial(_write, content))
+        entries.append({**recipe, "file": file, "normalization": _normalization(model)})
+    config = {
+        "format": FORMAT,
+        "models": entries,
+        "classes": list(federation["classes"]),
+        "input_shape": list(federation["input_shape"]),
+        "input_format": federation.get("input_format") or {},
+        "batchnorm": federation["settings"]["batchnorm"],
+    }
+    text = json.dumps(config, indent=2, default=str) + "\n"
+    write_text_atomically(folder / CONFIG, lambda f: f.write(text))
+    return [*(str(entry["file"]) for entry in entries), CONFIG]
+
+
+def load_exported(folder: str | Path) -> Ensemble:
+    """Load what ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
+
+    A network that was named by its class path is imported from the Python path.
+
+    Args:
+        folder: The folder of the export.
+
+    Returns:
+        A module that maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities.
+        Its ``config`` has the names of the classes and the shape of the inputs.
+
+    Raises:
+        ConfigurationError: If the folder is not a complete export, or a model cannot be created.
+    """
+    path = Path(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        entries, classes = config["models"], config["classes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{Path(folder).absolute()} has no readable {CONFIG} of an export "
+            f"({type(error).__name__}): give a folder that `fedaux-pl export` wrote"
+        ) from error
+    if config.get("format") != FORMAT:
+        raise ConfigurationError(
+            f"{path} has format {config.get('format')!r}, but this release reads format {FORMAT}: "
+            "export the run again"
+        )
+    models = {}
+    for entry in entries:
+        try:
+            model = create_model(entry["name"], len(classes), **entry["options"])
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"{path}: {error}") from error
+        file = Path(folder) / Path(entry["file"]).name
+        _load(model, read_tensors(file)[0], str(file))
+        models[entry["file"]] = model
+    return Ensemble(models, config, config["batchnorm"]).eval()
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
+def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigurationError(f"the weights of {what} do not fit: {reason}") from error
+
+
+def _normalization(model: nn.Module) -> dict[str, Sequence[float]] | None:
+    """The constants of the input normalization; None for text."""
+    layer: Any = getattr(model, "normalize", None)
+    if layer is None:
+        return None
+    return {"mean": layer.mean.flatten().tolist(), "std": layer.std.flatten().tolist()}

@@ -1,0 +1,125 @@
+"""When a run says something in words, and when it does not."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedaux_pl.callbacks.notes import (
+    describe_effective_teachers,
+    describe_missing_classes,
+    describe_noise,
+)
+from fedaux_pl.callbacks.run_notes import RunNotes
+from fedaux_pl.scoring import Release, ReleasedHead
+
+
+@pytest.mark.parametrize(
+    ("effective", "teachers", "text"),
+    [
+        ([9.99], [10], "effective teachers 9.99 of 10: the scores do not tell the clients apart"),
+        ([9.95, 7.93], [10, 8], "effective teachers 7.93 of 8"),
+        ([9.8], [10], None),  # weights vary by 14 %
+        ([9.99, 5.0], [10, 8], None),  # not in all rounds
+        ([1.0], [1], None),  # there is nobody to be told from
+        ([1.0, 3.99], [1, 4], "effective teachers 3.99 of 4"),
+        ([], [], None),
+    ],
+)
+def test_scores_that_do_nothing(effective, teachers, text):
+    said = describe_effective_teachers(effective, teachers)
+    assert said is None if text is None else said.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ([[3, 0, 0, 1], [0, 2, 0, 0]], "round 7: no client of the round holds class c"),
+        ([[3, 0, 0, 1], [0, 0, 0, 2]], "round 7: no client of the round holds class b or c"),
+        ([[3, 0, 0, 0], [1, 0, 0, 0]], "round 7: no client of the round holds class b, c or d"),
+        ([[3, 0, 5, 1], [0, 2, 0, 0]], None),
+    ],
+)
+def test_classes_without_a_client(counts, text):
+    assert describe_missing_classes(7, np.array(counts), "abcd") == text
+
+
+def test_many_classes_without_a_client():
+    text = describe_missing_classes(7, np.zeros((2, 100), np.int64), [str(k) for k in range(100)])
+    assert text.endswith("holds class 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 or 90 others")
+
+
+def federation_of(rounds, key="certainty/effective_teachers"):
+    """A federation of two clients in turn, which hold one of two classes each."""
+    return SimpleNamespace(
+        clients={"resnet8": 2},
+        architectures=["resnet8"] * 2,
+        heads=[],
+        algorithm=SimpleNamespace(secret_noise=False),
+        data=SimpleNamespace(class_counts=lambda: np.eye(2, dtype=np.int64), classes="ab"),
+        history=[{"round": float(t), key: 2.0} for t in range(1, rounds + 1)],
+        select_clients=lambda t: [t % 2],
+    )
+
+
+def test_every_round_is_looked_at_once():
+    """A run of many rounds takes no more time for notes in its last round than in its first."""
+    federation, found, asked = federation_of(0), RunNotes(), []
+    federation.select_clients = lambda t: asked.append(t) or [t % 2]
+    for t in range(1, 31):
+        federation.history.append({"round": float(t)})
+        kinds, texts = zip(*found.find(federation), strict=True)
+        assert texts == tuple(text for _, text in found.find(federation))
+    assert asked == list(range(1, 31))
+    assert set(kinds) == {"missing classes"}
+    assert texts[:2] == (
+        "round 1: no client of the round holds class a",
+        "round 2: no client of the round holds class b",
+    )
+    assert texts[10:] == ("20 further rounds: no client holds some classes",)
+
+
+@pytest.mark.parametrize("prefix", ["", "val/"])
+def test_scores_that_do_nothing_are_noted_with_validation_data_too(prefix):
+    federation = federation_of(1, f"{prefix}certainty/effective_teachers")
+    federation.select_clients = lambda t: [0, 1]
+    [(kind, text)] = RunNotes().find(federation)
+    assert kind == "effective teachers"
+    assert text.startswith("effective teachers 2.00 of 2")
+
+
+def heads(signal, sigma, count=10, dimensions=24, seed=0):
+    """Released vectors whose own parts differ between clients and have norm ``signal``."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, dimensions)
+    own = torch.randn(shape, generator=generator, dtype=torch.float64)
+    own *= signal / own.norm(dim=1, keepdim=True)
+    weights = own + 0.5 + sigma * torch.randn(shape, generator=generator, dtype=torch.float64)
+    release = Release(1.0, 1e-5, sigma, 0.02, "analytic")
+    return [ReleasedHead(i, weight, None, release) for i, weight in enumerate(weights)]
+
+
+def test_noise_that_hides_the_clients():
+    """0.5 in every coordinate is what clients have in common: no score can use it."""
+    text = describe_noise(heads(signal=0.05, sigma=0.3))
+    assert "10 clients" in text
+    assert "of norm 1.5, around vectors of norm about 2." in text  # 0.3 sqrt(24), 0.5 sqrt(24)
+
+
+def test_noise_below_the_signal():
+    assert describe_noise(heads(signal=3.0, sigma=0.3)) is None
+    assert describe_noise(heads(signal=0.05, sigma=0.0)) is None
+    assert describe_noise(heads(signal=0.05, sigma=0.3, count=1)) is None
+    assert describe_noise([]) is None
+
+
+def test_noise_twice_the_signal_can_still_tell_many_clients_apart():
+    """The norm of the noise is 1.5, that of each client's own part 0.7."""
+    assert describe_noise(heads(signal=0.7, sigma=0.3, count=200)) is None
+
+
+def test_pure_noise_is_recognized_in_nearly_all_runs():
+    """Two standard deviations: about 2 of 100 draws exceed them."""
+    found = [describe_noise(heads(signal=0.0, sigma=1.0, seed=seed)) for seed in range(100)]
+    assert sum(text is not None for text in found) >= 93

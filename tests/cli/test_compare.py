@@ -1,0 +1,193 @@
+"""``fedaux-pl compare``."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from fedaux_pl.cli import compare as compare_module
+from fedaux_pl.cli.compare import compare
+from fedaux_pl.cli.finished_runs import group_by_settings, load_runs
+from fedaux_pl.errors import ConfigurationError
+
+
+def write_run(folder, accuracies, method="FedAUX", seed=0, alpha=0.01, metric="accuracy", **extra):
+    """A run's folder; None for a round without a measurement."""
+    folder.mkdir(parents=True)
+    with (folder / "curve.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["round", metric, "bytes/up_total", "bytes/down_total"])
+        for t, value in enumerate(accuracies, 1):
+            table.writerow([t, "" if value is None else value, 1e6 * t, 2e6 * t])
+    data = {"private": "Digits", "auxiliary": "STL10", "alpha": alpha, "seed": seed}
+    settings = {"algorithm": {"method": method, **extra}, "seed": seed, "data": data}
+    (folder / "summary.json").write_text(json.dumps({"method": method, "settings": settings}))
+    return folder
+
+
+def run(*args):
+    return compare([str(arg) for arg in args])
+
+
+def test_the_table(tmp_path, capsys):
+    one = write_run(tmp_path / "runs" / "one", [0.3, 0.75, 0.5])
+    write_run(tmp_path / "runs" / "two", [0.2, None], "FedDF+P", alpha=None, seed=4)
+    rows = run(tmp_path / "runs", one / "curve.csv", "--output", tmp_path / "out")
+    best = "best over rounds (test data)"
+    assert rows == [
+        {
+            "run": "one", "method": "FedAUX", "data": "Digits + STL10", "alpha": 0.01, "seed": 0,
+            "rounds": 3, "last accuracy": 0.5, best: 0.75, "bytes": 9_000_000,
+        },
+        {
+            "run": "two", "method": "FedDF+P", "data": "Digits + STL10", "alpha": "given",
+            "seed": 4, "rounds": 2, "last accuracy": 0.2, best: 0.2, "bytes": 6_000_000,
+        },
+    ]  # fmt: skip
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["run", "method", "data"]
+    assert first.split() == [
+        "one",
+        "FedAUX",
+        "Digits",
+        "+",
+        "STL10",
+        "0.01",
+        "0",
+        "3",
+        "50.0%",
+        "75.0%",
+        "9.0",
+        "MB",
+    ]
+    with (tmp_path / "out" / "compare.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [{k: str(v) for k, v in row.items()} for row in rows] == written
+    with Image.open(tmp_path / "out" / "compare.png") as picture:
+        assert picture.width > 500
+
+
+def test_runs_that_differ_in_the_seed_only_are_one_curve(tmp_path, capsys, monkeypatch):
+    write_run(tmp_path / "a", [0.2, 0.4], seed=0)
+    write_run(tmp_path / "b", [0.4, 0.8, 0.9], seed=1)  # still runs: two rounds are common
+    write_run(tmp_path / "c", [0.1, 0.1], "FedDF+P", seed=0)
+    figures = []
+    draw = compare_module._draw
+    monkeypatch.setattr(
+        compare_module, "_draw", lambda *args: figures.append(draw(*args)) or figures[0]
+    )
+    run(tmp_path, "--output", tmp_path)
+    lines = {line.get_label(): line for line in figures[0].axes[0].lines}
+    mean = lines["FedAUX (mean and range of 2 runs)"]
+    assert mean.get_xdata().tolist() == [1, 2]
+    assert mean.get_ydata().tolist() == pytest.approx([30, 60])
+    [band] = figures[0].axes[0].collections
+    assert band.get_datalim(figures[0].axes[0].transData).get_points()[:, 1] == pytest.approx(
+        [20, 80]
+    )
+    assert lines["FedDF+P"].get_ydata().tolist() == pytest.approx([10, 10])
+    printed = capsys.readouterr().out
+    assert "FedAUX: last accuracy 65.0%, the mean of 2 runs (40.0% to 90.0%)" in printed
+
+
+def test_labels_name_what_differs(tmp_path):
+    write_run(tmp_path / "a", [0.1])
+    write_run(tmp_path / "b", [0.1], alpha=1.0)
+    write_run(tmp_path / "c", [0.1], alpha=1.0, epsilon=0.5)
+    write_run(tmp_path / "d", [0.1], "FedDF+P")
+    groups = group_by_settings(load_runs([tmp_path]))
+    assert list(groups) == [
+        "FedAUX, alpha 0.01",
+        "FedAUX, alpha 1.0, b",  # it has no setting that c lacks
+        "FedAUX, alpha 1.0, epsilon 0.5",
+        "FedDF+P, alpha 0.01",
+    ]
+
+
+def test_test_and_validation_data_are_not_mixed(tmp_path, capsys):
+    write_run(tmp_path / "tested", [0.5])
+    validated = write_run(tmp_path / "validated", [0.6, 0.7], metric="val/accuracy")
+    rows = run(tmp_path, "--output", tmp_path)
+    assert [row["last accuracy"] for row in rows] == [0.5, None]
+    line = capsys.readouterr().out.splitlines()[-2]
+    assert line.startswith("not in the curves: validated")
+    assert "it has val/accuracy, measured on other data" in line
+    assert "--metric val/accuracy" in line
+    rows = run(validated, "--metric", "val/accuracy", "--output", tmp_path)
+    assert rows[0]["best over rounds (validation data)"] == 0.7
+    with pytest.raises(ConfigurationError, match="add --metric val/accuracy"):
+        run(validated)
+
+
+def test_a_curve_alone(tmp_path):
+    folder = write_run(tmp_path / "alone", [0.5])
+    (folder / "summary.json").unlink()
+    [row] = run(folder / "curve.csv", "--output", tmp_path)
+    assert (row["method"], row["alpha"], row["last accuracy"]) == ("-", "-", 0.5)
+
+
+def test_names_are_as_short_as_they_are_unique(tmp_path):
+    for name in ("x/runs/version_10", "x/runs/version_9", "y/runs/version_9"):
+        write_run(tmp_path / name, [0.5])
+    names = [r.name for r in load_runs([tmp_path])]
+    assert names == ["x/runs/version_9", "x/runs/version_10", "y/runs/version_9"]
+    assert [r.name for r in load_runs([tmp_path / "x"])] == ["version_9", "version_10"]
+
+
+def test_of_a_loss_the_smallest_is_the_best(tmp_path):
+    write_run(tmp_path / "a", [3.0, 1.0, 2.0], metric="client_loss/mean")
+    [row] = run(tmp_path, "--metric", "client_loss/mean", "--output", tmp_path)
+    assert row["best over rounds (test data)"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "missing does not exist: give the folder of a run"),
+        ("", "is not the curve.csv of a run"),
+        ("step,loss\n1,2\n", "it has no column 'round'"),
+        ("round,accuracy\n1,much\n", "could not convert string to float"),
+        ("round,accuracy\n1,0.5,7\n", "is not the curve.csv of a run"),
+    ],
+)
+def test_wrong_input_is_told_in_one_line(tmp_path, content, message):
+    path = tmp_path / "missing"
+    if content is not None:
+        path = tmp_path / "curve.csv"
+        path.write_text(content)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        run(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_a_damaged_summary_and_a_misspelled_metric(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match=r"has no curve\.csv below it"):
+        run(tmp_path / "empty")
+    folder = write_run(tmp_path / "run", [0.5])
+    with pytest.raises(ConfigurationError, match="did you mean accuracy"):
+        run(folder, "--metric", "acuracy")
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"its summary\.json is damaged"):
+        run(folder)
+
+
+def test_wrong_options(capsys):
+    with pytest.raises(SystemExit):
+        run("--metric", "accuracy")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedaux-pl compare: error: the following arguments are required: RUN")
+
+
+def test_it_imports_no_torch(tmp_path):
+    folder = write_run(tmp_path / "run", [0.5])
+    code = (
+        "import sys; from fedaux_pl.cli.compare import compare; compare(sys.argv[1:]); "
+        "sys.exit('torch' in sys.modules or 'pytorch_lightning' in sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, folder, "--output", tmp_path], check=True, timeout=60
+    )

@@ -1,0 +1,212 @@
+"""`fedaux-pl export`: the files give the predictions of the run."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from fedaux_pl.cli.export import export, export_run, to_onnx
+from fedaux_pl.cli.prediction import probabilities
+from fedaux_pl.engine.checkpoints import load_checkpoint
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.models import Ensemble, create_model, load_exported, save_ensemble
+from tests.federations import SMALL, FewDigits, create, fit
+from tests.texts import encoder, ids
+
+OWN = "tests.models.own_networks.TinyNet"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run of two architectures."""
+    root = tmp_path_factory.mktemp("run")
+    options = {"resnet8": SMALL, OWN: {"width": 6}}
+    federation = create(clients={"resnet8": 1, OWN: 1}, model_options=options)
+    fit(root, federation, rounds=1).save_checkpoint(root / "checkpoints" / "last.ckpt")
+    return root
+
+
+@pytest.fixture(scope="module")
+def images():
+    return FewDigits().test().inputs
+
+
+def expected(run, images):
+    return probabilities(load_checkpoint(run / "checkpoints" / "last.ckpt"), images)
+
+
+def test_a_reloaded_export_predicts_the_same_bit_for_bit(run, images, tmp_path):
+    output = export([str(run), f"--output={tmp_path / 'out'}"])
+    files = {"README.md", "config.json", "model-resnet8.safetensors", f"model-{OWN}.safetensors"}
+    assert {path.name for path in output.iterdir()} == files
+    model = load_exported(output)
+    assert not model.training
+    with torch.no_grad():
+        assert torch.equal(model(images), expected(run, images))
+    assert model.config["classes"] == list("0123456789")
+    assert model.config["input_shape"] == [1, 8, 8]
+    (first, second) = model.config["models"]
+    assert first["normalization"] == {"mean": [0.5], "std": [0.25]}
+    assert second["options"] == {"in_channels": 1, "width": 6}
+
+
+def test_the_model_card(run, tmp_path):
+    export_run(run / "checkpoints" / "last.ckpt", tmp_path, ["safetensors"])
+    card = (tmp_path / "README.md").read_text()
+    federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
+    accuracy = federation["round"]["accuracy"]
+    for text in (
+        "# FedAvg on FewDigits",
+        "| method | FedAvg, 1 round |",
+        "| private data | FewDigits, split over 2 clients by Dirichlet(alpha = 1) |",
+        f"| accuracy | {accuracy:.2%} on the test data of FewDigits, by the ensemble (resnet8 ",
+        *(f"- {line}" for line in federation["privacy"]),
+        "load_exported",
+    ):
+        assert text in card
+    assert federation["privacy"]
+    assert "onnx" not in card
+
+
+def test_a_folder_with_files_is_not_overwritten_unless_asked(run, tmp_path, capsys):
+    (tmp_path / "model.onnx").write_text("of an earlier export")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="is not empty: add --overwrite, or give --output"):
+        export([str(run), f"--output={tmp_path}"])
+    assert len(list(tmp_path.iterdir())) == 2
+    export([str(run), f"--output={tmp_path}", "--overwrite"])
+    assert not (tmp_path / "model.onnx").exists()  # it would be of another run
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    load_exported(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--format=onnxx"], "format must be one of safetensors, onnx, but is 'onnxx'"),
+        (["--formt=onnx"], "formt"),
+    ],
+)
+def test_wrong_options(run, args, message, capsys):
+    with pytest.raises(SystemExit):
+        export([str(run), *args])
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_run(capsys):
+    with pytest.raises(SystemExit):
+        export([])
+    assert "the run is missing: give its folder, a checkpoint, or 'last'" in capsys.readouterr().err
+
+
+def test_the_newest_run_below_the_root_of_fit(run, tmp_path):
+    export(["last", f"--trainer.default_root_dir={run}", f"--output={tmp_path / 'out'}"])
+    assert (tmp_path / "out" / "model-resnet8.safetensors").is_file()
+
+
+def test_a_folder_without_a_run(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"no last.ckpt below .*: give the folder of"):
+        export([str(tmp_path)])
+    with pytest.raises(ConfigurationError, match="there is no checkpoint at"):
+        export([str(tmp_path / "none.ckpt")])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "has no readable config.json of an export"),
+        (lambda f: (f / "config.json").write_text("{}"), "has no readable config.json of an"),
+        (lambda f: (f / "model-resnet8.safetensors").unlink(), "there is no file .*resnet8"),
+        (
+            lambda f: (f / "model-resnet8.safetensors").write_bytes(b"nothing"),
+            "cannot be read as safetensors",
+        ),
+        (
+            lambda f: shutil.copy(f / f"model-{OWN}.safetensors", f / "model-resnet8.safetensors"),
+            r"the weights of .*resnet8.safetensors do not fit: Error\(s\)",
+        ),
+        (
+            lambda f: _edit(f / "config.json", format=9),
+            "has format 9, but this release reads format 1",
+        ),
+    ],
+)
+def test_a_damaged_export(run, tmp_path, damage, message):
+    export_run(run / "checkpoints" / "last.ckpt", tmp_path, ["safetensors"])
+    damage(tmp_path)
+    with pytest.raises(ConfigurationError, match=message):
+        load_exported(tmp_path)
+
+
+def _edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_batch_statistics_are_kept(tmp_path, images):
+    torch.manual_seed(0)
+    model = create_model("resnet8", 10, in_channels=1, **SMALL)
+    federation = {
+        "classes": list("0123456789"),
+        "input_shape": [1, 8, 8],
+        "settings": {"batchnorm": "batch"},
+    }
+    files = save_ensemble(tmp_path, {"resnet8": model}, federation)
+    assert files == ["model.safetensors", "config.json"]
+    with torch.no_grad():
+        found = load_exported(tmp_path)(images)
+        torch.testing.assert_close(found, model.train()(images).softmax(dim=-1))
+    with pytest.raises(ConfigurationError, match="evaluated with batchnorm 'batch': export"):
+        to_onnx({"resnet8": model}, federation)
+
+
+def test_an_encoder_is_exported_without_its_source(tmp_path):
+    model = encoder(classes=3).eval()
+    federation = {
+        "classes": ["a", "b", "c"],
+        "input_shape": [20],
+        "input_format": {"tokenizer": "folder", "max_length": 20},
+        "settings": {"batchnorm": "running"},
+    }
+    save_ensemble(tmp_path, {"tinybert": model}, federation)
+    again = load_exported(tmp_path)
+    x = ids(5, 20, 13)
+    with torch.no_grad():
+        assert torch.equal(again(x), model(x).softmax(dim=-1))
+    assert again.config["models"][0]["name"] == "encoder"
+    assert "source" not in again.config["models"][0]["options"]
+
+
+def test_onnx_images(run, images, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    output = export([str(run), f"--output={tmp_path}", "--format=onnx"])
+    assert {path.name for path in output.iterdir()} == {"README.md", "model.onnx"}
+    assert "InferenceSession" in (output / "README.md").read_text()
+    session = runtime.InferenceSession(output / "model.onnx")
+    for count in (1, len(images)):
+        (found,) = session.run(["probabilities"], {"inputs": images[:count].numpy()})
+        wanted = expected(run, images[:count])
+        torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=0)
+
+
+def test_onnx_texts():
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model = encoder(classes=3).eval()
+    federation = {"input_shape": [20], "settings": {"batchnorm": "running"}}
+    session = runtime.InferenceSession(to_onnx({"encoder": model}, federation))
+    x = ids(5, 20, 13, 1)  # three lengths: what is padding must not count
+    (found,) = session.run(None, {"inputs": x.long().numpy()})
+    with torch.no_grad():
+        wanted = Ensemble({"encoder": model}).eval()(x)
+    torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=0)
+
+
+def test_onnx_is_an_extra(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedaux_pl.cli.export.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="format onnx needs onnx and onnxscript: run `pip"):
+        export([str(run), f"--output={tmp_path}", "--format=safetensors,onnx"])
+    assert not any(tmp_path.iterdir())

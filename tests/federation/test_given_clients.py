@@ -1,0 +1,85 @@
+"""Federations whose data name their clients, and whose clients hold out validation data."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from fedaux_pl.cli.entry import main
+from fedaux_pl.data import Digits
+from fedaux_pl.engine.checkpoints import load_checkpoint
+from fedaux_pl.errors import ConfigurationError
+from tests.cli.test_cli import QUICKSTART
+from tests.federations import FewDigits, assert_same, create, fit, split, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+
+
+class Wards(FewDigits):
+    """Three clients of 32, 16 and 16 samples."""
+
+    def train(self):
+        examples = super().train()
+        owners = torch.arange(len(examples)) % 4 % 3
+        return replace(examples, clients=owners, client_names=("north", "south", "west"))
+
+
+def run(root, rounds, validation=0.25, ckpt_path=None):
+    federation = create()
+    data = split(20, private=Wards(), validation=validation)
+    callbacks = [ModelCheckpoint(root, filename="last", enable_version_counter=False)]
+    options = {"callbacks": callbacks, "enable_checkpointing": True}
+    fit(root.parent, federation, rounds, data, ckpt_path, **options)
+    return federation, data
+
+
+def test_a_run_with_given_clients_resumes_bit_for_bit(tmp_path):
+    whole, data = run(tmp_path / "whole", 2)
+    assert data.client_sizes == [24, 12, 12]
+    run(tmp_path / "parts", 1)
+    last = tmp_path / "parts" / "last.ckpt"
+    resumed, _ = run(tmp_path / "parts", 2, ckpt_path=last)
+    assert_same(weights(resumed), weights(whole))
+    with pytest.raises(ConfigurationError, match=r"data\.validation = 0\.25, .* asks for 0\.5"):
+        run(tmp_path / "parts", 2, validation=0.5, ckpt_path=last)
+
+
+def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):
+    train = Digits().train()
+    for i in range(40):
+        folder = tmp_path / "photos" / ("small" if i % 4 == 0 else "large") / str(i % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.asarray(train.inputs[train.labels == i % 2][i][0])
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    args = [
+        "fit",
+        f"--config={QUICKSTART}",
+        "--model.algorithm=FedAvg",
+        "--model.model_options={width: 0.125}",
+        "--model.participation=1",
+        "--data.private=ImageFolder",
+        f"--data.private.root={tmp_path / 'photos'}",
+        "--data.private.size=8",
+        "--data.private.channels=1",
+        "--data.private.clients=folders",
+        "--data.private.test_share=0.2",
+        "--data.validation=0.1",
+        "--trainer.max_epochs=1",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path / 'logs'}",
+    ]
+    assert main(args) == 1
+    assert (
+        "the data name 2 clients (large, small), but the federation has 20 {'resnet8': 20}: set "
+        "clients to {'resnet8': 2}" in capsys.readouterr().err
+    )
+    assert main([*args, "--model.clients={resnet8: 2}"]) == 0
+    (checkpoint,) = (tmp_path / "logs").rglob("last.ckpt")
+    settings = load_checkpoint(checkpoint)["federation"]["settings"]["data"]
+    assert (settings["num_clients"], settings["alpha"]) == (2, None)
+    assert settings["validation"] == 0.1
+    assert sum(path.is_file() for path in (tmp_path / "photos").rglob("*")) == 40

@@ -49,7 +49,10 @@ def main() -> Tensor:
         for client, features in enumerate(clients)
     ]
     logits = [head.logits(public) for head in heads]
-    return torch.stack([scoring.calibration.scores(one, reference=one) for one in logits])
+    scores = torch.stack([scoring.calibration.scores(one, reference=one) for one in logits])
+    correct = (scores[0] > scores[1]) == (public @ direction > 0)
+    print(f"accuracy: the right client has the larger weight on {correct.float().mean():.1%}")
+    return scores
 
 
 if __name__ == "__main__":

@@ -27,6 +27,16 @@ class PrivacyError(FedauxError):
     """A release that the claimed privacy guarantee does not cover."""
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the name of its class if it has none.
+
+    Example:
+        >>> first_line(ValueError("bad value")), first_line(ValueError())
+        ('bad value', 'ValueError')
+    """
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean X?)" with the known name that is closest to a misspelled one.
 

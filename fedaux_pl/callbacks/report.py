@@ -98,12 +98,11 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        self._tell(federation)
+        notes = self._tell(federation)
         if folder is None:
             return
         write_curve(folder / "curve.csv", federation.history)
-        texts = [text for _, text in self._notes.find(federation)]
-        write_summary(folder / "summary.json", federation, texts)
+        write_summary(folder / "summary.json", federation, notes)
         if self.draws_participation(len(federation.history)):
             self._show_participation(trainer, folder, federation)
 
@@ -157,12 +156,14 @@ class FederationReport(FederationCallback):
         folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir)
         return None if trainer.fast_dev_run else folder  # type: ignore[attr-defined]
 
-    def _tell(self, federation: Any) -> None:
-        """Prints the first note of each kind."""
-        for kind, text in self._notes.find(federation):
+    def _tell(self, federation: Any) -> list[str]:
+        """Prints the first note of each kind; returns all notes."""
+        notes = self._notes.find(federation)
+        for kind, text in notes:
             if kind not in self._told:
                 self._told.add(kind)
                 print_above_bars(f"note: {text}")
+        return [text for _, text in notes]
 
     def draws_participation(self, done: int) -> bool:
         """Whether to draw who took part: after rounds 1, 2, 4, 8, ..., because drawing is slow."""

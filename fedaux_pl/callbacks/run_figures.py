@@ -16,9 +16,6 @@ from fedaux_pl.data.views import SimCLRViews
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EVALUATED = "evaluation"
-"""The name of the scores on the data on which every round is measured."""
-
 _TOP_TEXTS = 3
 _VIEWED = 8
 
@@ -37,7 +34,7 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             labels = data.evaluation_examples.targets
             yield (
                 "certainty/weight_by_class",
-                figures.weight_by_class_figure(scores[EVALUATED], labels, main, classes),
+                figures.weight_by_class_figure(scores["evaluation"], labels, main, classes),
             )
     if scores and data.distill_inputs.ndim == 4:  # images
         shown = _some_clients(federation)

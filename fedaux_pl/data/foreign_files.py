@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, first_line
 
 _LARGE = 1 << 30  # bytes; below it any compression is accepted
 _MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
@@ -33,7 +33,7 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
 
 def reason_of(error: Exception) -> str:
     """What a library says about a damaged file, on one line of at most 200 characters."""
-    reason = str(error).partition("\n")[0] or type(error).__name__
+    reason = first_line(error)
     return reason if len(reason) <= 200 else f"{reason[:197]}..."
 
 

@@ -180,8 +180,8 @@ class Students(pl.LightningModule):
     def evaluation_prefix(self) -> str:
         """The prefix of what is measured in a round: on validation data, or on the test data."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        given = isinstance(data, FederatedDataModule) and data.validation_examples is None
-        return "" if given else "val/"
+        is_test = isinstance(data, FederatedDataModule) and data.validation_examples is None
+        return "" if is_test else "val/"
 
     @property
     def holds_out(self) -> bool:

@@ -1,11 +1,13 @@
 """Networks of other packages and of one's own as classifiers f = g o h."""
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.errors import first_line
+from fedaux_pl.models.arguments import check_int
 from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, InputNormalization
 
@@ -88,7 +90,7 @@ class AdaptedNetwork(Classifier):
             shape = tuple(self.features(x.to(self.head.weight.device)).shape)
             reason = "" if shape == (1, self.feature_dim) else f"their features have shape {shape}"
         except Exception as error:  # of any class: it is another package's network
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            reason = first_line(error)
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -99,6 +101,28 @@ class AdaptedNetwork(Classifier):
                 " enlarge them with `size` of the data source, or choose a model for small images,"
                 " such as resnet8 or torchvision/resnet18."
             )
+
+
+def check_common_options(options: Mapping[str, Any], switches: Sequence[str]) -> None:
+    """Raise a ValueError or TypeError for wrong options that networks of other packages share.
+
+    Args:
+        options: The options; ``in_channels``, ``mean`` and ``std`` are checked.
+        switches: The names of those that are true, false or None.
+    """
+    in_channels = check_int("in_channels", options.get("in_channels", 3))
+    for name in switches:
+        if not isinstance(value := options.get(name), bool | None):
+            raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
+    given = {k: options[k] for k in ("mean", "std") if options.get(k) is not None}
+    InputNormalization(in_channels, **given)
+
+
+def constants_for(constants: Sequence[float], in_channels: int) -> Constants:
+    """Return one constant for each channel; for other than RGB images their mean."""
+    if in_channels == len(constants):
+        return list(constants)
+    return sum(constants) / len(constants)
 
 
 def replace_channels(network: nn.Module, in_channels: int, *, keep_response: bool) -> None:

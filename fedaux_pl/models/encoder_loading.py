@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, first_line
 
 # Model types whose attention is known to use a boolean mask (N, 1, 1 or L, L) as it is.
 TAKES_4D_MASK = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
@@ -47,8 +47,9 @@ def make_config(values: Mapping[str, Any]) -> Any:
     try:
         default = AutoConfig.for_model(values["model_type"])
     except ValueError as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"config: model_type={values['model_type']!r}: {reason}") from error
+        raise ValueError(
+            f"config: model_type={values['model_type']!r}: {first_line(error)}"
+        ) from error
     known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
     if unknown := sorted(values.keys() - known):
         raise ValueError(
@@ -113,10 +114,10 @@ def _load(loader: Any, source: str | Path, **options: Any) -> Any:
     try:
         return loader(where, local_files_only=local, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
         raise ConfigurationError(
-            f"{where} cannot be loaded by the transformers library ({reason}): give a folder with "
-            "config.json, the weights and the tokenizer, or the name of a model on the hub"
+            f"{where} cannot be loaded by the transformers library ({first_line(error)}): give a "
+            "folder with config.json, the weights and the tokenizer, or the name of a model on the "
+            "hub"
         ) from error
 
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.models.adapted_network import AdaptedNetwork, Constants
-from fedaux_pl.models.arguments import check_int
-from fedaux_pl.models.image_classifier import InputNormalization
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.models.adapted_network import (
+    AdaptedNetwork,
+    Constants,
+    check_common_options,
+    constants_for,
+)
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,17 @@ class TimmFactory:
             network: Any = timm.create_model(self.name, weights and pretrained, **options)
         except OSError as error:
             raise ConfigurationError(
-                f"the weights of {self.full_name} cannot be downloaded ({_first_line(error)}): "
+                f"the weights of {self.full_name} cannot be downloaded ({first_line(error)}): "
                 "leave out model_options.weights"
             ) from error
         except (ValueError, AssertionError, RuntimeError, TypeError) as error:
             raise ValueError(
                 f"{self.full_name} cannot be created for images of size {image_size} "
-                f"({_first_line(error)}); change `size` of the data source, or choose another."
+                f"({first_line(error)}); change `size` of the data source, or choose another."
             ) from error
         if weights:
-            mean = _for_channels(config.mean, in_channels) if mean is None else mean
-            std = _for_channels(config.std, in_channels) if std is None else std
+            mean = constants_for(config.mean, in_channels) if mean is None else mean
+            std = constants_for(config.std, in_channels) if std is None else std
         return AdaptedNetwork(
             num_classes,
             network,
@@ -102,20 +105,4 @@ class TimmFactory:
 
     def check_options(self, **options: Any) -> None:
         """Raise the errors of a call for wrong options, without building or loading anything."""
-        in_channels = check_int("in_channels", options.get("in_channels", 3))
-        for name in ("weights", "pretrained"):
-            if not isinstance(value := options.get(name), bool | None):
-                raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
-        given = {k: options[k] for k in ("mean", "std") if options.get(k) is not None}
-        InputNormalization(in_channels, **given)
-
-
-def _for_channels(constants: Sequence[float], in_channels: int) -> Constants:
-    """One constant for each channel; for other than RGB images their mean."""
-    if in_channels == len(constants):
-        return list(constants)
-    return sum(constants) / len(constants)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        check_common_options(options, switches=("weights", "pretrained"))

@@ -10,15 +10,16 @@ import torchvision
 from torch import nn
 from torchvision.models import ResNet
 
-from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.models.adapted_network import (
     AdaptedNetwork,
     Constants,
+    check_common_options,
+    constants_for,
     replace_channels,
     take_head,
 )
 from fedaux_pl.models.arguments import check_int
-from fedaux_pl.models.image_classifier import InputNormalization
 
 SMALL = 64
 """Images with fewer pixels on a side get ResNet's stem for small images."""
@@ -122,14 +123,9 @@ class TorchvisionFactory:
 
     def check_options(self, **options: Any) -> None:
         """Raise the errors of a call for wrong options, without building or loading anything."""
-        in_channels = check_int("in_channels", options.get("in_channels", 3))
+        check_common_options(options, switches=("small_images", "pretrained"))
         _height_and_width(options.get("image_size"))
         self._weights(options.get("weights"))
-        for name in ("small_images", "pretrained"):
-            if not isinstance(value := options.get(name), bool | None):
-                raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
-        given = {k: options[k] for k in ("mean", "std") if options.get(k) is not None}
-        InputNormalization(in_channels, **given)
 
     def _weights(self, name: str | None) -> Any:
         """The entry of torchvision's enumeration; None for no weights."""
@@ -164,10 +160,10 @@ class TorchvisionFactory:
                 f"{weights.url.rpartition('/')[2]} into {torch.hub.get_dir()}/checkpoints"
             ) from error
         except (ValueError, AssertionError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
             raise ValueError(
-                f"{self.full_name} cannot be created for images of size {size} ({reason})"
-                f"{self._needs()}; change `size` of the data source, or choose another model."
+                f"{self.full_name} cannot be created for images of size {size} "
+                f"({first_line(error)}){self._needs()}; change `size` of the data source, or choose "
+                "another model."
             ) from error
         return network
 
@@ -215,7 +211,5 @@ def _constants(network: Any, weights: Any, in_channels: int) -> tuple[Any, Any]:
     if hasattr(network, "transform_input"):  # trained with images in [-1, 1]
         return 0.5, 0.5
     transform = weights.transforms()
-    constants = list(transform.mean), list(transform.std)
-    if in_channels == 3:
-        return constants
-    return sum(constants[0]) / 3, sum(constants[1]) / 3
+    mean, std = list(transform.mean), list(transform.std)
+    return constants_for(mean, in_channels), constants_for(std, in_channels)

@@ -114,16 +114,7 @@ def weight_by_class_figure(
         axes.grid(which="minor", color="white", linewidth=1)
         axes.tick_params(which="minor", length=0)
     style.client_axis(axes, row_labels, len(order))
-    ticks = style.thinned(len(names), column, style.line_height(style.TICK_SIZE) if rotation else 0)
-    axes.set_xticks(
-        ticks,
-        [names[k] for k in ticks],
-        rotation=rotation,
-        rotation_mode="anchor",
-        ha="right" if rotation else "center",
-        va="center" if rotation else "top",
-        parse_math=False,
-    )
+    style.class_axis(axes, names, column, rotation)
     axes.set_xlabel("true class of the samples", fontsize=style.LABEL_SIZE, color=style.INK)
     return figure
 

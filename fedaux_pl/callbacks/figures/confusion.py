@@ -63,19 +63,9 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
         for i, j in np.argwhere(table):
             color = "white" if shares[i, j] > 0.55 else style.INK
             axes.text(j, i, f"{table[i, j]}\n{100 * shares[i, j]:.0f} %", color=color, **text)
-    needed = style.line_height(style.TICK_SIZE)
-    rows = style.thinned(size, cell, needed)
-    columns = style.thinned(size, cell, needed if rotation else 0)
+    rows = style.thinned(size, cell, style.line_height(style.TICK_SIZE))
     axes.set_yticks(rows, [names[k] for k in rows], parse_math=False)
-    axes.set_xticks(
-        columns,
-        [names[k] for k in columns],
-        rotation=rotation,
-        rotation_mode="anchor",
-        ha="right" if rotation else "center",
-        va="center" if rotation else "top",
-        parse_math=False,
-    )
+    style.class_axis(axes, names, cell, rotation)
     axes.set_xlabel("predicted class", fontsize=style.LABEL_SIZE, color=style.INK)
     axes.set_ylabel("true class", fontsize=style.LABEL_SIZE, color=style.INK)
     return figure

@@ -51,6 +51,27 @@ def canvas(
     return figure, axes
 
 
+def class_axis(axes: "Axes", names: Sequence[str], column: float, rotation: float) -> None:
+    """Labels the columns of a table by classes, as many as have room.
+
+    Args:
+        axes: The axes, with a column at each integer.
+        names: The classes, shortened.
+        column: The width of a column in inches.
+        rotation: See ``tick_rotation``.
+    """
+    ticks = thinned(len(names), column, line_height(TICK_SIZE) if rotation else 0)
+    axes.set_xticks(
+        ticks,
+        [names[k] for k in ticks],
+        rotation=rotation,
+        rotation_mode="anchor",
+        ha="right" if rotation else "center",
+        va="center" if rotation else "top",
+        parse_math=False,
+    )
+
+
 LABEL_HEAD = "main class · client"
 
 

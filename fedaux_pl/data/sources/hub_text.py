@@ -14,7 +14,7 @@ from fedaux_pl.data.cache import user_cache
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
 from fedaux_pl.data.text_reader import Texts
-from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
+from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
 
 
 class _HubText(TextSource):
@@ -85,10 +85,9 @@ class _HubText(TextSource):
             dataset = datasets.load_dataset(self.repo, self.config, split=split, cache_dir=folder)
         # a missing repository, a script or no network can raise nearly any exception
         except Exception as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
             raise DataNotFoundError(
-                f"{self.repo} cannot be loaded from the hub ({reason}): set `repo` to a copy of "
-                f"{type(self).__name__}, or use TextFiles for files of your own"
+                f"{self.repo} cannot be loaded from the hub ({first_line(error)}): set `repo` to a "
+                f"copy of {type(self).__name__}, or use TextFiles for files of your own"
             ) from error
         needed = ["text", "label"] if self.classes else ["text"]
         if missing := [name for name in needed if name not in dataset.column_names]:

@@ -113,9 +113,9 @@ def load_federation(
     checkpoint = load_checkpoint(path)
     content = checkpoint["federation"]
     check_format(content)
-    if "clients" not in changed:
-        check_imported(checkpoint["hyper_parameters"]["clients"])
-    federation = kind(**{**rebuild(checkpoint["hyper_parameters"]), **changed})
+    saved = {k: v for k, v in checkpoint["hyper_parameters"].items() if k not in changed}
+    check_imported(saved.get("clients", {}))
+    federation = kind(**rebuild(saved), **changed)
     federation.create_students(
         list(federation.clients),
         federation.model_options,

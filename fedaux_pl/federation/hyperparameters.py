@@ -15,6 +15,7 @@ from fedaux_pl.scoring import Calibration, FeatureMap, Scorer
 
 # A checkpoint is data: it chooses among these kinds of objects, and of classes that are imported.
 _KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration)
+_NOT_SAVED = "not_saved"
 
 
 def describe(value: Any) -> Any:
@@ -40,7 +41,8 @@ def describe(value: Any) -> Any:
     elif isinstance(value, _KINDS) and is_dataclass(value):
         arguments = {field.name: getattr(value, field.name) for field in fields(value)}
     else:
-        return value if isinstance(value, str | int | float | bool | None) else repr(value)
+        is_plain = isinstance(value, str | int | float | bool | None)
+        return value if is_plain else {_NOT_SAVED: repr(value)}
     kind = type(value)
     return {
         "class_path": f"{kind.__module__}.{kind.__qualname__}",
@@ -52,7 +54,8 @@ def rebuild(plain: Any) -> Any:
     """Creates what `describe` has described.
 
     Raises:
-        ConfigurationError: If a class is not imported, of another kind, or refuses its arguments.
+        ConfigurationError: If a class is not imported, of another kind, or refuses its arguments,
+            or if an argument is no plain value.
 
     Example:
         >>> from fedaux_pl.algorithms import FedProx
@@ -64,6 +67,11 @@ def rebuild(plain: Any) -> Any:
     if not isinstance(plain, dict):
         return plain
     entries = {key: rebuild(entry) for key, entry in plain.items()}
+    if plain.keys() == {_NOT_SAVED}:
+        raise ConfigurationError(
+            f"the checkpoint does not hold {plain[_NOT_SAVED]}, which the method was created with: "
+            "pass the object to load_from_checkpoint, e.g. algorithm=..."
+        )
     if plain.keys() != {"class_path", "init_args"}:
         return entries
     kind = _find(str(plain["class_path"]))

@@ -162,8 +162,8 @@ class TorchvisionFactory:
         except (ValueError, AssertionError, RuntimeError) as error:
             raise ValueError(
                 f"{self.full_name} cannot be created for images of size {size} "
-                f"({first_line(error)}){self._needs()}; change `size` of the data source, or choose "
-                "another model."
+                f"({first_line(error)}){self._needs()}; change `size` of the data source, or "
+                "choose another model."
             ) from error
         return network
 

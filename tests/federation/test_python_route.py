@@ -219,6 +219,21 @@ def test_a_checkpoint_chooses_no_module_to_import(tmp_path, monkeypatch):
     assert "tests.models.own_networks" not in sys.modules
 
 
+def test_an_object_that_a_checkpoint_cannot_give_is_passed(tmp_path):
+    class Scaled(FedAvg):
+        """A method of the user, with an argument that is no plain value."""
+
+        def __init__(self, factor: object = None) -> None:
+            super().__init__()
+
+    done = fit(tmp_path, create(Scaled(factor=torch.ones(2))), 1)
+    done.save_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(ConfigurationError, match=r"does not hold tensor\(.*algorithm="):
+        Federation.load_from_checkpoint(tmp_path / "own.ckpt")
+    mine = Scaled()
+    assert Federation.load_from_checkpoint(tmp_path / "own.ckpt", algorithm=mine).algorithm is mine
+
+
 # --- fast_dev_run, early stopping ------------------------------------------------------------
 
 

@@ -183,7 +183,7 @@ def test_a_nested_stage_is_a_note_on_the_outer_bar(terminal):
 
 
 def test_preparation_is_not_time_per_round(terminal, monkeypatch):
-    monkeypatch.setattr(Federation, "on_train_start", lambda self: time.sleep(0.1))
+    monkeypatch.setattr(Federation, "on_train_start", lambda self: time.sleep(0.5))
     callback = FederationProgress()
     began = []
     monkeypatch.setattr(
@@ -192,7 +192,7 @@ def test_preparation_is_not_time_per_round(terminal, monkeypatch):
         lambda self, *_: began.append(time.time() - callback._rounds.start_t),
     )
     trainer_of(callback, max_epochs=2).fit(Federation())
-    assert began[0] < 0.05
+    assert began[0] < 0.5
 
 
 def test_the_clock_of_the_rounds_moves_with_a_stage(terminal, monkeypatch):

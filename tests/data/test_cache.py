@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from fedaux_pl.data import cache
 from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.files import locked
 
@@ -175,25 +176,30 @@ def test_fingerprint(tmp_path):
     assert len(set(seen)) == len(seen)
 
 
-def test_two_runs_build_once(folder, build, capsys):
+def test_two_runs_build_once(folder, build, monkeypatch):
     """The second waits, says so, and finds what the first has built."""
-    started, results = threading.Event(), []
+    started, waited, said, results = threading.Event(), threading.Event(), [], []
+
+    def say(text):  # not capsys, whose buffer must not be read while another thread prints
+        said.append(text)
+        waited.set()
 
     def slow_build():
         started.set()
-        while "waiting" not in capsys.readouterr().out:
-            pass
+        waited.wait(60)
         return build()
 
+    monkeypatch.setattr(cache, "print", say, raising=False)
     threads = [threading.Thread(target=lambda: results.append(cached(folder, KEY, slow_build)))]
     threads[0].start()
-    started.wait(10)
+    started.wait(60)
     threads.append(threading.Thread(target=lambda: results.append(cached(folder, KEY, build))))
     threads[1].start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert build.calls == 1
     assert torch.equal(results[0]["images"], results[1]["images"])
+    assert "waiting for another run" in said[0]
 
 
 def test_readers_do_not_wait(folder, build):

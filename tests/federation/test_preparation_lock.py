@@ -13,22 +13,24 @@ from fedaux_pl.federation.preparation import Preparation
 class Pair:
     """Two processes as threads: the first's broadcasts reach the second."""
 
-    def __init__(self, rank, channel):
-        self.first, self.channel = rank == 0, channel
+    def __init__(self, rank, channel, heard):
+        self.first, self.channel, self.heard = rank == 0, channel, heard
 
     def broadcast(self, value):
         if not self.first:
-            return self.channel.get(timeout=10)
+            value = self.channel.get(timeout=60)
+            self.heard.set()
+            return value
         self.channel.put(value)
         return value
 
 
 def test_only_the_first_process_takes_the_lock(tmp_path):
     """While it waits for another run, it tells so to the others, whose calls would time out."""
-    key, channel, results = {"kind": "h0"}, queue.Queue(), {}
+    key, channel, heard, results = {"kind": "h0"}, queue.Queue(), threading.Event(), {}
 
     def work(rank):
-        context = SimpleNamespace(processes=Pair(rank, channel))
+        context = SimpleNamespace(processes=Pair(rank, channel, heard))
         own = SimpleNamespace(context=context, cache=tmp_path)
         results[rank] = Preparation._cached(own, key, lambda: {"x": torch.tensor(rank)})
 
@@ -36,9 +38,8 @@ def test_only_the_first_process_takes_the_lock(tmp_path):
     with cache_lock(tmp_path, key):
         for thread in threads:
             thread.start()
-        threads[0].join(0.3)
+        assert heard.wait(60)  # the second has heard that the first waits
         assert not results
-        assert channel.empty()  # the second has heard that the first waits
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert results == {0: {"x": torch.tensor(0)}, 1: {"x": torch.tensor(0)}}

@@ -16,6 +16,7 @@ from fedaux_pl._version import __version__
 
 if TYPE_CHECKING:
     from fedaux_pl.algorithms import Algorithm as Algorithm
+    from fedaux_pl.algorithms import Centralised as Centralised
     from fedaux_pl.algorithms import FedAdam as FedAdam
     from fedaux_pl.algorithms import FedAUX as FedAUX
     from fedaux_pl.algorithms import FedAvg as FedAvg
@@ -48,6 +49,7 @@ _MODULES = {
     "FedAdam": "fedaux_pl.algorithms",
     "FedAvgM": "fedaux_pl.algorithms",
     "Scaffold": "fedaux_pl.algorithms",
+    "Centralised": "fedaux_pl.algorithms",
     "AuxiliaryDataModule": "fedaux_pl.data",
     "FederatedDataModule": "fedaux_pl.data",
     "Federation": "fedaux_pl.federation",

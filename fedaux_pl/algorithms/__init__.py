@@ -1,6 +1,7 @@
 """The methods, one file each."""
 
 from fedaux_pl.algorithms.base import Algorithm, Answer, Ensemble, Round, Update
+from fedaux_pl.algorithms.centralised import Centralised
 from fedaux_pl.algorithms.fedadam import FedAdam
 from fedaux_pl.algorithms.fedaux import FedAUX
 from fedaux_pl.algorithms.fedavg import FedAvg
@@ -16,6 +17,7 @@ __all__ = [
     "Aggregate",
     "Algorithm",
     "Answer",
+    "Centralised",
     "Ensemble",
     "FedAUX",
     "FedAdam",

@@ -210,6 +210,13 @@ class Algorithm:
         """Whether the method needs auxiliary data."""
         return self.pretrained or self.distills
 
+    def check_architectures(self, clients: Mapping[str, int]) -> None:
+        """Raises a ConfigurationError for numbers of clients that the method cannot use.
+
+        Args:
+            clients: How many clients train each architecture.
+        """
+
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
         """Raises a ConfigurationError for a training of the clients that the method cannot use.
 

@@ -112,7 +112,6 @@ class FederationReport(FederationCallback):
         history: list[dict[str, float]] = federation.history  # type: ignore[assignment]
         if folder is None or not history or not trainer.is_global_zero:
             return
-        self._fitted = folder
         if self.folder is None:  # otherwise the command line says it
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
@@ -127,6 +126,12 @@ class FederationReport(FederationCallback):
         }
         for logger in trainer.loggers:
             log_outcome(logger, settings, results, len(history), pages.headline(federation))
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remembers the folder for a test; also of a resumed run that had all its rounds."""
+        folder = self._folder(trainer)
+        if folder is not None and (folder / "summary.json").is_file():
+            self._fitted = folder
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Adds the accuracy on the test data to the summary of the run that the Trainer fitted."""

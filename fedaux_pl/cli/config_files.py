@@ -1,5 +1,6 @@
 """The configuration files of a command line: the package's by name, and those of earlier runs."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from fedaux_pl.errors import ConfigurationError, did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "configs"
 _SUFFIXES = (".yaml", ".yml", ".json")
+_SWEEPS = "paper"  # the folder of sweep files, which fit does not take
+_OF_SWEEPS = re.compile(r"^(axes|grids|analysis):", re.MULTILINE)
 
 
 def config_names() -> list[str]:
     """The configurations that come with the package, such as ``quickstart``, ``methods/feddf``."""
-    paths = FOLDER.rglob("*.yaml")
+    paths = (path for path in FOLDER.rglob("*.yaml") if path.parent.name != _SWEEPS)
     return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
 
 
@@ -28,12 +31,14 @@ def complete_configs(args: Sequence[str]) -> list[str]:
         args: The command line after the verb.
 
     Raises:
-        ConfigurationError: If a name is unknown, or if there is no such checkpoint.
+        ConfigurationError: If a name is unknown or that of a sweep file, or if there is no such
+            checkpoint.
     """
     complete = list(args)
     for position, value in _values(args, "--config"):
         prefix = "--config=" if args[position].startswith("--config=") else ""
-        complete[position] = prefix + _find_config(value)
+        complete[position] = prefix + (found := _find_config(value))
+        _refuse_sweep(found)
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
         return complete
@@ -57,6 +62,19 @@ def _find_config(value: str) -> str:
         f"config must be a YAML file, one of {bases}, or a layer such as methods/feddf, but is "
         f"{value}{did_you_mean(name, names)}"
     )
+
+
+def _refuse_sweep(value: str) -> None:
+    """Raises a ConfigurationError for a sweep file or an analysis file."""
+    if not Path(value).is_file():
+        return
+    found = _OF_SWEEPS.search(Path(value).read_text(errors="replace"))
+    if found is not None:
+        verb = "report" if found[1] == "analysis" else "sweep"
+        raise ConfigurationError(
+            f"config must be a configuration of one run, but {value} is a file of fedaux-pl {verb} "
+            f"(it has {found[1]}): run fedaux-pl {verb} {value}"
+        )
 
 
 def _config_of_run(args: Sequence[str]) -> Path | None:

@@ -22,10 +22,16 @@ VERBS = {
     "benchmark": "measure the speed of the rounds on this machine, stage by stage",
     "export": "write the models of a run as safetensors or ONNX, with a model card",
     "compare": "print a table of runs and draw their curves",
+    "sweep": "run all cells of a sweep file, such as a table of the paper; resumes what is there",
+    "report": "write tables, figures and a page of a sweep, or a figure of the paper's analysis",
 }
 
-# Verbs in a module of their own, which imports no torch.
-_LIGHT_VERBS = {"compare": "fedaux_pl.cli.compare"}
+# Verbs in a module of their own.
+_OWN_MODULES = {
+    "compare": "fedaux_pl.cli.compare",
+    "sweep": "fedaux_pl.sweeps.verb",
+    "report": "fedaux_pl.reports.verb",
+}
 
 # Names that other programs give to these verbs.
 _SYNONYMS = {"train": "fit", "run": "fit", "evaluate": "test", "eval": "test", "infer": "predict"}
@@ -47,7 +53,7 @@ First runs (no download, about a minute each):
 
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedAdam, FedAvg, FedAvgM, FedBE, FedDF,
-                                       FedProx or Scaffold
+                                       FedProx, Scaffold or Centralised
   --model.algorithm.pretrained true    start from features learned on the auxiliary data
   --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
@@ -72,6 +78,9 @@ More commands:
   fedaux-pl compare logs/runs/*
   fedaux-pl export last --output model
   fedaux-pl benchmark --config quickstart --rounds 5 --output benchmark.json
+  fedaux-pl sweep paper/table1 --dry_run           the cells of a sweep file, and the time left
+  fedaux-pl sweep paper/table1                     run or resume them; Ctrl-C and kills are safe
+  fedaux-pl report paper/table1                    their tables and figures
 
 More help:
   fedaux-pl fit --model.help                       options of the federation
@@ -108,7 +117,7 @@ def main(args: Sequence[str] | None = None) -> int:
         problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}{meant}"
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
-    verbs = import_module(_LIGHT_VERBS[verb]) if verb in _LIGHT_VERBS else _import_verbs()
+    verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
     try:
         # jsonargparse holds its last parser, and so the whole run, in a context variable
         copy_context().run(getattr(verbs, verb), rest)

@@ -130,11 +130,14 @@ def clarify(
         owned = ".".join(keys[: len(owners)])
         chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
         show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
-        if option := re.search(r"Option '([\w.]+)' is not accepted", message):
+        unknown = r"(?:Option '|unrecognized arguments: --)([\w.]+)"
+        if option := re.search(unknown, message):
             if owners[-1] == "FedAUX" and option[1] in _FORMER:
                 new = f"{owned}.{_FORMER[option[1]]}"
                 return f"{owned}.{option[1]} is now {new}; configs/scoring shows it in YAML"
-            meant = did_you_mean(option[1], _parameters(roots, owned, owners[-1]))
+            same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option[1]}")]
+            own = _parameters(roots, owned, owners[-1])
+            meant = same[0] if same and "." in option[1] else did_you_mean(option[1], own)
             problem = f"{owners[-1]} has no option {option[1]}{meant}"
             return f"{owned}: {problem}; all options: {show_help}"
         if missing := re.search(r"arguments are required: (.*)", message):

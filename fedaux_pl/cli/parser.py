@@ -1,5 +1,6 @@
 """The parsers of the verbs, and the model, data and Trainer that they create."""
 
+import json
 import logging
 import re
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
+from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
@@ -223,6 +225,35 @@ class BenchmarkCLI(FederationCLI):
         self.trainer_defaults["callbacks"][0] = FederationReport(images=False)
         self.clock = RoundClock(self.config.compare_plain)
         self.trainer_defaults["callbacks"].insert(0, self.clock)
+
+
+class ConfigResolver(FederationCLI):
+    """Resolves command lines of ``fit`` to all their settings; creates and seeds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Federation, FederatedDataModule, **_options("fit", []))
+
+    def resolve(self, args: Sequence[str]) -> dict[str, Any]:
+        """Returns all settings of a command line, defaults and links included, as plain values.
+
+        Raises:
+            ConfigurationError: If a configuration of that name does not exist.
+            SystemExit: If an option is wrong, with the message on stderr.
+        """
+        super().parse_arguments(self.parser, complete_configs(args))
+        options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
+        settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))
+        return settings
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses nothing, since there is no command line yet."""
+        self.config = Namespace(seed_everything=False)  # type: ignore[no-untyped-call]
+
+    def before_instantiate_classes(self) -> None:
+        """Looks for no checkpoint."""
+
+    def instantiate_classes(self) -> None:
+        """Creates nothing."""
 
 
 def parse(verb: str, args: Sequence[str]) -> FederationCLI:

@@ -107,6 +107,7 @@ class Federation(Students):
             optimizer_state=optimizer_state,
             batchnorm=batchnorm,
         )
+        algorithm.check_architectures(clients)
         self.algorithm = algorithm
         self.clients = clients
         self.participation = participation

@@ -60,14 +60,34 @@ def test_an_unknown_name(elsewhere, capsys):
 def test_all_configurations_are_part_of_the_package():
     """The folder at the top is the one in the package, and the wheel's data include its files."""
     assert FOLDER.resolve() == ROOT / "configs"
-    assert len(config_names()) == len(list((ROOT / "configs").rglob("*.yaml"))) > 40
+    files = [path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml")]
+    sweeps = [path for path in files if path.parent.name == "paper"]
+    assert len(config_names()) == len(files) - len(sweeps) > 40
+    assert len(sweeps) > 10
     import tomllib
 
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns = settings["package-data"]["fedaux_pl"]
-    for name in config_names():
-        path = Path("configs") / f"{name}.yaml"
-        assert any(path.match(pattern) for pattern in patterns), name
+    for path in files:
+        assert any(path.match(pattern) for pattern in patterns), path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "verb"),
+    [
+        ("paper/table1", None, "sweep"),
+        ("mine.yaml", "title: Mine\naxes:\n  data.alpha: [1, 2]\n", "sweep"),
+        ("mine.yaml", "title: Mine\nanalysis: toy\n", "report"),
+    ],
+)
+def test_a_sweep_file_is_no_configuration_of_a_run(name, text, verb, elsewhere, capsys):
+    if text:
+        Path(name).write_text(text)
+    assert main(["fit", "--config", "quickstart", "--config", name]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"run fedaux-pl {verb} " in message
+    assert not {name for name in config_names() if name.startswith("paper/")}
 
 
 def test_verbs_take_the_settings_of_the_run(elsewhere, capsys):

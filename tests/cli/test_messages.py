@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,16 @@ def message(*args):
     return str(caught.value)
 
 
-METHODS = ["FedAUX", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedDF", "FedProx", "Scaffold"]
+METHODS = [
+    *("Centralised", "FedAUX", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedDF", "FedProx"),
+    "Scaffold",
+]
 
 
 def test_classes_are_the_imported_subclasses_those_of_the_package_first():
     known = class_names(ROOTS, "model.algorithm")
-    assert known[:8] == METHODS
-    assert "Clusters" in known[8:]
+    assert known[:9] == METHODS
+    assert "Clusters" in known[9:]
     for key in ("data.private", "data.auxiliary"):
         names = class_names(ROOTS, key)
         assert names[: len(sources.__all__)] == sorted(sources.__all__)
@@ -82,9 +86,9 @@ def test_classes_that_cannot_be_created_by_name_are_not_listed():
         def train(self):
             pass
 
-    assert not {"Local", "TextSource", "_HubText", "InMemory"} & set(
-        class_names(ROOTS, "data.private")
-    )
+    import_module("fedaux_pl.reports.analyses.split_bubbles")
+    names = class_names(ROOTS, "data.private")
+    assert not {"Local", "TextSource", "_HubText", "InMemory", "LabelsOnly"} & set(names)
 
 
 @pytest.mark.parametrize("key", ["model", "model.clients", "model.seed", "trainer.devices", ""])
@@ -265,6 +269,11 @@ def refused(capsys, *args, verb="fit"):
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
         ("--model.algorithm.epsilonn=1", "has no option epsilonn (did you mean epsilon?); all opt"),
+        (
+            "--model.algorithm.pretraining.epochs=2",
+            "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
+        ),
+        ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options: fed"),
         ("--model.algorithm.scorer=mean", "but is mean (did you mean Mean?)"),
         ("--model.algorithm=fedaux_pl.Federation", ", but is fedaux_pl.Federation"),
         (
@@ -272,7 +281,10 @@ def refused(capsys, *args, verb="fit"):
             "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
             "'FedFoo'): correct it",
         ),
-        ("--model.algorithm.help=FedAvgg", "--model.algorithm.help takes one of FedAUX, FedAdam, "),
+        (
+            "--model.algorithm.help=FedAvgg",
+            "--model.algorithm.help takes one of Centralised, FedAUX, ",
+        ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
         ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),

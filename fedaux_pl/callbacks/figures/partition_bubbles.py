@@ -54,33 +54,39 @@ def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
         + style.of_more(len(shown), len(table)),
         note="The area of a bubble is the number of samples of a class that a client holds",
     )
-    area = _bubble_area(shown, min(column, row))
-    clients, held = np.nonzero(shown)
-    axes.scatter(
-        clients,
-        held,
-        s=shown[clients, held] * area,
-        color=style.BLUE,
-        alpha=1 if min(column, row) > 0.16 else 0.8,  # bubbles in tiny cells can overlap
-        linewidths=0,
-        clip_on=False,
-    )
-    _bubble_legend(axes, int(shown.max()), area)
+    area = bubble_area(shown, min(column, row))
+    draw_bubbles(axes, shown, area, alpha=1 if min(column, row) > 0.16 else 0.8)
+    bubble_legend(axes, int(shown.max()), area)
 
-    axes.set_xlim(-0.5, len(shown) - 0.5)
-    axes.set_ylim(len(names) - 0.5, -0.5)
     ids = style.thinned(len(shown), column, 0.3)
     axes.set_xticks(ids, [str(i) for i in ids])
     ticks = style.thinned(len(names), row, style.line_height(tick_size))
     axes.set_yticks(ticks, [names[k] for k in ticks], fontsize=tick_size, parse_math=False)
     axes.set_xlabel("client", fontsize=style.LABEL_SIZE, color=style.INK)
     axes.set_ylabel("class", fontsize=style.LABEL_SIZE, color=style.INK)
-    axes.grid(color=style.FAINT, linewidth=0.6)
     return figure
 
 
-def _bubble_area(counts: Integers, cell: float) -> float:
-    """The area, in square points, of a bubble for one sample."""
+def draw_bubbles(axes: "Axes", counts: Integers, area: float, alpha: float = 1.0) -> None:
+    """Draws a bubble for each positive count, clients from left to right, classes downwards.
+
+    Args:
+        axes: The axes; their limits become those of the table.
+        counts: The numbers of samples, shape (n_clients, n_classes).
+        area: The area, in square points, of a bubble for one sample.
+        alpha: The opacity; bubbles in tiny cells can overlap.
+    """
+    clients, held = np.nonzero(counts)
+    sizes = counts[clients, held] * area
+    look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
+    axes.scatter(clients, held, s=sizes, alpha=alpha, **look)
+    axes.set_xlim(-0.5, counts.shape[0] - 0.5)
+    axes.set_ylim(counts.shape[1] - 0.5, -0.5)
+    axes.grid(color=style.FAINT, linewidth=0.6)
+
+
+def bubble_area(counts: Integers, cell: float) -> float:
+    """The area, in square points, of a bubble for one sample, for cells of ``cell`` inches."""
     # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
     # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
     largest = max(0.95 * cell, min(1.8 * cell, 0.15))
@@ -89,7 +95,8 @@ def _bubble_area(counts: Integers, cell: float) -> float:
     return float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
 
 
-def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
+def bubble_legend(axes: "Axes", largest: int, area: float) -> None:
+    """Draws a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
     from matplotlib.lines import Line2D
 
     marker: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}

@@ -80,7 +80,7 @@ def top_images_figure(
         )
         for j, k in enumerate(best):
             left = j * pitch[0] + (pitch[0] - wide) / 2
-            _thumbnail(axes, _picture(images, int(k)), captions[i][j], left, upper, scale)
+            _thumbnail(axes, picture_of(images, int(k)), captions[i][j], left, upper, scale)
     axes.set(xlim=(0, plot[0]), ylim=(plot[1], 0), aspect="auto")
     axes.set_axis_off()
     return figure
@@ -96,8 +96,8 @@ def _thumbnail(
     axes.text((left + right) / 2, lower + 0.03, caption, fontsize=style.TICK_SIZE, **text)
 
 
-def _picture(images: Array, index: int) -> NDArray[np.uint8]:
-    """One image as (H, W) or (H, W, 3)."""
+def picture_of(images: Array, index: int) -> NDArray[np.uint8]:
+    """One image of (N, C, H, W) as (H, W) or (H, W, 3), as matplotlib takes it."""
     image = images[index]
     plain = image.cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     return plain[0] if len(plain) == 1 else plain.transpose(1, 2, 0)

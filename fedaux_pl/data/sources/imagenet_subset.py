@@ -59,7 +59,7 @@ class ImageNetSubset(Source):
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
-        folders = self._class_folders()
+        folders = self.class_folders()
         files: list[Path] = []
         labels: list[int] = []
         for label, (folder, found) in enumerate(zip(folders, list_images(folders), strict=True)):
@@ -72,7 +72,8 @@ class ImageNetSubset(Source):
         images, _ = load_images(files, self.root, self.size, 3, self.cache_dir)
         return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
 
-    def _class_folders(self) -> list[Path]:
+    def class_folders(self) -> list[Path]:
+        """The folders of the classes of the subset, sorted by WordNet id."""
         parent = self.root / "train" if (self.root / "train").is_dir() else self.root
         entries = parent.iterdir() if parent.is_dir() else ()
         folders = [e for e in entries if re.fullmatch(r"n\d{8}", e.name) and e.is_dir()]

@@ -1,0 +1,103 @@
+"""``fedaux-pl report FILE``: tables, figures and a page of a sweep or of an analysis."""
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedaux_pl.reports.items import Item, TableItem
+from fedaux_pl.sweeps.options import SweepParser
+
+_PRINTED = 10  # lines of cells that are not done
+
+
+def report(args: Sequence[str]) -> list[Path]:
+    """Writes tables, figures and a page of what a sweep has measured so far, or of an analysis.
+
+    Args:
+        args: The command line after the verb.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigurationError: If the file, or the settings of a cell, cannot be used.
+        SystemExit: If the options are wrong, as argparse does.
+    """
+    options = _parse(args)
+    from fedaux_pl.reports.page import write_report
+    from fedaux_pl.sweeps.sweep_file import find_sweep, is_analysis
+
+    path = find_sweep(options.file)
+    parts = _analysis(path, options) if is_analysis(path) else _sweep(path, options, args)
+    folder = options.output or options.root / "reports" / path.stem
+    written = write_report(folder, **parts)
+    print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
+    return written
+
+
+def _analysis(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    from fedaux_pl.reports import analyses
+    from fedaux_pl.sweeps.yaml_nodes import read_nodes, text
+
+    items = analyses.run(path, options.root, options.extra)
+    _print_tables(items)
+    parts = read_nodes(path)
+    described = {key: text(parts[key]) if key in parts else "" for key in ("title", "note")}
+    return {**described, "items": items}
+
+
+def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict[str, Any]:
+    from fedaux_pl.reports.status import describe_status
+    from fedaux_pl.reports.sweep_figures import make_figures
+    from fedaux_pl.reports.tables import cells_table, make_tables
+    from fedaux_pl.reports.values import collect
+    from fedaux_pl.sweeps.cells import resolve
+    from fedaux_pl.sweeps.sweep_file import read_sweep
+
+    sweep = read_sweep(path, options.extra, options.seeds, options.select)
+    groups = collect(sweep, resolve(sweep.cells), options.root)
+    tables = make_tables(sweep, groups)
+    _print_tables(tables)
+    status = describe_status(groups, _shared(args))
+    lines = [f"  {line}" for line in status.missing]
+    if len(lines) > _PRINTED:
+        lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
+    print("\n".join([status.done, *lines]))
+    if status.command:
+        print(f"To run them: {status.command}")
+    return {
+        "title": sweep.title,
+        "note": sweep.note,
+        "items": [*make_figures(sweep, groups), *tables],
+        "details": [cells_table(sweep, groups)],
+        "status": status,
+    }
+
+
+def _print_tables(items: Sequence[Item]) -> None:
+    from fedaux_pl.reports.formats import to_text
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    for item in items:
+        if isinstance(item, TableItem):
+            print(f"{item.caption}\n\n{to_text(item, width)}\n")
+
+
+def _parse(args: Sequence[str]) -> argparse.Namespace:
+    parser = SweepParser(
+        "report",
+        "Writes tables, figures and a page of what a sweep has measured so far, or of an analysis. "
+        "It finds the cells by their settings: give the options of fit that sweep was given.",
+    )
+    about = "the folder of the report (default: ROOT/reports/NAME)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
+    return parser.parse(args)
+
+
+def _shared(args: Sequence[str]) -> list[str]:
+    """The arguments that ``sweep`` takes, too."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--output")
+    return parser.parse_known_args(list(args))[1]

@@ -1,0 +1,89 @@
+"""The lock of a cell's folder: which process runs there, on this host or on another one."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedaux_pl.files import locked
+
+HEARTBEAT = 15.0
+"""The seconds between two signs of life of the process that holds a lock."""
+
+_STALE = 4 * HEARTBEAT  # a process on another host is dead if it is silent for so long
+_PATIENCE = 1.0  # seconds: another process may just look whether the lock is held
+
+
+class Busy(Exception):  # noqa: N818 - not an error: another process does the work
+    """Another process runs in this folder."""
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Holds a lock with the name of this process in it, and touches it every 15 seconds.
+
+    Raises:
+        Busy: If another process holds it.
+    """
+    if _is_alive_elsewhere(lock):
+        raise Busy
+    start = time.monotonic()
+
+    def refuse() -> None:
+        if time.monotonic() - start > _PATIENCE:
+            raise Busy
+
+    with locked(lock, on_wait=refuse, interval=0):
+        lock.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+        ended = threading.Event()
+        beat = threading.Thread(target=_beat, args=(lock, ended), daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beat.join()
+            with contextlib.suppress(OSError):
+                lock.write_text("")  # so that no other host believes it alive for a minute
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds the lock: on this host now, on another one a minute ago."""
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:
+            # shared: two processes that look at the same time do not disturb each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return _is_alive_elsewhere(lock)
+
+
+def holder(lock: Path) -> dict[str, Any]:
+    """The host and the process id in a lock; empty if it names none."""
+    try:
+        content: dict[str, Any] = json.loads(lock.read_text())
+    except (OSError, ValueError):  # not there, or just being written
+        return {}
+    return content
+
+
+def _is_alive_elsewhere(lock: Path) -> bool:
+    """Whether a process on another host has touched the lock lately; it may not see our flock."""
+    host = holder(lock).get("host", socket.gethostname())
+    return host != socket.gethostname() and time.time() - lock.stat().st_mtime < _STALE
+
+
+def _beat(lock: Path, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT):
+        with contextlib.suppress(OSError):
+            os.utime(lock)

@@ -1,0 +1,40 @@
+"""Made-up sweeps and results."""
+
+from fedaux_pl.reports.values import Group, Result
+from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.published import Published
+from fedaux_pl.sweeps.sweep_file import Sweep
+
+
+def sweep(axes, tables=(), figures=(), published=None, metric="best"):
+    return Sweep(
+        name="table",
+        title="A title",
+        note="",
+        metric=metric,
+        axes={axis: tuple(labels) for axis, labels in axes.items()},
+        cells=(),
+        tables=tuple(tables),
+        figures=tuple(figures),
+        published=None if published is None else Published("Tab. 1", tuple(axes), published),
+    )
+
+
+def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
+    state = state or (State.MISSING if accuracy is None else State.DONE)
+    values = {
+        "rounds": len(curve),
+        "total": total,
+        "curve": dict(enumerate(curve, 1)),
+        "is_validated": False,
+        "command": "fedaux-pl fit",
+        "version": "1.0",
+    }
+    return Result(coordinates, seed, state, accuracy=accuracy, **{**values, **more})
+
+
+def group(coordinates, *accuracies, published="", **more):
+    """A group with a seed for each accuracy; None for one that is missing."""
+    coordinates = dict(pair.split("=") for pair in coordinates.split())
+    results = [result(coordinates, a, seed, **more) for seed, a in enumerate(accuracies or [None])]
+    return Group(coordinates, results, published)

@@ -1,0 +1,134 @@
+import pytest
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.reports.tables import ABSENT as GAP
+from fedaux_pl.reports.tables import cells_table, make_tables
+from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.layout import check_layout
+from tests.reports.results import group, sweep
+
+AXES = {"method": ["A", "B", "ref"], "C": ["0.2", "0.4"], "alpha": ["0.01"]}
+LAYOUT = {"name": "t", "rows": "method", "columns": ["C", "alpha"], "caption": "About C."}
+
+
+def make(groups, axes=AXES, layout=LAYOUT, **options):
+    [table] = make_tables(sweep(axes, [layout], **options), groups)
+    return table
+
+
+def test_ours_beside_the_published():
+    table = make(
+        [
+            group("method=A C=0.2 alpha=0.01", 61.0, 62.0, 63.0, published="74.6 ± 0.3"),
+            group("method=B C=0.2 alpha=0.01", 62.04),
+            group("method=A C=0.4 alpha=0.01", None, None),
+            group("method=B C=0.4 alpha=0.01", None, curve=[1], state=State.UNFINISHED, total=100),
+        ],
+        published={"A": {"0.2": {"0.01": "74.6 ± 0.3"}}},
+    )
+    assert table.header == [
+        ("", "C = 0.2", "C = 0.2", "C = 0.4"),
+        ("", "alpha = 0.01", "alpha = 0.01", "alpha = 0.01"),
+        ("method", "ours", "paper", "ours"),
+    ]
+    assert table.rows == [
+        ["A", "62.0 ± 1.0 (3)", "74.6 ± 0.3", GAP],
+        ["B", "62.0 (1)", GAP, "(1/100 rounds)"],
+    ]
+    assert table.bold == {(0, 1), (1, 1)}  # equal as they are printed
+    assert table.caption == (
+        "About C. Test accuracy in %, best over the rounds: mean ± standard deviation (number of "
+        "seeds); paper: Tab. 1."
+    )
+
+
+def test_without_published_values_there_is_no_paper():
+    table = make([group("method=A C=0.2 alpha=0.01", 5.0), group("method=B C=0.2 alpha=0.01", 6.0)])
+    assert table.header == [("", "C = 0.2"), ("method", "alpha = 0.01")]
+    assert table.bold == {(1, 1)}
+    assert "paper" not in table.caption
+
+
+def test_a_single_value_and_a_reference_are_not_bold():
+    figures = [{"kind": "lines", "reference": "ref"}]
+    groups = [
+        group("method=A C=0.2 alpha=0.01", 5.0),
+        group("method=A C=0.4 alpha=0.01", 5.0),
+        group("method=B C=0.4 alpha=0.01", 4.0),
+        group("method=ref", 9.0),
+    ]
+    table = make(groups, figures=figures)
+    assert table.rows[2] == ["ref", "9.0 (1)", "9.0 (1)"]
+    assert table.bold == {(0, 2)}
+
+
+def test_rows_of_several_axes_compete_within_the_first():
+    groups = [
+        group("method=A C=0.2 alpha=0.01", 1.0),
+        group("method=B C=0.2 alpha=0.01", 2.0),
+        group("method=A C=0.4 alpha=0.01", 9.0),
+        group("method=B C=0.4 alpha=0.01", 8.0),
+    ]
+    table = make(groups, layout={"name": "t", "rows": ["C", "method"], "columns": "alpha"})
+    assert [row[0] for row in table.rows] == [
+        "C = 0.2, A",
+        "C = 0.2, B",
+        "C = 0.4, A",
+        "C = 0.4, B",
+    ]
+    assert table.header[0][0] == "C, method"
+    assert table.bold == {(1, 1), (2, 1)}
+
+
+def test_a_table_without_columns():
+    table = make([group("method=A", 5.0)], {"method": ["A"]}, {"name": "t", "rows": "method"})
+    assert (table.header, table.rows) == ([("method", "accuracy")], [["A", "5.0 (1)"]])
+
+
+def test_failed_cells_are_named():
+    table = make([group("method=A C=0.2 alpha=0.01", None, state=State.FAILED)])
+    assert table.rows == [["A", "failed"]]
+
+
+def test_the_best_labels_of_each_row():
+    axes = {"method": ["A", "B"], "local.lr": ["1", "2"], "server.lr": ["3", "4"]}
+    groups = [
+        group("method=A local.lr=1 server.lr=3", 5.0),
+        group("method=A local.lr=2 server.lr=4", 7.0),
+        group("method=A local.lr=2 server.lr=3", None, published="70.1"),
+        group("method=B local.lr=1 server.lr=3", None, published="60"),
+    ]
+    layout = {"name": "t", "rows": "method", "best": ["local.lr", "server.lr"]}
+    table = make(groups, axes, layout, published={})
+    ours = ["local.lr", "server.lr", "accuracy"]
+    assert table.header == [["", *["ours"] * 3, *["paper"] * 3], ["method", *ours, *ours]]
+    assert table.rows == [
+        ["A", "2", "4", "7.0 (1)", "2", "3", "70.1"],
+        ["B", GAP, GAP, GAP, "1", "3", "60"],
+    ]
+
+
+def test_all_cells():
+    groups = [
+        group("method=A C=0.2 alpha=0.01", 61.444, None, published="74.6", curve=[1, 2, 3]),
+        group("method=ref", None),
+    ]
+    table = cells_table(sweep(AXES), groups)
+    assert table.header[0][:6] == ["method", "C", "alpha", "seed", "state", "rounds"]
+    assert table.rows[0] == [
+        *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "1.0", "fedaux-pl fit")
+    ]
+    assert table.rows[1][3:7] == ["1", "missing", "3", ""]
+    assert table.rows[2][:4] == ["ref", "", "", "0"]
+
+
+def test_best_takes_the_place_of_columns():
+    table = {"name": "t", "rows": "method", "columns": "C", "best": "alpha"}
+    with pytest.raises(ConfigurationError, match="tables: t has best and columns: remove one"):
+        check_layout([table], [], AXES, [])
+    check_layout([{"name": "t", "rows": "method", "best": ["C", "alpha"]}], [], AXES, [])
+
+
+def test_tables_do_not_overwrite_the_files_of_every_report():
+    with pytest.raises(ConfigurationError, match="tables: cells is a file of every report"):
+        check_layout([{"name": "cells", "rows": "method"}], [], {"method": ["A"]}, [])

@@ -1,0 +1,102 @@
+import json
+
+import pytest
+
+from fedaux_pl.reports.values import collect, describe_metric, find, places, shown
+from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell, State
+from fedaux_pl.sweeps.sweep_file import Cell
+from tests.reports.results import group, sweep
+
+AXES = {"method": ["A", "B", "ref"], "alpha": ["0.01", "100"]}
+
+
+def resolved(key, coordinates, seed, rounds=3):
+    cell = Cell(coordinates, seed, ("--data.alpha", "1 2"))
+    return ResolvedCell(cell, {"trainer": {"max_epochs": rounds}}, key)
+
+
+def write_run(root, key, accuracies, metric="accuracy", **summary):
+    folder = CellFolder(root, key)
+    folder.create()
+    run = folder.path / "runs" / "A"
+    run.mkdir(parents=True)
+    lines = [f"round,{metric}", *(f"{t},{a}" for t, a in enumerate(accuracies, 1))]
+    (run / "curve.csv").write_text("\n".join(lines) + "\n")
+    (run / "summary.json").write_text(json.dumps({"rounds": len(accuracies), **summary}))
+    return folder
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("best", [40, 60]), ("last", [30, 60])])
+def test_means_over_the_finished_seeds(tmp_path, metric, expected):
+    made = write_run(tmp_path, "a0", [0.1, 0.4, 0.3])
+    (made.path / "cell.json").write_text(json.dumps({"command": "x --y", "version": "0.9"}))
+    write_run(tmp_path, "a1", [0.2, 0.5, 0.6])
+    write_run(tmp_path, "a2", [0.9])  # unfinished: does not count
+    place = {"method": "A", "alpha": "0.01"}
+    cells = [resolved(f"a{seed}", place, seed) for seed in range(4)]
+    made = sweep(AXES, published={"A": {"0.01": "74.6 ± 0.3"}}, metric=metric)
+    [found] = collect(made, cells, tmp_path)
+    assert found.coordinates == place
+    assert found.accuracies == pytest.approx(expected)
+    assert found.mean == pytest.approx(sum(expected) / 2)
+    assert found.std == pytest.approx((expected[1] - expected[0]) / 2**0.5)
+    assert [r.state for r in found.results] == [
+        State.DONE,
+        State.DONE,
+        State.UNFINISHED,
+        State.MISSING,
+    ]
+    assert [r.rounds for r in found.results] == [3, 3, 1, 0]
+    assert found.results[2].curve == {1: 90}
+    assert (found.results[0].command, found.results[0].version) == ("x --y", "0.9")
+    assert found.results[3].command == "fedaux-pl fit --data.alpha '1 2'"
+    assert (found.published, found.published_mean) == ("74.6 ± 0.3", 74.6)
+
+
+def test_with_validation_data_the_test_accuracy_counts(tmp_path):
+    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"accuracy": 0.5, "round": 2})
+    groups = collect(sweep(AXES), [resolved("a", {"method": "A"}, 0)], tmp_path)
+    [found] = groups[0].results
+    assert found.accuracy == 50
+    assert found.curve == pytest.approx({1: 80, 2: 90, 3: 70})
+    text = describe_metric("best", groups)
+    assert text.startswith("Test accuracy in % of the round that is best on the validation data:")
+    mixed = describe_metric("last", [*groups, group("method=B", 1.0, curve=[1.0])], "Tab. 1")
+    assert "(last over the rounds where there are none)" in mixed
+    assert mixed.endswith("(number of seeds); paper: Tab. 1.")
+
+
+def test_one_seed_has_no_standard_deviation():
+    assert group("method=A", 50.0, None).std is None
+    assert group("method=A", None).mean is None
+    assert group("method=A", 50.0).published_mean is None
+
+
+def test_failed_cells_keep_their_error(tmp_path):
+    folder = CellFolder(tmp_path, "a")
+    folder.create()
+    folder.failure.write_text(json.dumps({"error": "no memory"}))
+    [found] = collect(sweep(AXES), [resolved("a", {"method": "A"}, 0)], tmp_path)
+    assert (found.results[0].state, found.results[0].error) == (State.FAILED, "no memory")
+
+
+def test_a_reference_without_an_axis_is_in_every_place():
+    own = [group("method=A alpha=100", 1.0), group("method=B alpha=0.01", 2.0)]
+    reference = group("method=ref", 9.0)
+    groups = [*own, reference]
+    assert places(groups, AXES, ["alpha"]) == [{"alpha": "0.01"}, {"alpha": "100"}]
+    assert places([reference], AXES, ["alpha"]) == [{}]
+    assert places(groups, AXES, ["method"])[-1] == {"method": "ref"}
+    assert find(groups, {"method": "ref", "alpha": "100"}) is reference
+    assert find(groups, {"method": "A", "alpha": "0.01"}) is None
+    assert find([group("method=A"), own[0]], {"method": "A", "alpha": "100"}) is own[0]
+
+
+def test_a_grid_of_other_axes_is_not_shown():
+    axes = {**AXES, "epsilon": ["1", "2"], "data": ["digits"]}
+    by_alpha = group("method=A alpha=100 data=digits", 1.0)
+    by_epsilon = group("method=A epsilon=1 data=digits", 2.0)
+    reference = group("method=ref data=digits", 9.0)
+    groups = [by_alpha, by_epsilon, reference]
+    assert shown(groups, axes, ["method", "alpha"]) == [by_alpha, reference]
+    assert shown(groups, axes, ["method", "epsilon"]) == [by_epsilon, reference]

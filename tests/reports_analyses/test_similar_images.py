@@ -1,0 +1,114 @@
+import pytest
+import torch
+
+from fedaux_pl.callbacks.figures.top_images import picture_of
+from fedaux_pl.cli.parser import parse
+from fedaux_pl.engine.inference import predict_features
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.reports.analyses.similar_images import FindNeighborhoods, nearest, similar_images
+from tests.callbacks.test_figures import check_legible
+
+TINY = ["--config", "quickstart", "--model.model_options", "{width: 0.125}"]
+TINY += ["--model.pretraining.epochs", "0", "--trainer.accelerator", "cpu"]
+TINY += ["--trainer.enable_progress_bar", "false"]
+
+
+def test_nearest_by_brute_force():
+    generator = torch.Generator().manual_seed(0)
+    queries, rows = (torch.randn(n, 5, generator=generator) for n in (3, 11))
+    similarities, positions = nearest(queries, rows, 4)
+    for i, query in enumerate(queries):
+        cosines = [float(query @ row / query.norm() / row.norm()) for row in rows]
+        expected = sorted(range(11), key=lambda k, c=cosines: -c[k])[:4]
+        assert positions[i].tolist() == expected
+        assert similarities[i].tolist() == pytest.approx([cosines[k] for k in expected], abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A prepared federation, and what was found in it."""
+    root = tmp_path_factory.mktemp("root")
+    args = [*TINY, "--trainer.default_root_dir", str(root), "--trainer.logger", "false"]
+    cli = parse("report", [*args, "--trainer.enable_checkpointing", "false"])
+    finder = FindNeighborhoods(clients=[3, 0], images=5, neighbors=4)
+    cli.trainer.callbacks.append(finder)
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    return cli.model, finder.found
+
+
+def test_top_images_have_the_highest_scores(prepared):
+    federation, found = prepared
+    for client, one in zip([3, 0], found, strict=True):
+        scores = federation.scores["distill"][client]
+        assert one.scores.tolist() == sorted(scores.tolist(), reverse=True)[:5]
+        assert torch.equal(federation.data.distill_inputs[one.top], one.public)
+        assert one.name == f"client {client} (mainly {[0, None, None, 4][client]})"
+
+
+def test_neighbors_are_the_clients_nearest(prepared):
+    federation, found = prepared
+    h0 = create_extractor(federation.students["resnet8"], federation.h0["resnet8"])
+    own = federation.data.client(3)
+    rows = torch.nn.functional.normalize(predict_features(h0, own.inputs).double(), dim=1)
+    one = found[0]
+    public = torch.nn.functional.normalize(predict_features(h0, one.public).double(), dim=1)
+    cosines = public @ rows.T
+    torch.testing.assert_close(one.similarities, cosines.topk(4).values)
+    for k in range(5):
+        held = [
+            int((own.inputs == image).flatten(1).all(1).nonzero()[0]) for image in one.neighbors[k]
+        ]
+        torch.testing.assert_close(cosines[k, held], one.similarities[k])
+    everything = predict_features(h0, federation.data.distill_inputs)
+    assert one.typical == pytest.approx(float(nearest(everything, rows, 1)[0].mean()), abs=1e-9)
+
+
+def test_no_round_is_run(prepared):
+    assert prepared[0].history == []
+
+
+def test_figure_and_table(tmp_path):
+    base = [*TINY, "--trainer.default_root_dir", str(tmp_path), "--model.algorithm.epsilon", "null"]
+    figure, table = similar_images(base, clients=[0, 3, 9], images=2, neighbors=3)
+    (axes,) = figure.figure.axes
+    assert len(axes.images) == 3 * 2 * (1 + 3)
+    assert "without noise, NOT private" in figure.caption
+    assert "private, and shown for this study only" in figure.caption
+    assert [row[0] for row in table.rows] == [
+        "client 0 (mainly 0)", "client 3 (mainly 4)", "client 9 (mainly 7)", "mean",
+    ]  # fmt: skip
+    check_legible(figure.figure)
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}  # no run, no figures of one
+    private, _ = similar_images(
+        [*base, "--model.algorithm.epsilon", "1.0"], clients=[0], images=1, neighbors=1
+    )
+    assert "with the noise of (1, 1e-05)-privacy" in private.caption
+    assert private.caption.endswith("a simulation.")
+
+
+def test_pictures():
+    images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
+    assert picture_of(images, 1).shape == (4, 5, 3)
+    assert picture_of(images[:, :1], 1).tolist() == images[1, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "message"),
+    [
+        (["--config", "methods/feddf"], {}, "must be a method with scores"),
+        (
+            ["--model.algorithm.secret_noise", "true"],
+            {},
+            "it would also spend the clients' privacy",
+        ),
+        ([], {"clients": [0, 20]}, "must be ids from 0 to 19, but there is 20"),
+        ([], {"clients": []}, "must name at least one client"),
+        ([], {"neighbors": 0}, "images and neighbors be at least 1"),
+        (["--trainer.devices", "2"], {}, "runs in one process"),
+    ],
+)
+def test_mistakes(tmp_path, more, options, message):
+    base = [*TINY, "--trainer.default_root_dir", str(tmp_path), *more]
+    with pytest.raises(ConfigurationError, match=message):
+        similar_images(base, **({"clients": [0]} | options))

@@ -1,0 +1,53 @@
+"""Tasks and processes that stand for runs where the runs are not the point."""
+
+import json
+
+from fedaux_pl.sweeps.task import Task
+
+
+def task(root, key, rounds=2, verb="fit", needs=None, **coordinates):
+    coordinates = coordinates or ({"cell": key} if verb == "fit" else {})
+    return Task(verb, str(root), key, rounds, coordinates, 0, ("--config", "quickstart"), needs)
+
+
+def write_run(folder, rounds, seconds=1.0, **summary):
+    """Writes what ``fit`` leaves after some rounds."""
+    run = folder.path / "runs" / "A"
+    run.mkdir(parents=True, exist_ok=True)
+    measure = "val/accuracy" if "validation" in summary else "accuracy"
+    lines = [f"round,{measure},seconds/clients,seconds/averaging"]
+    lines += [f"{i + 1},0.5,{seconds},0.5" for i in range(rounds)]
+    (run / "curve.csv").write_text("\n".join(lines) + "\n")
+    (run / "summary.json").write_text(json.dumps({"rounds": rounds, **summary}))
+    return run
+
+
+def complete(one):
+    """Leaves what the process of a task leaves when it succeeds."""
+    if one.verb == "fit":
+        write_run(one.folder, one.rounds)
+    else:
+        (one.folder.root / "cache" / "h0-stub.pt").write_text("")
+        one.prepare(status=0)
+
+
+class StubProcess:
+    """A process that ends at the n-th look at it, with some status."""
+
+    pid = None
+
+    def __init__(self, status=0, looks=1, at_end=lambda: None):
+        self.status, self.looks, self.at_end = status, looks, at_end
+
+    @property
+    def exitcode(self):
+        self.looks -= 1
+        if self.looks == 0:
+            self.at_end()
+        return self.status if self.looks <= 0 else None
+
+    def is_alive(self):
+        return False
+
+    def join(self):
+        pass

@@ -1,0 +1,146 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.sweeps import cell_lock
+from fedaux_pl.sweeps.cells import CellFolder, State, resolve
+from fedaux_pl.sweeps.sweep_file import Cell
+from tests.sweeps.stubs import write_run
+
+
+def cell(*args, seed=0):
+    return Cell({"method": "A"}, seed, ("--config", "quickstart", *args))
+
+
+def test_keys_depend_on_what_changes_the_result():
+    base, same, moved, other, seeded, called = resolve(
+        [
+            cell(),
+            cell("--data.alpha", "1e-2", "--model.algorithm.delta", "1e-5"),  # the defaults
+            cell("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.devices=2"),
+            cell("--data.alpha", "0.02"),
+            cell("--seed_everything", "1"),
+            cell("--trainer.callbacks+=LearningRateFinder"),
+        ]
+    )
+    assert len(base.key) == 12
+    assert base.key == same.key == moved.key
+    assert len({base.key, other.key, seeded.key, called.key}) == 4
+    assert (base.rounds, base.config["data"]["num_clients"]) == (10, 20)
+    assert seeded.config["model"]["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--data.alfa", "1"], "the cell method=A seed=3: there is no option --data.alfa"),
+        (["--data.alpha", "x"], "method=A seed=3: data.alpha must be"),
+        (["--config", "methods/fedavk"], "method=A seed=3: config must be"),
+        (["--trainer.plugins", "[3]"], r"seed=3: .*Given value: \[3\]"),  # of many lines
+        (["--trainer.max_epochs", "-1"], "number of rounds"),
+        (["--trainer.max_epochs", "0"], "must be at least 1"),
+        (["--trainer.fast_dev_run", "true"], "fast_dev_run"),
+        (["--ckpt_path", "null", "--trainer.default_root_dir", "x"], "give --root"),
+    ],
+)
+def test_cells_that_do_not_parse_are_named(args, message, capsys):
+    with pytest.raises(ConfigurationError, match=message):
+        resolve([cell(*args, seed=3)])
+    assert capsys.readouterr().err == ""
+
+
+def test_the_state_is_read_from_disk(tmp_path):
+    folder = CellFolder(tmp_path, "abc")
+    assert folder.state(2) is State.MISSING
+    assert folder.run() is None
+    folder.create()
+    folder.create()
+    assert os.readlink(folder.path / "cache") == "../../cache"
+    assert (folder.path / "cache").is_dir()
+    assert folder.state(2) is State.MISSING
+    write_run(folder, 2)
+    assert folder.state(3) is State.UNFINISHED
+    folder.failure.write_text(json.dumps({"error": "no disk"}))
+    assert folder.state(3) is State.FAILED
+    assert folder.error() == "no disk"
+    assert folder.state(2) is State.DONE
+    assert len(folder.run().curve) == 2
+    with cell_lock.held(folder.lock):
+        assert folder.state(2) is State.RUNNING
+    assert folder.state(2) is State.DONE
+    assert folder.description() == {}
+
+
+def test_with_validation_data_a_cell_is_done_after_its_test(tmp_path):
+    folder = CellFolder(tmp_path, "abc")
+    run = write_run(folder, 2, validation=True)
+    assert folder.state(2) is State.UNFINISHED
+    (run / "summary.json").write_text(json.dumps({"rounds": 2, "test": {"accuracy": 0.4}}))
+    assert folder.state(2) is State.DONE
+
+
+def test_a_run_without_checkpoint_does_not_hide_the_one_after_it(tmp_path):
+    folder = CellFolder(tmp_path, "abc")
+    left = write_run(folder, 1, validation=True)  # killed before the checkpoint of its only round
+    again = left.with_name("A-2")
+    shutil.copytree(left, again)
+    (again / "summary.json").write_text(json.dumps({"rounds": 1, "test": {"accuracy": 0.4}}))
+    assert folder.state(1) is State.DONE
+    assert folder.run().summary["test"] == {"accuracy": 0.4}
+
+
+def test_damaged_files_are_named(tmp_path):
+    folder = CellFolder(tmp_path, "abc")
+    folder.path.mkdir(parents=True)
+    folder.failure.write_text("{")
+    with pytest.raises(ConfigurationError, match=r"failed.json is damaged"):
+        folder.error()
+
+
+HOLD = "import sys, time; from pathlib import Path; from fedaux_pl.sweeps.cell_lock import held\n"
+HOLD += "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(3600)"
+
+
+def test_a_killed_process_of_this_host_frees_the_lock_at_once(tmp_path):
+    lock = tmp_path / ".lock"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, lock], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    assert cell_lock.is_held(lock)
+    assert cell_lock.holder(lock)["pid"] == process.pid
+    with pytest.raises(cell_lock.Busy), cell_lock.held(lock):
+        pass
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not cell_lock.is_held(lock)
+    with cell_lock.held(lock):
+        assert cell_lock.holder(lock)["pid"] == os.getpid()
+    assert cell_lock.holder(lock) == {}
+
+
+def test_a_process_of_another_host_is_alive_for_a_minute_after_its_last_sign(tmp_path):
+    lock = tmp_path / ".lock"
+    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    assert cell_lock.is_held(lock)
+    with pytest.raises(cell_lock.Busy), cell_lock.held(lock):
+        pass
+    silent = time.time() - 61
+    os.utime(lock, (silent, silent))
+    assert not cell_lock.is_held(lock)
+    with cell_lock.held(lock):
+        pass
+
+
+def test_the_holder_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(cell_lock, "HEARTBEAT", 0.01)
+    lock = tmp_path / ".lock"
+    with cell_lock.held(lock):
+        os.utime(lock, (1, 1))
+        while lock.stat().st_mtime == 1:  # forever without signs
+            time.sleep(0.01)

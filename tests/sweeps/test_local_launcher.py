@@ -1,0 +1,207 @@
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fedaux_pl.sweeps import local_launcher, worker
+from fedaux_pl.sweeps.cell_lock import held
+from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.estimate import Estimate
+from fedaux_pl.sweeps.local_launcher import run_locally
+from fedaux_pl.sweeps.progress import Progress
+from tests.sweeps.stubs import StubProcess, complete, task
+
+LEFT = Estimate(seconds=60.0, rounds=2, unknown=0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(local_launcher, "_POLL", 0.001)
+
+
+def run(tasks, start, jobs=1):
+    slots = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(jobs)]
+    run_locally(tasks, slots, Progress(len(tasks), 0, jobs, lambda: LEFT), start)
+
+
+def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
+    tasks = [task(tmp_path, f"c{i}") for i in range(5)]
+    running, most, used = set(), [], []
+
+    def start(one, environment):
+        slot = environment["CUDA_VISIBLE_DEVICES"]
+        assert slot not in running
+        running.add(slot)
+        most.append(len(running))
+        used.append(slot)
+        looks = 1 if one.key == "c0" else 4
+        return StubProcess(0, looks, lambda: (complete(one), running.discard(slot)))
+
+    run(tasks, start, jobs=2)
+    assert max(most) == 2
+    assert used[:3] == ["0", "1", "0"]
+    assert all(one.state is State.DONE for one in tasks)
+    out = capsys.readouterr().out
+    assert "started: cell=c4 seed=0" in out
+    assert "5 of 5 cells done; 2 rounds left, about 30 s" in out
+
+
+def test_cells_wait_for_their_pretraining_and_others_do_not(tmp_path):
+    tasks = [
+        task(tmp_path, "h", rounds=0, verb="pretrain"),
+        task(tmp_path, "needs", needs="h"),
+        task(tmp_path, "free"),
+    ]
+    order = []
+
+    def start(one, _):
+        order.append(one.key)
+        one.folder.create()
+        return StubProcess(0, 5 if one.verb == "pretrain" else 1, lambda: complete(one))
+
+    run(tasks, start, jobs=2)
+    assert order == ["h", "free", "needs"]
+
+
+def test_killed_processes_and_failures_do_not_stop_the_others(tmp_path, capsys):
+    tasks = [task(tmp_path, name) for name in ("killed", "left", "good")]
+
+    def start(one, _):
+        if one.key == "good":
+            return StubProcess(0, 1, lambda: complete(one))
+        one.folder.create()
+        one.folder.log.touch()
+        return StubProcess(-9 if one.key == "killed" else 3)
+
+    run(tasks, start)
+    assert [one.state for one in tasks] == [State.FAILED, State.FAILED, State.DONE]
+    assert tasks[0].folder.error() == (
+        "its process was ended by SIGKILL, perhaps for lack of memory"
+    )
+    assert tasks[1].folder.error() == "its process ended with status 3"
+    assert f"({tasks[0].folder.log})" in capsys.readouterr().out
+
+
+def test_a_cell_of_another_process_is_waited_for(tmp_path):
+    one = task(tmp_path, "a")
+    looks = []
+
+    class Elsewhere(Progress):
+        def refresh(self):
+            looks.append(1)
+            if len(looks) == 3:
+                complete(one)
+                lock.__exit__(None, None, None)
+
+    lock = held(one.folder.lock)
+    lock.__enter__()
+    run_locally([one], [{}], Elsewhere(1, 0, 1, lambda: LEFT), pytest.fail)
+    assert len(looks) >= 3
+
+
+def test_a_process_that_outlives_its_server_is_waited_for(tmp_path):
+    one = task(tmp_path, "a")
+    lock = held(one.folder.lock)
+    looks = []
+
+    class Orphan(Progress):
+        def refresh(self):
+            looks.append(one.state)
+            if len(looks) == 3:
+                complete(one)
+                lock.__exit__(None, None, None)
+
+    def start(one, _):
+        lock.__enter__()
+        return StubProcess(255)
+
+    run_locally([one], [{}], Orphan(1, 0, 1, lambda: LEFT), start)
+    assert looks[:3] == [State.RUNNING] * 3
+    assert one.state is State.DONE
+    assert not one.folder.failure.exists()
+
+
+def test_a_worker_that_finds_the_folder_taken_is_tried_again(tmp_path):
+    one = task(tmp_path, "a")
+    statuses = [worker.BUSY, 0]
+
+    def start(one, _):
+        status = statuses.pop(0)
+        return StubProcess(status, 1, lambda: None if status else complete(one))
+
+    run([one], start)
+    assert not statuses
+
+
+def _stub_verb(command):
+    """Waits until both sweeps have started, and leaves what fit leaves."""
+    folder = Path(command[command.index("--trainer.default_root_dir") + 1])
+    with (folder / "runs.txt").open("a") as file:
+        file.write(f"{os.getppid()}\n")
+    root = folder.parents[1]
+    (root / "sweeps" / str(os.getppid())).touch()
+    while len(list((root / "sweeps").iterdir())) < 2:
+        time.sleep(0.01)
+    complete(task(root, folder.name))
+    return 0
+
+
+def _fork(one, _):
+    process = multiprocessing.get_context("fork").Process(
+        target=worker.run_forked, args=(one.as_json(), {})
+    )
+    process.start()
+    return process
+
+
+def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "run_verb", _stub_verb)
+    monkeypatch.setattr(local_launcher, "_POLL", 0.02)
+    (tmp_path / "sweeps").mkdir()
+    tasks = [task(tmp_path, f"c{i}") for i in range(8)]
+    context = multiprocessing.get_context("fork")
+    sweeps = [context.Process(target=run, args=(tasks, _fork)) for _ in range(2)]
+    for process in sweeps:
+        process.start()
+    for process in sweeps:
+        process.join()
+    assert [process.exitcode for process in sweeps] == [0, 0]
+    assert all(one.state is State.DONE for one in tasks)
+    runs = [(one.folder.path / "runs.txt").read_text().split() for one in tasks]
+    assert all(len(run) == 1 for run in runs)  # no cell ran twice
+    assert {run[0] for run in runs} == {str(process.pid) for process in sweeps}
+
+
+def test_an_interrupted_sweep_interrupts_its_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_launcher, "_REPEAT", 0.01)
+    received = []
+
+    def interrupted(*_):
+        received.append("SIGINT")
+        if len(received) == 2:  # the first one was too early
+            os._exit(130)
+
+    def wait():
+        signal.signal(signal.SIGINT, interrupted)
+        (tmp_path / "ready").write_text("")
+        while True:
+            time.sleep(0.1)
+
+    def start(one, _):
+        processes.append(multiprocessing.get_context("fork").Process(target=wait))
+        processes[0].start()
+        return processes[0]
+
+    processes = []
+
+    class CtrlC(Progress):
+        def refresh(self):
+            if (tmp_path / "ready").exists():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_locally([task(tmp_path, "a")], [{}], CtrlC(1, 0, 1, lambda: LEFT), start)
+    assert processes[0].exitcode == 130

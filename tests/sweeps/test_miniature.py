@@ -1,0 +1,143 @@
+"""A table of two axes and two seeds through the command line, killed in the middle and resumed."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedaux_pl.cli.entry import main
+from fedaux_pl.sweeps.cells import State, resolve
+from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.task import plan
+
+ROUNDS = 2
+FILE = f"""
+title: A miniature
+base:
+  - quickstart
+  - trainer.max_epochs: {ROUNDS}
+    trainer.accelerator: cpu
+    data.private: tests.federations.FewDigits
+    data.auxiliary: tests.federations.FewDigits
+    model.model_options: {{width: 0.125}}
+    model.pretraining: {{epochs: 1, batch_size: 20}}
+    model.clients: {{resnet8: 3}}
+    model.local: {{epochs: 1, batch_size: 16}}
+    model.distillation: {{epochs: 1, batch_size: 16, lr: 1.0e-3}}
+seeds: [0, 1]
+axes:
+  method: {{FedAVG: methods/fedavg, FedDF+P: methods/feddf_p}}
+  data.alpha: [1.0, 100.0]
+"""
+SWEEP = "from fedaux_pl.cli import main; raise SystemExit(main())"
+
+
+def start(tmp_path):
+    """Starts the sweep in a process group of its own."""
+    args = [sys.executable, "-c", SWEEP, "sweep", "mini.yaml", "--jobs", "2"]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    # one thread, as the tests have: results depend on their number
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        args,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def curve(folder):
+    """The measurements of all rounds as text, without seconds."""
+    (path,) = folder.glob("runs/*/curve.csv")
+    with path.open(newline="") as file:
+        return [
+            {name: value for name, value in row.items() if not name.startswith("seconds/")}
+            for row in csv.DictReader(file)
+        ]
+
+
+def written(folder):
+    (path,) = folder.glob("runs/*/summary.json")
+    return path.stat().st_mtime_ns
+
+
+def test_a_killed_sweep_resumes(tmp_path, monkeypatch):
+    (tmp_path / "mini.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    tasks = plan(resolve(read_sweep("mini.yaml").cells), Path("logs"))
+    cells = [task for task in tasks if task.verb == "fit"]
+    assert (len(cells), len(tasks)) == (8, 10)
+
+    process = start(tmp_path)
+    while not any(task.state is State.DONE for task in cells):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    while any(task.state is State.RUNNING for task in tasks):  # the kernel ends them one by one
+        time.sleep(0.1)
+    done = [task for task in cells if task.state is State.DONE]
+    killed = [task for task in cells if task.state is State.UNFINISHED]
+    assert 1 <= len(done) < len(cells)
+    assert not any(task.state is State.FAILED for task in tasks)
+    before = {task.key: written(task.folder.path) for task in done}
+    h0 = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
+
+    process = start(tmp_path)
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    assert all(task.state is State.DONE for task in tasks)
+    assert before == {task.key: written(task.folder.path) for task in done}  # not run again
+    started = [line for line in out.splitlines() if line.startswith(("started", "resumed"))]
+    assert len([line for line in started if "method" in line]) == len(cells) - len(done)
+    h0_after = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
+    assert len(h0_after) == 2  # one for each seed
+    assert h0.items() <= h0_after.items()  # not trained again
+    folders = {task.key: task.folder.path for task in tasks}
+    for task in cells:  # nor by a cell: it was there when the cell began
+        if task.needs:
+            ended = (folders[task.needs] / "cell.json").stat().st_mtime_ns
+            assert ended <= (task.folder.path / "cache").lstat().st_mtime_ns
+
+    compared = [*killed[:1], cells[-1]]  # one that was resumed, one that starts from h_0
+    for task in compared:
+        assert main(["fit", *task.args, "--trainer.default_root_dir", f"whole/{task.key}"]) == 0
+        whole = curve(Path("whole") / task.key)
+        assert len(whole) == ROUNDS
+        assert curve(task.folder.path) == whole
+
+    assert main(["report", "mini.yaml"]) == 0
+    report = Path("logs/reports/mini")
+    with (report / "cells.csv").open(newline="") as file:
+        reported = list(csv.DictReader(file))
+    assert [row["state"] for row in reported] == ["done"] * len(cells)
+    for row, task in zip(reported, cells, strict=True):
+        best = max(float(round_["accuracy"]) for round_ in curve(task.folder.path))
+        assert float(row["accuracy"]) == pytest.approx(100 * best, abs=0.006)
+    assert "8 of 8 cells done" in (report / "index.html").read_text()
+
+
+def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch):
+    (tmp_path / "mini.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    more = ["--data.validation", "0.2", "--trainer.enable_progress_bar", "false"]
+    cells = read_sweep("mini.yaml", more, select={"method": ["FedAVG"], "data.alpha": ["100.0"]})
+    (task, _) = plan(resolve(cells.cells), tmp_path)
+    assert main(task.command) == 0
+    assert task.state is State.DONE
+    (path,) = task.folder.path.glob("runs/*/summary.json")
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in summary.items() if k != "test"}))
+    assert task.state is State.UNFINISHED
+    assert main(task.command) == 0
+    assert task.state is State.DONE
+    assert json.loads(path.read_text()) == summary

@@ -1,0 +1,175 @@
+"""The sweep files of configs/paper: as many cells as the paper has, with settings of its text."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedaux_pl.cli.config_files import FOLDER
+from fedaux_pl.cli.parser import parse
+from fedaux_pl.sweeps.cells import resolve
+from fedaux_pl.sweeps.sweep_file import is_analysis, read_sweep
+from tests.federations import SMALL
+
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
+# The number of cells without seeds.
+CELLS = {
+    "paper/table1": 54,
+    "paper/table2": 48,
+    "paper/table3": 56,
+    "paper/table5": 24,
+    "paper/fig3": 72 + 4,
+    "paper/fig4": 12 + 2,
+    "paper/fig5": 70,
+    "paper/fig7": 16,
+    "paper/fig13": 208,
+    "paper/local_epochs": 30,
+    "paper/digits_table1": 18,
+    "paper/digits_fig3": 12 + 1,
+}
+PUBLISHED = {
+    **{f"paper/table{number}": CELLS[f"paper/table{number}"] for number in (1, 2, 3, 5)},
+    "paper/local_epochs": 30,
+    "paper/fig4": 12,
+    "paper/fig13": 16,
+    "paper/fig3": 2,
+    "paper/fig5": 4,
+}
+ROUNDS = {
+    "paper/table3": 1,
+    "paper/fig4": 20,
+    "paper/fig5": 10,
+    "paper/fig13": 50,
+    "paper/digits_table1": 6,
+    "paper/digits_fig3": 6,
+}
+
+
+def first_seed(name):
+    """The cells of one seed."""
+    cells = read_sweep(name).cells
+    return [cell for cell in cells if cell.seed == cells[0].seed]
+
+
+def find(name, *points):
+    """All settings of the cells with these coordinates."""
+    cells = first_seed(name)
+    found = [[c for c in cells if point.items() <= c.coordinates.items()] for point in points]
+    return resolve([cell for [cell] in found])
+
+
+def test_every_file_has_a_number_of_cells():
+    names = {f"paper/{path.stem}" for path in (FOLDER / "paper").glob("*.yaml")}
+    assert {name for name in names if not is_analysis(name)} == set(CELLS)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_file_has_the_cells_and_numbers_of_the_paper(name):
+    sweep = read_sweep(name)
+    cells = first_seed(name)
+    assert len(cells) == CELLS[name]
+    assert len({str(cell.coordinates) for cell in cells}) == len(cells)
+    assert not any("," in label for labels in sweep.axes.values() for label in labels)  # --select
+    values = [sweep.published.value(cell.coordinates) for cell in cells] if sweep.published else []
+    assert sum(value is not None for value in values) == PUBLISHED.get(name, 0)
+    assert all(0 < float(value.split(" ± ")[0]) < 100 for value in values if value)
+
+
+def test_the_page_lists_all_files_with_their_cells():
+    row = r"^\|.*\| `(paper/\w+)` \| (\d+) x (\d) \|"
+    listed = re.findall(row, PAGE.read_text(), re.MULTILINE)
+    seeds = {name: len({cell.seed for cell in read_sweep(name).cells}) for name in CELLS}
+    expected = {(name, str(n), str(seeds[name])) for name, n in CELLS.items()}
+    assert set(listed) == {row for row in expected if "digits" not in row[0]}
+
+
+def test_the_sweep_file_of_the_page_can_be_run(tmp_path):
+    [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "memory.yaml").write_text(block)
+    cells = read_sweep(tmp_path / "memory.yaml").cells
+    assert len(cells) == 2 * 3 * 3
+    point = {"memory": "without", "data.alpha": "100"}
+    without = [cell for cell in cells if cell.coordinates == point]
+    [resolved] = resolve(without[:1])
+    assert resolved.rounds == 5
+    assert resolved.config["model"]["algorithm"]["init_args"]["remember"] is False
+
+
+def different_cells():
+    """Cells that together have every layer and every value of an option in all files."""
+    left = [
+        (set(zip(cell.args[::2], cell.args[1::2], strict=True)), name, cell)
+        for name in CELLS
+        for cell in first_seed(name)
+    ]
+    while left:
+        settings, name, cell = max(left, key=lambda entry: len(entry[0]))
+        yield name, cell
+        left = [(new, *rest) for old, *rest in left if (new := old - settings)]
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), [pytest.param(*pair, id=pair[1].name) for pair in different_cells()]
+)
+def test_cells_create_what_their_labels_say(name, cell, tmp_path):
+    here = ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path}"]
+    if "fedaux_resnet8" in cell.args:  # drawing the weights of a wide network takes long
+        here.append(f"--model.model_options={SMALL}")
+    cli = parse("fit", [*cell.args, *here])
+    labels, model = cell.coordinates, cli.model
+    if "method" in labels:
+        start = "+P" if labels["method"] == "Centralised" else ""
+        expected = labels["method"] + start + (" with memory" if model.algorithm.remember else "")
+        assert model.algorithm.name.casefold() == expected.casefold()
+        assert model.algorithm.remember == (labels["method"] == "FedAUX")
+    if "alpha" in labels:
+        assert cli.datamodule.alpha == float(labels["alpha"])
+    assert model.participation == float(labels.get("C", model.participation))
+    assert model.local.epochs == float(labels.get("E", model.local.epochs))
+    assert cli.trainer.max_epochs == ROUNDS.get(name, 100)
+    assert cli.datamodule.num_clients == sum(model.clients.values())
+
+
+def test_fedprox_has_the_best_mu_of_table_8():
+    expected = {
+        ("FedPROX", "0.01"): 1e-2,
+        ("FedPROX", "100"): 1e-3,
+        ("FedPROX+P", "0.01"): 1e-2,
+        ("FedPROX+P", "100"): 1e-4,
+    }
+    points = [{"method": method, "alpha": alpha, "C": "0.2"} for method, alpha in expected]
+    algorithms = [cell.config["model"]["algorithm"] for cell in find("paper/table1", *points)]
+    assert [algorithm["init_args"]["mu"] for algorithm in algorithms] == [*expected.values()]
+
+
+def test_the_second_parameter_is_mu_or_the_learning_rate_of_distillation():
+    point = {"alpha": "100", "local lr": "1e-3", "mu or distillation lr": "1e-4"}
+    methods = [{"method": method, **point} for method in ("FedPROX", "FedBE")]
+    prox, ensemble = (cell.config["model"] for cell in find("paper/fig13", *methods))
+    assert prox["algorithm"]["init_args"]["mu"] == 1e-4
+    assert (prox["distillation"]["lr"], ensemble["distillation"]["lr"]) == (5e-5, 1e-4)
+    assert prox["local"]["lr"] == ensemble["local"]["lr"] == 1e-3
+
+
+def test_cells_with_the_same_settings_are_run_once():
+    """Without noise delta has no effect; the mixed panel has the line of ResNet-8."""
+    points = [
+        {"scoring": "this package", "epsilon": epsilon, "delta": delta}
+        for epsilon in ("no noise", "0.1")
+        for delta in ("1e-5", "1e-6")
+    ]
+    one, same, small, smaller = (cell.key for cell in find("paper/fig5", *points))
+    assert one == same
+    assert small != smaller
+    lines = [
+        {"method": "Centralised", "clients": clients}
+        for clients in ("80 ResNet-8", "20 of each", "100 ShuffleNet")
+    ]
+    resnet, mixed, shufflenet = (cell.key for cell in find("paper/fig3", *lines))
+    assert resnet == mixed != shufflenet
+
+
+def test_the_miniatures_share_cells():
+    points = [{"method": m, "alpha": "100"} for m in ("FedDF", "FedDF+P", "FedAUX")]
+    one, other = (find(f"paper/digits_{name}", *points) for name in ("table1", "fig3"))
+    assert [cell.key for cell in one] == [cell.key for cell in other]

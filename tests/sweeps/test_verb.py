@@ -1,0 +1,230 @@
+"""The verb in process, with stubs in place of runs."""
+
+import shlex
+import signal
+
+import pytest
+import torch
+
+from fedaux_pl.cli.entry import main
+from fedaux_pl.sweeps import local_launcher, progress, verb
+from fedaux_pl.sweeps.cell_lock import held
+from fedaux_pl.sweeps.cells import State, resolve
+from fedaux_pl.sweeps.estimate import Estimate
+from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.task import plan, write_json
+from tests.sweeps.stubs import StubProcess, complete, write_run
+
+FILE = """
+title: a
+base: [quickstart, {trainer.max_epochs: 2, trainer.accelerator: cpu}]
+axes: {method: {FedAVG: methods/fedavg, FedAUX: {}}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local_launcher, "_POLL", 0.001)
+    monkeypatch.setattr(verb, "preload", lambda: None)
+    path = tmp_path / "mini.yaml"
+    path.write_text(FILE)
+    return str(path)
+
+
+@pytest.fixture
+def tasks(file, tmp_path):
+    """The pre-training, FedAVG and FedAUX."""
+    return plan(resolve(read_sweep(file).cells), tmp_path / "logs")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The names of the tasks that were started; those in ``fails`` fail."""
+
+    def start(one, _):
+        names.append(one.name)
+        one.folder.create()
+        one.folder.log.touch()
+        fails = one.name in names.fails
+        error = {"error": "no disk"}
+        return StubProcess(
+            int(fails), 1, lambda: write_json(one.folder.failure, error) if fails else complete(one)
+        )
+
+    class Names(list):
+        fails = ()
+
+    names = Names()
+    monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (start,))
+    return names
+
+
+ALL = ["pre-training for method=FedAUX seed=0", "method=FedAVG seed=0", "method=FedAUX seed=0"]
+
+
+def test_all_cells_run_once(file, started, capsys):
+    assert main(["sweep", file]) == 0
+    assert started == ALL
+    out = capsys.readouterr().out
+    assert "2 cells: 2 missing" in out
+    assert f"2 cells done; next: fedaux-pl report {file}" in out
+    assert main(["sweep", file]) == 0
+    assert started == ALL
+
+
+def test_extra_arguments_reach_the_cells_and_the_report(file, started, capsys):
+    more = ["--select", "method=FedAVG", "--seeds", "3", "--data.alpha", "1", "--root", "my logs"]
+    assert main(["sweep", file, *more]) == 0
+    assert started == ["method=FedAVG seed=3"]
+    line = capsys.readouterr().out.splitlines()[-1].partition("next: ")[2]
+    assert shlex.split(line) == [
+        *("fedaux-pl", "report", file, "--root", "my logs", "--select=method=FedAVG"),
+        *("--seeds", "3", "--data.alpha", "1"),
+    ]
+
+
+def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, capsys):
+    started.fails = ("method=FedAVG seed=0",)
+    assert main(["sweep", file]) == 1
+    assert started == ALL  # the others went on
+    said = capsys.readouterr()
+    log = tasks[1].folder.log.relative_to(tasks[1].folder.root.parent)
+    assert f"failed: method=FedAVG seed=0: no disk ({log})" in said.out
+    assert "fedaux-pl sweep: error: failed: 1 of 2 cells; --retry" in said.err
+    started.clear()
+    started.fails = ()
+    assert main(["sweep", file]) == 1
+    assert started == []
+    assert main(["sweep", file, "--retry"]) == 0
+    assert started == ["method=FedAVG seed=0"]
+
+
+def test_pretraining_is_skipped_when_no_open_cell_needs_it(file, tasks, started):
+    write_run(tasks[2].folder, 2)
+    assert main(["sweep", file]) == 0
+    assert started == ["method=FedAVG seed=0"]
+
+
+def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (interrupted,))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", file])
+    assert ended.value.code == 130
+    assert "stopped; 2 cells: 2 missing; the same command continues" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verb, "resolve", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", file])
+    assert ended.value.code == 130
+    assert started == []
+
+
+def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
+    write_run(tasks[2].folder, 1, seconds=2.5)
+    write_json(tasks[1].folder.failure, {"error": "no disk"})
+    assert main(["sweep", file, "--dry_run"]) == 0
+    head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["method", "seed", "state", "rounds", "key"]
+    assert lines[0] == ["FedAVG", "0", "failed", "0/2", tasks[1].key]
+    assert lines[1] == ["FedAUX", "0", "unfinished", "1/2", tasks[2].key]
+    assert " ".join(lines[3]) == "1 round left, about 3 s without pre-training"
+    with held(tasks[2].folder.lock):
+        assert main(["sweep", file, "--status"]) == 0
+    out = capsys.readouterr().out
+    assert "2 cells: 1 running, 1 failed" in out
+    assert "running: method=FedAUX seed=0, round 1 of 2 on" in out
+    assert "failed: method=FedAVG seed=0: no disk" in out
+    assert started == []
+
+
+def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
+    write_run(tasks[1].folder, 2)
+    assert main(["sweep", file, "--launcher", "print"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pretraining, fit = (shlex.split(line) for line in lines)
+    assert pretraining[:2] == ["fedaux-pl", "pretrain"]
+    assert fit[:2] == ["fedaux-pl", "fit"]
+    assert fit[-4:] == [
+        *("--trainer.default_root_dir", f"logs/cells/{tasks[2].key}", "--ckpt_path", "last")
+    ]
+    assert (tasks[2].folder.path / "cache").is_dir()
+    assert tasks[2].folder.description()["command"] == lines[1]
+
+
+def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
+    write_run(tasks[1].folder, 2)
+    made = []
+    monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
+    monkeypatch.setattr(verb, "submit", lambda some, executor: [(one, "77") for one in some])
+    assert main(["sweep", file, "--launcher=slurm", "--slurm=partition=a=b", "--slurm=time=5"]) == 0
+    [(folder, name, options)] = made
+    assert (str(folder), name) == ("logs/slurm", "mini")
+    assert options == {"partition": "a=b", "time": "5"}
+    assert "job 77: method=FedAUX seed=0\n2 jobs; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "give the sweep file first"),
+        (["--jobs", "2", "a.yaml"], "give the sweep file first"),
+        (["a.yaml", "--jobs", "0"], "--jobs must be at least 1, but is 0"),
+        (["a.yaml", "--seeds", "a"], "--seeds must be integers"),
+        (["a.yaml", "--select", "method"], "--select must be AXIS=LABEL"),
+        (["a.yaml", "--slurm", "gpu"], "--slurm must be KEY=VALUE"),
+        (["a.yaml", "--slurm", "partition=gpu"], "--slurm needs --launcher slurm"),
+        (["a.yaml", "--dryrun"], "there is no option --dryrun (did you mean --dry_run?)"),
+        (["a.yaml", "--launcher", "pbs"], "invalid choice: 'pbs'"),
+    ],
+)
+def test_wrong_options_end_with_2(args, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", *args])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_wrong_cells_are_reported_before_anything_runs(file, started, capsys):
+    assert main(["sweep", file, "--data.alfa", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "the cell method=FedAVG seed=0: there is no option --data.alfa" in error
+    assert main(["sweep", "paper/none"]) == 1
+    assert started == []
+
+
+def test_a_job_for_each_gpu(tasks, file, monkeypatch):
+    cells = resolve(read_sweep(file).cells)
+    on_gpu = resolve(read_sweep(file, ["--trainer.accelerator=auto"]).cells)
+    on_two = resolve(read_sweep(file, ["--trainer.accelerator=auto", "--trainer.devices=2"]).cells)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert verb._slots(None, on_gpu) == [{}]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert verb._slots(None, cells) == [{}]
+    assert verb._slots(None, on_two) == [{}]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in verb._slots(None, on_gpu)] == ["0", "1"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in verb._slots(3, on_gpu)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in verb._slots(None, on_gpu)] == ["4", "GPU-7"]
+
+
+def test_the_bar_shows_cells_and_the_time_left(tasks, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "is_terminal", lambda: True)
+    shown = progress.Progress(2, 1, 2, lambda: Estimate(600.0, 3, 0))
+    shown.refresh()
+    shown.close()
+    error = capsys.readouterr().err
+    assert "1/2" in error
+    assert "about 5 min left" in error
+    assert tasks[1].state is State.MISSING

@@ -1,0 +1,166 @@
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from fedaux_pl.sweeps import worker
+from fedaux_pl.sweeps.cell_lock import held
+from fedaux_pl.sweeps.cells import PretrainingFolder, State
+from fedaux_pl.sweeps.task import write_json
+from tests.sweeps.stubs import complete, task
+
+
+@pytest.fixture
+def keep_output():
+    """Workers send their output to a log: the test gets its own back."""
+    saved, handler = [os.dup(1), os.dup(2)], signal.getsignal(signal.SIGINT)
+    yield
+    for number, copy in enumerate(saved, start=1):
+        os.dup2(copy, number)
+        os.close(copy)
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def run(monkeypatch, keep_output):
+    """Runs the worker of a task whose verb is a stub."""
+
+    def run(one, verb):
+        monkeypatch.setattr(worker, "run_verb", verb)
+        with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as err:
+            monkeypatch.setattr(sys, "stdout", out)  # in place of pytest's
+            monkeypatch.setattr(sys, "stderr", err)
+            return worker.main([one.as_json()])
+
+    return run
+
+
+def test_a_run_is_described_and_logged(tmp_path, run):
+    one = task(tmp_path, "a", method="FedAVG")
+
+    def verb(command):
+        assert one.state is State.RUNNING
+        os.write(1, b"round 1\n")
+        assert command == [
+            *("fit", "--config", "quickstart"),
+            *("--trainer.default_root_dir", str(tmp_path / "cells" / "a"), "--ckpt_path", "last"),
+        ]
+        complete(one)
+        return 0
+
+    assert run(one, verb) == 0
+    assert one.state is State.DONE
+    about = one.folder.description()
+    assert about["coordinates"] == {"method": "FedAVG"}
+    assert (about["seed"], about["status"]) == (0, 0)
+    assert about["command"].startswith("fedaux-pl fit --config quickstart")
+    assert about["version"]
+    assert about["started"] <= about["ended"]
+    first, second = one.folder.log.read_text().splitlines()
+    assert first.endswith(about["command"])
+    assert second == "round 1"
+
+
+def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
+    one = task(tmp_path, "a")
+    assert run(one, lambda _: os.write(2, b"fedaux-pl fit: error: no disk\nmore\n") and 1) == 1
+    assert one.state is State.FAILED
+    assert one.folder.error() == "no disk"
+    content = json.loads(one.folder.failure.read_text())
+    assert content["status"] == 1
+    assert content["time"]
+    started = one.folder.description()["started"]
+    assert run(one, lambda _: complete(one) or 0) == 0
+    assert one.state is State.DONE
+    assert not one.folder.failure.exists()
+    assert one.folder.description()["started"] == started
+    assert one.folder.log.read_text().count("---") == 2
+
+
+def test_exceptions_and_exits_are_failures(tmp_path, run):
+    def raising(_):
+        raise RuntimeError("CUDA out of memory\nmore")
+
+    def leaving(_):
+        os.write(2, b"fedaux-pl fit: error: data.alpha is wrong\n")
+        raise SystemExit(2)
+
+    one = task(tmp_path, "a")
+    assert run(one, raising) == 1
+    assert one.folder.error() == "RuntimeError: CUDA out of memory"
+    assert "Traceback" in one.folder.log.read_text()
+    assert run(one, leaving) == 1
+    assert one.folder.error() == "data.alpha is wrong"
+
+
+def test_a_run_that_ends_early_is_a_failure(tmp_path, run):
+    one = task(tmp_path, "a", rounds=7)
+    assert run(one, lambda _: 0) == 1
+    assert "before round 7" in one.folder.error()
+
+
+def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):
+    one = task(tmp_path, "a")
+    with held(one.folder.lock):
+        assert run(one, pytest.fail) == worker.BUSY
+    complete(one)
+    assert run(one, pytest.fail) == 0
+
+
+def test_a_cell_whose_pretraining_has_failed_says_so(tmp_path, run):
+    one = task(tmp_path, "a", needs="h")
+    folder = PretrainingFolder(tmp_path, "h")
+    write_json(folder.failure, {"error": "no images"})
+    assert run(one, pytest.fail) == 1
+    assert one.folder.error() == f"its pre-training has failed: no images ({folder.log})"
+
+
+def test_pretraining_is_complete_while_its_cache_is_there(tmp_path, run):
+    one = task(tmp_path, "h", rounds=0, verb="pretrain")
+    assert "--ckpt_path" not in one.command
+    assert run(one, lambda _: 0) == 0
+    assert one.state is State.MISSING
+    (tmp_path / "cache" / "h0-x.pt").write_text("weights")
+    assert one.state is State.DONE
+    (tmp_path / "cache" / "h0-x.pt").unlink()
+    assert one.state is State.MISSING
+
+
+def _interrupted_main(one, pipe):
+    def verb(_):
+        pipe.send("runs")
+        try:
+            while True:
+                time.sleep(0.1)
+        except KeyboardInterrupt:  # as Lightning does
+            os.kill(os.getpid(), signal.SIGINT)  # a second one changes nothing
+            raise SystemExit(1) from None
+
+    worker.run_verb = verb
+    raise SystemExit(worker.main([one.as_json()]))
+
+
+def test_ctrl_c_is_no_failure(tmp_path):
+    one = task(tmp_path, "a")
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_interrupted_main, args=(one, there)
+    )
+    process.start()
+    assert here.recv() == "runs"
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == worker.INTERRUPTED
+    assert one.state is State.MISSING
+    assert not one.folder.failure.exists()
+
+
+def test_other_processes_of_a_run_only_run_the_verb(tmp_path, run, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    one = task(tmp_path, "a")
+    assert run(one, lambda command: 3 if command == one.command else 1) == 3
+    assert not one.folder.path.exists()

@@ -37,6 +37,16 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> counted(1, "client"), counted(1000, "sample")
+        ('1 client', '1,000 samples')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean X?)" with the known name that is closest to a misspelled one.
 

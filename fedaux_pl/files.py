@@ -3,14 +3,15 @@
 import fcntl
 import glob
 import io
+import json
 import os
 import secrets
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 SCRATCH = ".part"
 """The suffix of files that are being written."""
@@ -56,6 +57,12 @@ def write_text_atomically(path: Path, write: Callable[[TextIO], object]) -> None
         text.detach()  # flushes, and leaves the file open
 
     write_atomically(path, encode)
+
+
+def write_json_atomically(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes an indented JSON file as ``write_atomically`` does."""
+    text = json.dumps(content, indent=2) + "\n"
+    write_text_atomically(path, lambda file: file.write(text))
 
 
 def check_archive(path: Path) -> None:

@@ -16,7 +16,7 @@ from fedaux_pl.callbacks.interruption import describe_resumption
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.progress_bars import print_above_bars
 from fedaux_pl.callbacks.run_notes import RunNotes
-from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +142,8 @@ class FederationReport(FederationCallback):
         # the history lacks the round of a checkpoint that was saved right after its validation
         rounds = int(pl_module.metrics["round"])  # type: ignore[index]
         accuracy = float(trainer.callback_metrics["accuracy"])
-        _write_json(path, {**summary, "test": {"accuracy": accuracy, "round": rounds}})
+        tested = {"accuracy": accuracy, "round": rounds}
+        write_json_atomically(path, _plain({**summary, "test": tested}))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -224,12 +225,7 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
         "notes": list(notes),
         "settings": federation.settings(),
     }
-    _write_json(path, summary)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(_plain(content), indent=2) + "\n"
-    write_text_atomically(path, lambda file: file.write(text))
+    write_json_atomically(path, _plain(summary))
 
 
 def _results(history: Sequence[dict[str, float]]) -> dict[str, float | None]:

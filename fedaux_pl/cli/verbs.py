@@ -1,6 +1,5 @@
 """The verbs of the command line; each takes the arguments after it."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_b
 from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.files import write_json_atomically
 
 __all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test", "validate"]
 
@@ -112,8 +111,7 @@ def benchmark(args: Sequence[str]) -> dict[str, Any]:
     with cli.scratch:
         _run(cli, cli.trainer.fit)
     summary = summarize(cli.model, cli.clock, cli.config.warmup, args)
-    text = json.dumps(summary, indent=2) + "\n"
-    write_text_atomically(cli.output, lambda file: file.write(text))
+    write_json_atomically(cli.output, summary)
     print(format_table(summary))
     print(f"Written to {cli.output}")
     return summary

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedaux_pl.callbacks.figures.style import counted
+from fedaux_pl.errors import counted
 from fedaux_pl.reports.labels import place_text, short_names
 from fedaux_pl.reports.values import Group, Result
 from fedaux_pl.sweeps.cells import State

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedaux_pl.errors import counted
 from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell
 
 
@@ -31,7 +32,7 @@ class Estimate:
         """The time left with some jobs at a time, in words."""
         if not self.rounds:
             return "no rounds are left"
-        rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'} left"
+        rounds = f"{counted(self.rounds, 'round')} left"
         if (seconds := self.seconds_left(jobs)) is None:
             which = f"cells without a measured round of the same clients: {self.unknown}"
             return f"{rounds}; no estimate of the time ({which}): run one of them by --select first"

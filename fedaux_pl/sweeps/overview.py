@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedaux_pl.errors import counted
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell, State
 from fedaux_pl.sweeps.task import Task
@@ -30,17 +31,7 @@ def counts(tasks: Sequence[Task]) -> str:
     states = Counter(task.state for task in tasks if task.verb == "fit")
     order = (State.DONE, State.RUNNING, State.UNFINISHED, State.FAILED, State.MISSING)
     parts = [f"{states[state]} {state}" for state in order if states[state]]
-    return f"{number_of_cells(states.total())}: {', '.join(parts)}"
-
-
-def number_of_cells(count: int) -> str:
-    """A number of cells in words.
-
-    Example:
-        >>> number_of_cells(1), number_of_cells(8)
-        ('1 cell', '8 cells')
-    """
-    return f"{count} cell{'' if count == 1 else 's'}"
+    return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
 
 
 def details(tasks: Sequence[Task]) -> list[str]:

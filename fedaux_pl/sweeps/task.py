@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl._version import __version__
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps.cells import CellFolder, PretrainingFolder, ResolvedCell, State, digest
 
 # What h_0 depends on; more than that would only make a task that finds it in the cache.
@@ -90,7 +90,8 @@ class Task:
             "coordinates": dict(self.coordinates),
             "seed": self.seed,
         }
-        write_json(self.folder.path / "cell.json", {**self.folder.description(), **about, **more})
+        described = {**self.folder.description(), **about, **more}
+        write_json_atomically(self.folder.path / "cell.json", described)
 
 
 def plan(cells: list[ResolvedCell], root: Path) -> list[Task]:
@@ -119,12 +120,6 @@ def plan(cells: list[ResolvedCell], root: Path) -> list[Task]:
         )
         tasks.setdefault(resolved.key, task)
     return [*pretraining.values(), *tasks.values()]
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file, completely or not at all."""
-    text = json.dumps(content, indent=2) + "\n"
-    write_text_atomically(path, lambda file: file.write(text))
 
 
 def _pretraining_key(cell: ResolvedCell) -> str | None:

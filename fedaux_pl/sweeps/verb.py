@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedaux_pl.errors import FedauxError
+from fedaux_pl.errors import FedauxError, counted
 from fedaux_pl.sweeps import overview
 from fedaux_pl.sweeps.cells import ResolvedCell, State, resolve
 from fedaux_pl.sweeps.estimate import estimate
@@ -119,7 +119,7 @@ def _run(tasks: Sequence[Task], cells: Sequence[ResolvedCell], options: argparse
     for line in overview.failures(tasks):
         print(line)
     states = [task.state for task in fits]
-    total = overview.number_of_cells(len(fits))
+    total = counted(len(fits), "cell")
     if failed := states.count(State.FAILED):
         raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
     if undone := len(fits) - states.count(State.DONE):

@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 
 from fedaux_pl.cli.entry import main as run_verb
 from fedaux_pl.errors import first_line
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps.cell_lock import Busy, held
 from fedaux_pl.sweeps.cells import PretrainingFolder
-from fedaux_pl.sweeps.task import Task, write_json
+from fedaux_pl.sweeps.task import Task
 
 BUSY = 75
 """The exit status if another process runs in the folder."""
@@ -104,7 +105,8 @@ def fail(task: Task, status: int, error: str) -> None:
         status: The exit status of its process.
         error: The first line of the error.
     """
-    write_json(task.folder.failure, {"status": status, "error": error, "time": _now()})
+    failure = {"status": status, "error": error, "time": _now()}
+    write_json_atomically(task.folder.failure, failure)
 
 
 def _run(task: Task) -> tuple[int, str | None]:

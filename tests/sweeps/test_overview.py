@@ -1,11 +1,11 @@
 import pytest
 
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import overview
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell
 from fedaux_pl.sweeps.estimate import estimate
 from fedaux_pl.sweeps.sweep_file import Cell
-from fedaux_pl.sweeps.task import write_json
 from tests.sweeps.stubs import task, write_run
 
 
@@ -37,7 +37,7 @@ def test_the_estimate_takes_the_closest_measured_rounds(tmp_path):
     found = estimate([a, b, same_clients], tmp_path)
     assert found.describe(2) == "16 rounds left, about 56 s without pre-training"
     assert estimate([b], tmp_path).describe(1) == "no rounds are left"
-    write_json(CellFolder(tmp_path, "a").failure, {"error": "no disk"})
+    write_json_atomically(CellFolder(tmp_path, "a").failure, {"error": "no disk"})
     assert estimate([a, b, same_method], tmp_path).seconds == 10 * 2  # without the failed one
 
 
@@ -64,7 +64,7 @@ def tasks(tmp_path):
     tasks = [task(tmp_path, key) for key in ("done", "failed", "running", "missing")]
     tasks.append(task(tmp_path, "h", rounds=0, verb="pretrain"))
     write_run(tasks[0].folder, 2)
-    write_json(tasks[1].folder.failure, {"error": "no disk"})
+    write_json_atomically(tasks[1].folder.failure, {"error": "no disk"})
     tasks[1].folder.log.touch()
     write_run(tasks[2].folder, 1)
     return tasks

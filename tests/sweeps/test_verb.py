@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from fedaux_pl.cli.entry import main
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import local_launcher, progress, verb
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import State, resolve
 from fedaux_pl.sweeps.estimate import Estimate
 from fedaux_pl.sweeps.sweep_file import read_sweep
-from fedaux_pl.sweeps.task import plan, write_json
+from fedaux_pl.sweeps.task import plan
 from tests.sweeps.stubs import StubProcess, complete, write_run
 
 FILE = """
@@ -49,7 +50,9 @@ def started(monkeypatch):
         fails = one.name in names.fails
         error = {"error": "no disk"}
         return StubProcess(
-            int(fails), 1, lambda: write_json(one.folder.failure, error) if fails else complete(one)
+            int(fails),
+            1,
+            lambda: write_json_atomically(one.folder.failure, error) if fails else complete(one),
         )
 
     class Names(list):
@@ -132,7 +135,7 @@ def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
 
 def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
     write_run(tasks[2].folder, 1, seconds=2.5)
-    write_json(tasks[1].folder.failure, {"error": "no disk"})
+    write_json_atomically(tasks[1].folder.failure, {"error": "no disk"})
     assert main(["sweep", file, "--dry_run"]) == 0
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["method", "seed", "state", "rounds", "key"]

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import PretrainingFolder, State
-from fedaux_pl.sweeps.task import write_json
 from tests.sweeps.stubs import complete, task
 
 
@@ -114,7 +114,7 @@ def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):
 def test_a_cell_whose_pretraining_has_failed_says_so(tmp_path, run):
     one = task(tmp_path, "a", needs="h")
     folder = PretrainingFolder(tmp_path, "h")
-    write_json(folder.failure, {"error": "no images"})
+    write_json_atomically(folder.failure, {"error": "no images"})
     assert run(one, pytest.fail) == 1
     assert one.folder.error() == f"its pre-training has failed: no images ({folder.log})"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedaux_pl.callbacks.figures import arrays, style
 from fedaux_pl.callbacks.figures.arrays import Array, Floats, Integers
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +47,7 @@ def certainty_figure(scores: Array, client_classes: Array, classes: Sequence[str
         bottom=1.0,
         title="Weight of each client in the ensemble" + style.of_more(len(order), len(scores)),
         note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
-        f"{style.counted(weights.shape[1], 'distillation sample')}; 1 in a plain average",
+        f"{counted(weights.shape[1], 'distillation sample')}; 1 in a plain average",
     )
     _class_bands(axes, main[order])
     _weight_rows(axes, weights[order], row)
@@ -104,7 +105,7 @@ def weight_by_class_figure(
         # the color bar can be longer than the heat map
         bottom=max(below, 2.0 - row * len(order)),
         title="Weight of each client on each class" + style.of_more(len(order), len(scores)),
-        note=f"Mean over {style.counted(weights.shape[1], 'sample')}; 1 in a plain average. "
+        note=f"Mean over {counted(weights.shape[1], 'sample')}; 1 in a plain average. "
         "Outlined: the client's main class",
     )
     _heat_map(figure, axes, arrays.mean_by_class(weights[order], truth, len(names)), main[order])

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedaux_pl.callbacks.figures import arrays, style
 from fedaux_pl.callbacks.figures.arrays import Array
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
         right=0.3,
         bottom=below,
         title=f"Confusion matrix: {accuracy:.1%} correct",
-        note=f"{style.counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
+        note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
         "of its row",
     )
     totals = table.sum(axis=1, keepdims=True)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaux_pl.callbacks.figures import arrays, style
 from fedaux_pl.callbacks.figures.arrays import Array
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +51,7 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
         right=0.8,
         bottom=0.65,
         title="Who took part" + style.of_more(len(names), clients),
-        note=f"{style.counted(rounds, 'round')}{part}; filled: the client trained in the round. "
+        note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
         "Right: its number of rounds",
     )
     from matplotlib.colors import ListedColormap

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedaux_pl.callbacks.figures import arrays, style
 from fedaux_pl.callbacks.figures.arrays import Array, Integers
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
         left=style.text_width(names, tick_size) + 0.6,
         right=1.2,
         bottom=0.65,
-        title=f"{style.counted(len(table), 'client')}, {style.counted(int(table.sum()), 'sample')}"
+        title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
         + style.of_more(len(shown), len(table)),
         note="The area of a bubble is the number of samples of a class that a client holds",
     )

@@ -139,11 +139,6 @@ def shorten(name: str, length: int = 22) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
-def counted(count: int, noun: str) -> str:
-    """A number with its noun, such as "1 client" or "1,000 samples"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def of_more(shown: int, total: int) -> str:
     """The end of a title if not all clients are shown; otherwise empty."""
     return "" if shown == total else f" (the first {shown} of {total:,} clients shown)"

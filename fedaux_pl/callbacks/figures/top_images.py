@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaux_pl.callbacks.figures import arrays, style
 from fedaux_pl.callbacks.figures.arrays import Array
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +70,7 @@ def top_images_figure(
         right=0.05,
         bottom=0.05,
         title="Images with the highest scores" + style.of_more(len(shown), len(table)),
-        note=f"Of {style.counted(table.shape[1], 'auxiliary image')}, by certainty score",
+        note=f"Of {counted(table.shape[1], 'auxiliary image')}, by certainty score",
     )
     for i, best in enumerate(ranking):
         upper = i * pitch[1]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedaux_pl.callbacks.figures import style
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
         right=0.15,
         bottom=0.15,
         title="Texts with the highest scores",
-        note=f"Of {style.counted(total, 'auxiliary text')}, by certainty score",
+        note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
     )
     place: dict[str, Any] = {"va": "top", "parse_math": False}
     for line, client in heads:

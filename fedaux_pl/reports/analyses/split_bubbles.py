@@ -13,7 +13,7 @@ from fedaux_pl.callbacks.figures.arrays import Integers
 from fedaux_pl.callbacks.figures.partition_bubbles import bubble_area, bubble_legend, draw_bubbles
 from fedaux_pl.cli.parser import parse
 from fedaux_pl.data import Examples, FederatedDataModule, Source
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.reports.analyses.axes_grid import panel_grid, panel_title
 from fedaux_pl.reports.items import FigureItem, Item, TableItem
 
@@ -84,9 +84,9 @@ def split_bubbles(
     counts = [split.counts(alpha) for alpha in alphas]
     figure = _draw(counts, alphas, split.source.classes, columns)
     caption = (
-        f"The Dirichlet split of {style.counted(len(split.source.labels), 'sample')} of "
+        f"The Dirichlet split of {counted(len(split.source.labels), 'sample')} of "
         f"{len(split.source.classes)} classes{split.origin} over "
-        f"{style.counted(split.clients, 'client')}, as fit makes it with seed {split.seed}. "
+        f"{counted(split.clients, 'client')}, as fit makes it with seed {split.seed}. "
         "The area of a bubble is the number of samples of a class that a client holds; all "
         "clients hold equally many. The smaller alpha, the fewer classes does a client hold."
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.memory import TeacherMemory
 from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Scoring
@@ -131,10 +132,10 @@ class Ensemble:
             sorted(round_of),
             list(own),
             compute=lambda client: [own[client].logits[self.part].to(self.processes.device)],
-            like=lambda _: [self.zeros().half()],
+            like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, self.round.number - round_of[client], logits.float()
+            yield client, self.round.number - round_of[client], unpack_logits(logits)
 
 
 class Algorithm:

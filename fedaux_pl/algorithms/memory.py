@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from fedaux_pl.functional import pack_logits
 from fedaux_pl.processes import Processes
 
 DEVICE_LIMIT = 2**30
@@ -20,7 +20,9 @@ DEVICE_LIMIT = 2**30
 LIMIT = 8 * 2**30
 """Bytes of logits in all processes; beyond it, the longest absent clients are forgotten."""
 
-_LOWEST = torch.finfo(torch.half).min
+MIN_WEIGHT = 2.0**-24
+"""A client whose weight is below that of a present one by this factor is forgotten: it adds less
+than the rounding of a float32 sum."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class RememberedLogits:
 
     Attributes:
         round: The number of that round.
-        logits: f_i(x) by the name of the data, in half precision; see ``TeacherMemory.remember``.
+        logits: f_i(x) by the name of the data, see ``pack_logits``.
     """
 
     round: int
@@ -46,30 +48,27 @@ class TeacherMemory:
     Args:
         device_limit: Bytes that may stay on the device.
         limit: Bytes in all processes together.
+        discount: The factor on the weight of an absent client for every round of its absence.
 
     Attributes:
         stored: The logits of each client.
-        forgotten: How many clients the last ``commit`` has dropped to stay within the limit.
+        forgotten: How many clients the last ``commit`` has dropped: to stay within the limit, or
+            because their weight is below ``MIN_WEIGHT``.
     """
 
-    def __init__(self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT) -> None:
+    def __init__(
+        self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT, discount: float = 1.0
+    ) -> None:
         self.device_limit = device_limit
         self.limit = limit
+        self.discount = discount
         self.stored: dict[int, RememberedLogits] = {}
         self.forgotten = 0
         self._pending: dict[int, dict[str, Tensor]] = {}
 
     def remember(self, client: int, part: str, logits: Tensor) -> None:
-        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``.
-
-        Half precision ends at 65,504. Soft labels do not change if a constant is subtracted from
-        all logits of a sample, so the maximum is subtracted where one of them is beyond that. What
-        is then below -65,504 is stored as -65,504.
-        """
-        logits = logits.detach()
-        overflows = logits.abs().amax(dim=1, keepdim=True) > -_LOWEST
-        shift = logits.amax(dim=1, keepdim=True) * overflows
-        self._pending.setdefault(client, {})[part] = (logits - shift).clamp(min=_LOWEST).half()
+        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``."""
+        self._pending.setdefault(client, {})[part] = pack_logits(logits)
 
     def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
         """The memory of this process's absent clients that have logits on one part of the data."""
@@ -109,14 +108,18 @@ class TeacherMemory:
                 used += _bytes(logits)
             self.stored[client] = RememberedLogits(round_, logits)
         self._pending.clear()
-        self._forget(processes or Processes())
+        self.forgotten = 0
+        for client, memory in list(self.stored.items()):
+            if self.discount ** (round_ - memory.round) < MIN_WEIGHT:
+                del self.stored[client]
+                self.forgotten += 1
+        self._forget_oldest(processes or Processes())
 
-    def _forget(self, processes: Processes) -> None:
+    def _forget_oldest(self, processes: Processes) -> None:
         """Drops the clients with the longest absence until all processes are within the limit."""
         entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for _, _, size in everyone)
-        self.forgotten = 0
         for _, client, size in everyone[:-1]:
             if total <= self.limit:
                 break
@@ -136,9 +139,15 @@ class TeacherMemory:
         }
 
     def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restores what ``state_dict`` returned."""
+        """Restores what ``state_dict`` returned, also of releases that kept half precision."""
         self.stored = {
-            client: RememberedLogits(memory["round"], dict(memory["logits"]))
+            client: RememberedLogits(
+                memory["round"],
+                {
+                    part: pack_logits(logits) if logits.is_floating_point() else logits
+                    for part, logits in memory["logits"].items()
+                },
+            )
             for client, memory in state.items()
         }
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.benchmark.flops import synchronize
+from fedaux_pl.benchmark.start_clock import StartClock
 from fedaux_pl.callbacks.progress import Stage, StageProgress
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
@@ -29,6 +30,7 @@ class MeasuredFederation(Federation):
         device_peaks: For each stage the maximum of allocated device memory, in bytes.
         device_reserved: The maximum of reserved device memory, in bytes.
         stopwatch: The times of the preparation's stages.
+        start: The times of what the process prepares once.
     """
 
     def prepare(self, preparation: Preparation) -> None:
@@ -37,6 +39,10 @@ class MeasuredFederation(Federation):
         self.device_peaks: defaultdict[str, int] = defaultdict(int)
         self.device_reserved = 0
         self.stopwatch = Stopwatch(preparation.context.progress, self.device)
+        self.start = StartClock(self.device)
+        self.start.listen()
+        runner = preparation.context.runner
+        runner.preparing = self.start.watch(runner.preparing)
         self._stage = "preparation"
         predictor = _CountingPredictor(**vars(self.server.predictor), on_predict=self._count)
         self.server = dataclasses.replace(self.server, predictor=predictor)

@@ -16,6 +16,7 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining
+from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.modules.optimizers import OptimizerSettings
 
 States = Mapping[str, Mapping[str, Tensor]]
@@ -56,15 +57,19 @@ class PlainRounds:
             state = self._train(name, states[name], local, batches)
             teachers.append(_Teacher(client, name, self.data.client_sizes[client], state))
         students = {name: _average(teachers, name, state) for name, state in states.items()}
-        self._accuracies(students)
-        if self.federation.algorithm.distills:
-            targets = self._soft_labels(round_, teachers, self.data.distill_inputs, "distill")
-            test = self.data.evaluation_examples
+        distills, test = self.federation.algorithm.distills, self.data.evaluation_examples
+        is_measured = self.federation.is_measured(round_)
+        if is_measured:
+            self._accuracies(students)
+        if distills and is_measured:
             _accuracy(self._soft_labels(round_, teachers, test.inputs, "evaluation"), test.targets)
+        if distills:
+            targets = self._soft_labels(round_, teachers, self.data.distill_inputs, "distill")
             for name, state in students.items():
                 batches = self.data.distill_batches(targets, distillation.batch_size, seed=round_)
                 students[name] = self._train(name, state, distillation, batches)
-        self._accuracies(students)
+        if is_measured:
+            self._accuracies(students)
         return students
 
     def _train(
@@ -124,12 +129,12 @@ class PlainRounds:
             discount = self.federation.algorithm.discount ** (round_ - last_round)
             predictions.append((client, discount, logits))
         for client, discount, logits in predictions:
-            logits = logits.float()
             score = torch.ones_like(logits[:, 0]) if scores is None else scores[client]
             weighted = weighted.to(logits) + (score * discount)[:, None] * logits
             weight = weight.to(logits) + score * discount
         if self.federation.algorithm.remember:
-            memory |= {client: (round_, f.half()) for client, _, f in predictions[: len(teachers)]}
+            own = predictions[: len(teachers)]
+            memory |= {client: (round_, unpack_logits(pack_logits(f))) for client, _, f in own}
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 

@@ -104,6 +104,8 @@ def summarize(
             "device_reserved_bytes": federation.device_reserved or None,
         },
     }
+    if len(clock.rounds) > 1:
+        summary["start"] = _start(federation, clock)
     if clock.plain:
         ours, plain = clock.rounds[warmup:], clock.plain[warmup:]
         summary["plain"] = {
@@ -152,6 +154,25 @@ def _rounds(
         stages["logs, checkpoint"].add(remaining)
         whole.add(clock.rounds[index], 1, total_flops)
     return {name: stage for name, stage in stages.items() if stage.seconds}
+
+
+def _start(federation: MeasuredFederation, clock: RoundClock) -> dict[str, Any]:
+    """How much longer first epochs and the first round take than later ones, and for what."""
+    laps = federation.stopwatch.laps.items()
+    epochs = {name: times for name, times in laps if name.startswith("pre-training")}
+    rounds = {
+        name: [entry[f"seconds/{name}"] for entry in federation.history]
+        for name in _ROUND_STAGES
+        if all(f"seconds/{name}" in entry for entry in federation.history)
+    }
+    return {
+        "extra_seconds": {
+            name: times[0] - median(times[1:])
+            for name, times in (epochs | rounds | {"whole round": clock.rounds}).items()
+            if len(times) > 1
+        },
+        **federation.start.summarize(),
+    }
 
 
 def _host_peak() -> int:

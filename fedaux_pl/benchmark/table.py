@@ -36,6 +36,12 @@ def format_table(summary: dict[str, Any]) -> str:
             f", device memory at most {_bytes(memory['device_peak_bytes'])}"
             f" ({_bytes(memory['device_reserved_bytes'])} reserved)"
         )
+    if start := summary.get("start"):
+        extra = [f"{name} {s:.3g} s" for name, s in start["extra_seconds"].items()]
+        lines.append(f"the first epoch or round takes longer by: {', '.join(extra)}")
+        for kind, part in (start["preparations"] | start["kernels"]).items():
+            name = f"kernels {kind}" if kind in start["kernels"] else kind
+            lines.append(f"  {name}: {part['count']}, {part['seconds']:.3g} s in all")
     if plain := summary.get("plain"):
         same = "the same weights" if plain["same_weights"] else "other weights (rounding)"
         lines.append(

@@ -83,7 +83,8 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
     )
     if federation.algorithm.distills:
         measured += (
-            ", `teachers/accuracy` that of the clients' ensemble, from which the student learns"
+            ", `teachers/accuracy` that of the clients' ensemble, from which the student learns "
+            "(if only some rounds have a validation, without those remembered from the others)"
         )
     yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
     yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"

@@ -27,6 +27,22 @@ LONG_STAGE = 10.0
 """Minimum seconds of a stage for a printed line, if stderr is not a terminal."""
 
 
+class _Mentions:
+    """Says when a stage has been silent for so long that the stage within it is worth a line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._started = self._last = time.monotonic()
+
+    def mention(self, inner: str) -> str | None:
+        """The line about a stage that begins within this one; None if it is too early for one."""
+        now = time.monotonic()
+        if now - self._last < LONG_STAGE:
+            return None
+        self._last = now
+        return f"{self._name}: {inner}, {now - self._started:.0f} s"
+
+
 class StageProgress(Protocol):
     """Shows the progress of stages."""
 
@@ -45,23 +61,26 @@ class LineProgress:
     """Prints lines about long stages, beside a progress bar that knows no stages.
 
     The first line of a stage comes after `LONG_STAGE` seconds, the next ones after 2, 4, 8, ...
-    times that, and one with its seconds at its end. Stages within a stage are not shown.
+    times that, and one with its seconds at its end. A stage within a stage, without a total, has a
+    line if there was none for `LONG_STAGE` seconds.
     """
 
     def __init__(self) -> None:
-        self._is_open = False
+        self._mentions: _Mentions | None = None
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
         """Starts a stage; arguments as of `FederationProgress.stage`."""
-        if self._is_open:
+        if self._mentions is not None:
+            if total is None and (line := self._mentions.mention(name)):
+                print_above_bars(line, file=sys.stderr)
             yield Stage()
             return
-        self._is_open, started = True, time.monotonic()
+        self._mentions, started = _Mentions(name), time.monotonic()
         try:
             yield LineStage(name, total, unit, LONG_STAGE)
         finally:
-            self._is_open = False
+            self._mentions = None
         if (seconds := time.monotonic() - started) >= LONG_STAGE:
             print_above_bars(f"{name}: {seconds:.1f} s", file=sys.stderr)
 
@@ -83,8 +102,9 @@ class FederationProgress(ProgressBar):
     """Shows the rounds of a federation, its accuracy and the current stage.
 
     If stderr is a terminal, these are two bars. Otherwise it prints one line per round, and one
-    per stage of at least `LONG_STAGE` seconds. A stage within a stage is a note on the outer bar;
-    deeper stages are not shown.
+    per stage of at least `LONG_STAGE` seconds. A stage within a stage is a note on the outer bar,
+    or, without a total, a line if there was none for `LONG_STAGE` seconds; deeper stages are not
+    shown.
 
     Lightning refuses a Trainer with both this callback and ``enable_progress_bar=False``
     (MisconfigurationException): leave one of them out.
@@ -107,6 +127,7 @@ class FederationProgress(ProgressBar):
         self._process = os.getpid()
         self._rounds: Any = None
         self._stage: BarStage | None = None
+        self._mentions = _Mentions("")
         self._last_opened = 0.0  # when the last bar of a stage was opened
         self._round_started = 0.0  # 0 before the first round
         self._best = float("-inf")
@@ -149,10 +170,13 @@ class FederationProgress(ProgressBar):
         if not self.is_enabled:
             yield Stage()
         elif self._stage is not None:
+            if total is None and (line := self._mentions.mention(name)):
+                self._print_line(line)
             with self._stage.nested(name, total) as inner:
                 yield inner
         else:
             started = time.monotonic()
+            self._mentions = _Mentions(name)
             # the bars of stages in quick succession would be unreadable
             draw_now = started - self._last_opened >= progress_bars.INTERVAL
             options: dict[str, Any] = {"desc": name, "total": total, "unit": unit}

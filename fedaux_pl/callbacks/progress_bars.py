@@ -127,6 +127,8 @@ class BarStage(Stage):
             yield Stage()
             return
         self._has_nested = True
+        if total is None and self._is_open and self._is_enabled():
+            self.draw(name)  # at once: it may report nothing until it ends
         try:
             yield NoteStage(self, name, total)
         finally:

@@ -164,7 +164,7 @@ class FederationCLI(LightningCLI):
             kwargs["strategy"] = ClientParallel()
         plugins = settings.plugins or []  # Lightning gives one plugin, a list or None
         given = plugins if isinstance(plugins, list) else [plugins]
-        kwargs["plugins"] = [AtomicCheckpointIO(), *given]
+        kwargs["plugins"] = [AtomicCheckpointIO(background="last.ckpt"), *given]
         self._add_bar()
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]

@@ -2,27 +2,42 @@
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric.plugins import TorchCheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.utilities import rank_zero_warn
 
 from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, write_atomically
 
-FORMAT = 4
-"""The format of a federation's checkpoints, increased when older ones become unreadable."""
+FORMAT = 5
+"""The format of a federation's checkpoints, increased when older releases cannot read new ones."""
+
+OLDEST_FORMAT = 4
+"""The oldest format that can be read; its memory of logits is in half precision."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint completely or not at all, and checks its checksums on loading.
 
     A process that is killed while it writes leaves the checkpoint of the previous round.
+
+    Args:
+        background: The name of the files that a thread writes while the next round runs. They are
+            copied to host memory first, and complete when the next file is written or the Trainer
+            ends; a failed write raises then.
     """
+
+    def __init__(self, background: str | None = None) -> None:
+        super().__init__()
+        self.background = background
+        self._pending: Future[None] | None = None
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -30,18 +45,33 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Saves to another file in the same folder, flushes it to the disk and renames it.
 
         Raises:
-            OSError: If it cannot be written, for example because the disk is full.
+            OSError: If it, or the one before it, cannot be written, for example because the disk
+                is full.
         """
+        self.finish()
         target = Path(path)
-        try:
-            write_atomically(target, lambda file: torch.save(checkpoint, file))
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-            raise OSError(
-                f"the checkpoint {target} could not be written ({_reason(error)}); {_saved(target)}"
-            ) from error
+        if target.name != self.background:
+            _write(checkpoint, target)
+            return
+        copy = apply_to_collection(checkpoint, torch.Tensor, _copy_to_host)
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending = thread.submit(_write, copy, target)
+        thread.shutdown(wait=False)  # no further files: each has a thread of its own
+
+    def finish(self) -> None:
+        """Waits for the file that is being written; raises an OSError if that failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def teardown(self) -> None:
+        """Waits for the file that is being written."""
+        self.finish()
+        super().teardown()
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
         """Loads a checkpoint as Lightning does; raises a ConfigurationError if it is damaged."""
+        self.finish()
         check_undamaged(path)
         try:
             return super().load_checkpoint(path, *args, **options)
@@ -50,6 +80,19 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         # The unpickler can raise nearly any exception for a file of another format.
         except Exception as error:
             raise ConfigurationError(_unreadable(path, error)) from error
+
+
+def _write(checkpoint: dict[str, Any], target: Path) -> None:
+    try:
+        write_atomically(target, lambda file: torch.save(checkpoint, file))
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        raise OSError(
+            f"the checkpoint {target} could not be written ({_reason(error)}); {_saved(target)}"
+        ) from error
+
+
+def _copy_to_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 def check_undamaged(path: str | os.PathLike[str]) -> None:
@@ -172,14 +215,14 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
 
 
 def check_format(content: Mapping[str, Any]) -> None:
-    """Raises a ConfigurationError if a federation's checkpoint has another format."""
+    """Raises a ConfigurationError if a federation's checkpoint has a format of other releases."""
     found = content.get("format", 1)
-    if found != FORMAT:
+    if not OLDEST_FORMAT <= found <= FORMAT:
         changes = ", in which FedAUX takes objects (scorer, feature_map, calibration)"
         raise ConfigurationError(
-            f"the checkpoint has format {found}, but this release reads format {FORMAT}"
-            f"{changes if found == 1 else ''}: start anew without the checkpoint, or use the "
-            "release that wrote it"
+            f"the checkpoint has format {found}, but this release reads formats {OLDEST_FORMAT} "
+            f"to {FORMAT}{changes if found == 1 else ''}: start anew without the checkpoint, or "
+            "use the release that wrote it"
         )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,6 +85,9 @@ class Job:
         )
 
 
+Preparing = Callable[[str], AbstractContextManager[Any]]
+"""Shows what a runner prepares, given in words, until the context ends."""
+
 EpochHook = Callable[[float], None]
 DoneHook = Callable[[StageResult], None]
 
@@ -99,10 +103,14 @@ class StageRunner:
 
     Args:
         trainer: The outer Trainer.
+
+    Attributes:
+        preparing: Shows what a subclass prepares once, such as the capture of a step.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self.trainer = trainer
+        self.preparing: Preparing = nullcontext
 
     @property
     def device(self) -> torch.device:

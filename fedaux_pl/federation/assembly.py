@@ -58,6 +58,7 @@ def assemble(federation: "Federation") -> Parts:
         pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))
         cache = None
     runner, progress = create_runner(trainer), find_progress(trainer)
+    runner.preparing = progress.stage
     runner.adopt(federation.students)
     context = Context(
         federation.data, runner, progress, federation.processes, federation.seed, federation.carry

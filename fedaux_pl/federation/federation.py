@@ -121,7 +121,7 @@ class Federation(Students):
         self.seed = seed
         self.only_pretrain = False
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
-        self.memory = TeacherMemory()
+        self.memory = TeacherMemory(discount=algorithm.discount)
         self.loaded_from: Path | None = None
         self.save_hyperparameters(describe(self.arguments()), logger=False)
         self._begin()
@@ -310,8 +310,9 @@ class Federation(Students):
                 with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
-            with self.timed("evaluation"):
-                measured = self.server.evaluate(round_, self.scores)
+            if self.is_measured(t):
+                with self.timed("evaluation"):
+                    measured = self.server.evaluate(round_, self.scores)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates, payloads)
@@ -323,6 +324,11 @@ class Federation(Students):
         """S_t, the clients that take part in round t."""
         seed = derive_seed(self.seed, SeedPurpose.CLIENT_SELECTION, t)
         return sample_clients(len(self.architectures), self.participation, seed)
+
+    def is_measured(self, t: int) -> bool:
+        """Whether round t is followed by a validation; only then are its teachers evaluated."""
+        every = self.trainer.check_val_every_n_epoch
+        return self.trainer.enable_validation and (every is None or t % every == 0)
 
     def timed(self, stage: str) -> AbstractContextManager[None]:
         """Measures the seconds of a stage of the round."""

@@ -124,7 +124,12 @@ class Server:
         return labels
 
     def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
-        """The accuracy of the averages before distillation, and metrics of the teachers."""
+        """The accuracy of the averages before distillation, and metrics of the teachers.
+
+        Only measured rounds are evaluated. The logits of other rounds' clients on the evaluated
+        data are never computed: of the absent clients, those that last took part in a measured
+        round count as teachers here. If every round is measured, these are all.
+        """
         metrics = {}
         for name, state in round_.averages.items():
             classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)

@@ -2,6 +2,7 @@
 
 from fedaux_pl.functional.averaging import average_states
 from fedaux_pl.functional.losses import distillation_loss, nt_xent_loss, proximal_penalty
+from fedaux_pl.functional.packed_logits import pack_logits, unpack_logits
 from fedaux_pl.functional.partition import dirichlet_partition
 from fedaux_pl.functional.posterior import bayesian_ensemble, sample_posterior
 from fedaux_pl.functional.privacy import (
@@ -31,10 +32,12 @@ __all__ = [
     "gaussian_epsilon",
     "gaussian_sigma",
     "nt_xent_loss",
+    "pack_logits",
     "proximal_penalty",
     "sample_clients",
     "sample_posterior",
     "scoring_sensitivity",
     "shrink_to_mean",
     "soft_labels",
+    "unpack_logits",
 ]

@@ -81,7 +81,9 @@ class ShuffleUnit(nn.Module):
         out = self.norm2(self.depthwise(out))  # no activation here in the paper
         out = self.norm3(self.expand(out))
         if self.downsample:
-            pooled = F.avg_pool2d(x, 3, stride=2, padding=1)
+            # Padded before: with padding=1, PyTorch's gradients for channels-last activations are
+            # wrong on CUDA (https://github.com/pytorch/pytorch/issues/188344).
+            pooled = F.avg_pool2d(F.pad(x, (1, 1, 1, 1)), 3, stride=2)
             return torch.cat([F.relu(pooled), F.relu(out, inplace=True)], dim=1)
         return F.relu(out + x, inplace=True)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import nullcontext
+from functools import cache
 from types import SimpleNamespace
 
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import folding, tiling
+from fedaux_pl.accelerate.convolution import depthwise, folding, tiling
+from fedaux_pl.models import create_model
 
 
 def use_small_tiles(monkeypatch, tile_size=256, programs=4):
@@ -25,6 +27,8 @@ def use_one_program(monkeypatch):
     use_small_tiles(monkeypatch, tile_size=8192, programs=1)
     monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
     monkeypatch.setattr(tiling, "SINGLE_KERNEL_BLOCK_CHANNELS", 1024)
+    monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 1024)
+    monkeypatch.setattr(depthwise, "TILE", 2**15)
 
 
 def fold_in_pytorch(monkeypatch):
@@ -33,7 +37,7 @@ def fold_in_pytorch(monkeypatch):
     def fold(conv, norm, folded_weight, folded_bias):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
         folded_weight.zero_()
-        folded_weight[:, : conv.in_channels] = conv.weight * scale[:, None, None, None]
+        folded_weight[:, : conv.weight.shape[1]] = conv.weight * scale[:, None, None, None]
         folded_bias.copy_(norm.bias - norm.running_mean * scale)
 
     monkeypatch.setattr(folding, "fold_batch_norm", torch.no_grad()(fold))
@@ -69,3 +73,37 @@ def create_norm(channels):
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2.0)
     return norm
+
+
+@cache
+def depthwise_shapes(size=32):
+    """(channels, stride, input size) of all depthwise layers of our networks, each once.
+
+    ShuffleNet with 2 and 3 groups, MobileNetV2 with half and the whole width.
+    """
+    found = set()
+    for name, options in (
+        ("shufflenet", {}),
+        ("shufflenet", {"groups": 3}),
+        ("mobilenetv2", {}),
+        ("mobilenetv2", {"width": 1.0}),
+    ):
+        model = create_model(name, 4, **options).eval()
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1:
+                layer.register_forward_hook(
+                    lambda conv, given, _: found.add(
+                        (conv.in_channels, conv.stride[0], given[0].shape[-1])
+                    )
+                )
+        with torch.no_grad():
+            model(torch.zeros(1, 3, size, size))
+    return sorted(found)
+
+
+def randomize_norms(module):
+    """Gives all BatchNorm layers random parameters and running statistics."""
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.load_state_dict(create_norm(norm.num_features).state_dict())
+    return module

@@ -11,6 +11,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution import folding, pixel_pairs
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.folding import FoldCache, FoldedConvolution, convolve_folded
 from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels, standardize
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
@@ -71,6 +72,20 @@ def test_folded_stem(dtype):
     expected = F.relu(norm(conv(x.float())))
     error = (out.float() - expected).norm() / expected.norm()
     assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)
+
+
+@pytest.mark.parametrize("nchw", [False, True])
+def test_folded_stem_with_relu6(nchw, monkeypatch):
+    fold_in_pytorch(monkeypatch)
+    conv, norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), create_norm(16).eval()
+    images = torch.randint(0, 256, (3, 3, 4, 6), dtype=torch.uint8)
+    x = standardize(images, torch.tensor(0.5), torch.tensor(0.25), torch.bfloat16, nchw=nchw)
+    expected = F.hardtanh(norm(conv(x.float())), 0.0, 0.5)
+    assert 0 < (expected == 0.5).float().mean() < 1
+    monkeypatch.setattr(nn.BatchNorm2d, "forward", None)  # calling it would fail
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        out = conv_norm_act(conv, norm, x, upper=0.5)
+    assert (out.float() - expected).norm() < 2e-2 * expected.norm()
 
 
 def test_only_an_active_cache_reuses_folded_weights(monkeypatch):
@@ -160,15 +175,17 @@ def test_captured_passes_fold_once_for_all_parts(monkeypatch):
     )
     convolutions = sum(isinstance(m, nn.Conv2d) for m in models[0].modules())
     half = torch.bfloat16
-    # the precisions in order, and how many have been seen by then
-    for dtype, known in ((half, 1), (torch.float16, 2), (half, 2)):
+    # The precisions in order, how many have been seen by then, and how often the first of the
+    # models folds for each: a new precision folds for the pass that compiles, and again after it.
+    for dtype, known, times in ((half, 1, 2), (torch.float16, 2, 2), (half, 2, 1)):
         for model in models:
             folded.clear()
+            count = convolutions * known * (times if model is models[0] else 1)
             with torch.autocast("cpu", dtype):
                 found = forward.predict(model.state_dict(), x)
-                assert len(folded) == convolutions * known
+                assert len(folded) == count
                 expected = predict_logits(model, x, batch_size=2)
-            assert len(folded) == convolutions * (known + 3)
+            assert len(folded) == count + 3 * convolutions
             assert torch.equal(found, expected)
     # of six times three parts, the first in each precision was not captured
     assert (len(recorder.captured), recorder.replayed) == (2, 16)

@@ -1,5 +1,7 @@
 """Whole networks with fused layers, with kernels in Triton's interpreter."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,13 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
-from fedaux_pl.accelerate.convolution import folding, image_stem, networks, weight_gradients
+from fedaux_pl.accelerate.convolution import (
+    folding,
+    grouped,
+    image_stem,
+    networks,
+    weight_gradients,
+)
 from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
 from fedaux_pl.accelerate.convolution.image_stem import convolve_images, standardize
 from fedaux_pl.accelerate.convolution.paths import is_grouped_pointwise
@@ -48,7 +56,9 @@ def _fused(monkeypatch):
 def test_networks(name, half):
     """Fused layers compute what the modules compute, in training and in both evaluation modes."""
     model = create_model(name, 4, width=0.1)
-    x = torch.randint(0, 256, (6, 3, 12, 12), dtype=torch.uint8)
+    # small images for deep networks: interpreted kernels are slow
+    size = 8 if name == "resnet8" else 4
+    x = torch.randint(0, 256, (8, 3, size, size), dtype=torch.uint8)
     start = {key: value.clone() for key, value in model.state_dict().items()}
 
     def results():
@@ -87,7 +97,8 @@ def test_networks(name, half):
         ("resnet8", {"in_channels": 4}, "running", [8]),
         ("resnet8", {"norm": "group"}, "running", []),
         ("mobilenetv2", {}, "running", [3]),
-        ("shufflenet", {}, "running", []),  # the kernel does not support 24 channels
+        ("shufflenet", {}, "running", [3]),
+        ("shufflenet", {"width": 0.5}, "running", []),  # the kernel does not support 12 channels
     ],
 )
 def test_some_stems_read_nchw_images(name, options, statistics, read_channels, monkeypatch):
@@ -228,17 +239,25 @@ def test_images_may_be_standardized_otherwise(normalize):
             torch.testing.assert_close(found, model(x), rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("on_side", [False, True])
 @pytest.mark.parametrize(
     ("groups", "layout"), [(2, torch.contiguous_format), (3, torch.channels_last)]
 )
-def test_grouped_1x1_convolutions_are_matrix_products(groups, layout):
+def test_grouped_1x1_convolutions_are_matrix_products(groups, layout, on_side, monkeypatch):
+    """With the weight gradient on either stream; several blocks of the kernels."""
+    monkeypatch.setattr(grouped, "BLOCK", 64)
+    stream = create_stream(monkeypatch)
     conv = nn.Conv2d(12, 18, 1, groups=groups, bias=False).to(memory_format=layout)
     inputs = [torch.randn(2, 12, 3, 5).bfloat16().requires_grad_() for _ in range(2)]
     inputs[1].data.copy_(inputs[0])
-    found = fused._convolve(conv, inputs[0], torch.bfloat16)
-    assert found.dtype == torch.bfloat16
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    found.float().square().sum().backward()
+    with weight_gradients_on(stream) if on_side else nullcontext():
+        found = fused._convolve(conv, inputs[0], torch.bfloat16)
+        assert found.dtype == torch.bfloat16
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        found.float().square().sum().backward()
+        assert (conv.weight.grad is None) == on_side
+        join_weight_gradients()
+    assert conv.weight.grad.stride() == conv.weight.stride()
     gradient, conv.weight.grad = conv.weight.grad, None
     expected = F.conv2d(inputs[1].float(), conv.weight.bfloat16().float(), groups=groups)
     expected.square().sum().backward()
@@ -247,7 +266,8 @@ def test_grouped_1x1_convolutions_are_matrix_products(groups, layout):
         (inputs[0].grad, inputs[1].grad),
         (gradient, conv.weight.grad),
     ):
-        torch.testing.assert_close(one.float(), other.float(), rtol=2e-2, atol=2e-2)
+        # the interpreter truncates the weight to bfloat16 where GPUs round
+        assert (one.float() - other.float()).norm() < 2e-2 * other.float().norm()
 
 
 @pytest.mark.parametrize(

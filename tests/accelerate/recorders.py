@@ -16,15 +16,19 @@ class FakeRecorder:
         captured_pools: The memory pool of each capture.
         replayed: The number of replays.
         others: All arguments of ``sharing_device``.
+        probed: The number of other jobs of each probe.
+        compiled: The number of passes in ``compiling``.
     """
 
     def __init__(self, max_replicas=3, obstacle="", uses_rng=False):
         self.result = ProbeResult(obstacle, max_replicas, uses_rng)
         self.captured, self.captured_rngs, self.captured_pools = [], [], []
         self.replayed = self.pools = 0
-        self.others = set()
+        self.others, self.probed = set(), []
+        self.compiled = 0
 
-    def probe(self, module, batch, step):
+    def probe(self, module, batch, step, others=0):
+        self.probed.append(others)
         return self.result
 
     def prepare_optimizer(self, optimizer):
@@ -33,6 +37,11 @@ class FakeRecorder:
     def memory_pool(self):
         self.pools += 1
         return self.pools
+
+    @contextmanager
+    def compiling(self):
+        self.compiled += 1
+        yield
 
     def create_rng(self):
         return FakeRNG()

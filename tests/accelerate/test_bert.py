@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from fedaux_pl.accelerate.bert import FastEncoder, FastTinyBERT, supported_encoders
 from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
+from fedaux_pl.accelerate.bert.packing import packed_texts
 from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.runner import CudaRunner
@@ -19,7 +20,7 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, LanguageModelling
+from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModelling
 from tests.engine.test_stage import within
 from tests.texts import CONFIG, encoder, ids
 
@@ -275,3 +276,85 @@ def test_cuda_language_modelling(objective):
     expected = gradients(plain)
     found = gradients(speed_up(plain))
     assert (found - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("length", "rows"), [(16, 512), (64, 1200), (128, 3000)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cuda_packed_texts_are_those_of_padded_texts(dtype, length, rows, causal):
+    """With the same dropout masks; the rows are more than the tokens, by more than a text."""
+    torch.manual_seed(0)
+    model = speed_up(create_model("encoder", 3, config=WIDE)).cuda().train()
+    x = texts(33, length)
+    lengths = model.lengths(x)
+    assert int(lengths.sum()) + length < rows
+    weight = torch.randn(33, length, 96, device="cuda")
+    weight *= (torch.arange(length, device="cuda") < lengths[:, None])[:, :, None]
+
+    def both(rows):
+        model.zero_grad()
+        torch.manual_seed(1)
+        with torch.autocast("cuda", dtype), packed_texts(33, rows):
+            states = model.states(x, causal=causal)
+        (states * weight).sum().backward()
+        gradient = torch.cat([p.grad.flatten().double() for p in model.encoder.parameters()])
+        return (states * (weight != 0)).double().detach(), gradient
+
+    for one, other in zip(both(rows), both(0), strict=True):
+        assert one.isfinite().all()
+        assert (one - other).norm() <= 0.01 * other.norm()
+    for one, other in zip(both(rows), both(rows), strict=True):
+        assert torch.equal(one, other)
+    assert both(int(lengths.sum()) - 1)[0].isnan().any()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["clients", "student", "masked", "next"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
+    """The same samples and random numbers as without packing, with several graphs in one pool."""
+    torch.manual_seed(0)
+    options = {"config": WIDE, "mask_id": 4, "pooling": pooling}
+    if kind in ("masked", "next"):
+        module = LanguageModelling("encoder", kind, lr=1e-4, model_options=options)
+    else:
+        create = ClientModule if kind == "clients" else DistillationModule
+        module = create("encoder", 4, lr=1e-4, model_options=options)
+    x = texts(333, 64)
+    y = (x[:, 1] % 4).long()
+    y = torch.nn.functional.one_hot(y, 4).float() if kind == "student" else y
+    sizes = (333, 300, 170) if kind == "clients" else (333,)
+    language = kind in ("masked", "next")
+    start = None if language else module.trained_state()
+    jobs = [
+        Job(
+            TensorBatches(
+                *((x,) if language else (x, y)),
+                batch_size=32, shuffle=True, seed=n, subset=torch.arange(size),
+            ),
+            4, n, start,
+        )
+        for n, size in enumerate(sizes)
+    ]  # fmt: skip
+    rows, capture = [], CudaGraphs.capture
+
+    def counted(self, steps, *args):
+        rows.append(steps[0].args[-1])
+        return capture(self, steps, *args)
+
+    monkeypatch.setattr(CudaGraphs, "capture", counted)
+
+    def losses():
+        def work(runner):
+            return CudaRunner(runner.trainer).run_all(copy.deepcopy(module), jobs)
+
+        return [result.loss for result in within(work, "bf16-mixed", accelerator="gpu")]
+
+    packed = losses()
+    assert len({count for count in rows if count}) >= 2
+    assert packed == pytest.approx(losses(), rel=1e-3)
+    rows.clear()
+    monkeypatch.setattr("fedaux_pl.accelerate.recording.runner.find_packable", lambda *args: None)
+    assert packed == pytest.approx(losses(), rel=0.01)
+    assert set(rows) == {0}

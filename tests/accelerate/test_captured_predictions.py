@@ -1,6 +1,7 @@
 """Captured predictions are those of the model, with any weights."""
 
 import copy
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -38,18 +39,21 @@ def test_other_weights_and_inputs_in_the_same_memory():
         predictions.append((predictor.predict(state, x), predict_logits(model, x)))
     for found, expected in predictions:  # at the end: later ones do not overwrite earlier ones
         torch.testing.assert_close(found, expected)
-    # passes of 8, 8, 7, 6 and 6 images: the first of each size is not captured
-    assert (len(recorder.captured), recorder.replayed) == (2, 2)
+    # passes of 8, 8, 7, 7 and 7 images: the first of each size is not captured
+    assert (len(recorder.captured), recorder.replayed) == (2, 3)
     assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(24, [8] * 3), (25, [7, 6, 6, 6]), (3, [3])])
-def test_batches_have_nearly_equal_sizes(count, sizes, monkeypatch):
-    """A small last one would take a GPU as long as a full one."""
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(24, [8] * 3), (25, [7] * 4), (9, [5, 5]), (3, [3]), (0, [0])]
+)
+def test_batches_have_equal_sizes(count, sizes, monkeypatch):
+    """Each size is compiled and captured; the last batch can repeat samples."""
     model, seen = network(0), []
     predictor = CapturedPredictor(model, FakeRecorder())
     monkeypatch.setattr(predictor, "_predict_batch", lambda x: seen.append(len(x)) or x)
-    predictor.predict(model.state_dict(), images(count))
+    inputs = images(count)
+    assert torch.equal(predictor.predict(model.state_dict(), inputs), inputs)
     assert seen == sizes
 
 
@@ -63,7 +67,7 @@ def test_the_batch_size_is_that_of_captured_predictions(monkeypatch):
     )
     monkeypatch.setattr(predictor, "_predict_batch", lambda x: seen.append(len(x)) or x)
     predictor.predict(model.state_dict(), images(7))
-    assert seen == [2, 2, 2, 1]
+    assert seen == [2, 2, 2, 2]
 
 
 def test_each_size_and_precision_is_captured():
@@ -127,3 +131,20 @@ def test_captured_on_a_gpu(precision):
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-2 if precision else 1e-4, rtol=1e-2)
     assert not torch.allclose(found[0], found[1])
+
+
+def test_folded_weights_are_computed_after_the_compilation(monkeypatch):
+    """While kernels are compiled none is launched, so what they would have folded is missing."""
+    events = []
+
+    class Recorder(FakeRecorder):
+        @contextmanager
+        def compiling(self):
+            yield
+            events.append("compiled")
+
+    model = network(0)
+    predictor = CapturedPredictor(model, Recorder())
+    monkeypatch.setattr(predictor._folds, "refresh", lambda: events.append("folded"))
+    predictor.predict(model.state_dict(), images(24))
+    assert events == ["folded", "compiled", "folded"]

@@ -94,7 +94,7 @@ def test_which_convolutions_are_stems():
     assert is_stem(conv(8, 128))
     for other in (
         conv(9),
-        conv(out_channels=24),
+        conv(out_channels=20),
         conv(out_channels=144),
         conv(kernel=1),
         conv(kernel=(3, 1)),

@@ -7,6 +7,7 @@ that are reset in place. ``test_cuda_graphs`` needs a GPU.
 
 import copy
 import dataclasses
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -275,16 +276,17 @@ def test_waves_are_few_and_of_nearly_equal_size():
 
 
 def test_captured_steps_read_the_same_memory():
-    """Each round's soft labels are copied to one buffer; unchanged data is not copied."""
+    """Each round's soft labels are copied to one buffer; unchanged inputs are not copied."""
     recorder = FakeRecorder()
     x = torch.randn(40, 8)
+    inputs = [x, x, x.clone(), x.clone()]
     captures, losses = [], []
 
     def rounds(runner):
         module = client()
         for round_ in range(4):
             y = torch.randint(3, (40,), generator=torch.Generator().manual_seed(round_))
-            batches = TensorBatches(x, y, batch_size=16, shuffle=True, seed=round_)
+            batches = TensorBatches(inputs[round_], y, batch_size=16, shuffle=True, seed=round_)
             start = module.trained_state()
             [result] = runner.run_all(module, [Job(batches, 2, 0, start)])
             captures.append(len(recorder.captured))
@@ -292,9 +294,61 @@ def test_captured_steps_read_the_same_memory():
         return [result]
 
     assert_same_results(*both(rounds, recorder))
-    assert captures[4:] == [2, 4, 4, 4]  # full and last batches, again when labels were copied
+    assert captures[4:] == [2, 2, 4, 4]  # full and last batches, again when inputs were copied
     # new captures do not use the pool of deleted ones
     pools = recorder.captured_pools
     assert pools[0] == pools[1]
     assert pools[2] == pools[3] > pools[1]
     assert losses[:4] == pytest.approx(losses[4:], rel=1e-6)
+
+
+def test_what_is_prepared_is_shown_once():
+    """The trial step, and the first and the second step of each kind, in words."""
+    shown = []
+
+    @contextmanager
+    def preparing(text):
+        shown.append(text)
+        yield
+
+    def rounds(runner):
+        runner.preparing = preparing
+        module, made = client(), jobs((40, 40))
+        for _ in range(3):
+            runner.run_all(module, made)
+
+    captured(rounds, FakeRecorder())
+    assert shown == [
+        "preparing Net: trial step",
+        "preparing Net: first step (2 x 16 samples)",
+        "preparing Net: capturing a step (2 x 16 samples)",
+        "preparing Net: first step (2 x 8 samples)",
+        "preparing Net: capturing a step (2 x 8 samples)",
+    ]
+
+
+def test_cudnn_tries_no_kernels_for_last_batches(monkeypatch):
+    """Neither in the first step of a kind nor in the capture, in which it could not."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    tried = {}
+
+    class Recorder(FakeRecorder):
+        @contextmanager
+        def sharing_device(self, others):
+            tried.setdefault("first", []).append(torch.backends.cudnn.benchmark)
+            yield
+
+        def capture(self, steps, pool, rngs=()):
+            tried.setdefault("captured", []).append(torch.backends.cudnn.benchmark)
+            return super().capture(steps, pool, rngs)
+
+    captured(lambda runner: runner.run_all(client(), jobs((40,))), Recorder())
+    assert tried == {"first": [True, False], "captured": [True, False]}
+    assert torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize(("sizes", "others"), [((40,), 0), ((40, 40, 40), 2)])
+def test_a_probe_knows_how_many_jobs_share_the_device(sizes, others):
+    recorder = FakeRecorder()
+    captured(lambda runner: runner.run_all(client(), jobs(sizes)), recorder)
+    assert recorder.probed == [others]

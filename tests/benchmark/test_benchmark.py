@@ -1,6 +1,7 @@
 """The measuring of rounds: that it measures fit's own, and leaves the user's folders alone."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -10,9 +11,12 @@ from fedaux_pl.benchmark import MeasuredFederation, RoundClock, format_table, ro
 from fedaux_pl.benchmark import summary as report
 from fedaux_pl.benchmark.flops import forward_flops, matmul_peak, training_flops
 from fedaux_pl.benchmark.plain_rounds import PlainRounds
+from fedaux_pl.benchmark.start_clock import StartClock
 from fedaux_pl.benchmark.workload import Workload, _representative
 from fedaux_pl.cli.entry import main
+from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import assembly
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
@@ -268,3 +272,65 @@ def test_the_peak_is_that_of_a_product():
     peak, size = matmul_peak(torch.device("cpu"), torch.float32)
     assert size == 1024
     assert 1e8 < peak < 1e14
+
+
+# --- the start ---------------------------------------------------------------------------------
+
+
+def test_the_first_round_is_compared_with_later_ones(tmp_path):
+    federation, timer = measured(tmp_path, FedDF(pretrained=True), rounds=3)
+    timer.rounds[:] = [9.0, 2.0, 3.0]
+    for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True):
+        entry["seconds/clients"] = seconds
+    federation.stopwatch.laps["pre-training resnet8"] = [4.0, 1.0, 1.0]
+    federation.start.seconds["first step"] += [1.5, 0.25]
+    federation.start.kernels["compiled"] += [0.5]
+    summary = summarize(federation, timer, 1, [])
+    extra = summary["start"]["extra_seconds"]
+    assert extra["whole round"] == 6.5
+    assert extra["clients"] == 3.75
+    assert extra["pre-training resnet8"] == 3.0
+    assert set(extra) > {"averaging", "teachers", "distillation", "evaluation"}
+    printed = format_table(summary)
+    assert "longer by: pre-training resnet8 3 s, clients 3.75 s, " in printed
+    assert "  first step: 2, 1.75 s in all\n  kernels compiled: 1, 0.5 s in all" in printed
+
+
+def test_one_round_has_no_start(tmp_path):
+    assert "start" not in summarize(*measured(tmp_path, FedAvg(), rounds=1), 0, [])
+
+
+class PreparingRunner(StageRunner):
+    """Prepares something in every call."""
+
+    def run_all(self, module, *args, **options):
+        with self.preparing("preparing ResNet8: first step (2 x 16 samples)"):
+            time.sleep(0.01)
+        return super().run_all(module, *args, **options)
+
+
+def test_preparations_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(assembly, "create_runner", PreparingRunner)
+    federation, _ = measured(tmp_path, FedDF(), rounds=2)
+    seconds = federation.start.seconds
+    assert list(seconds) == ["first step"]
+    assert len(seconds["first step"]) == 4  # clients and student in two rounds
+    assert min(seconds["first step"]) >= 0.01
+
+
+def test_kernels_are_counted():
+    knobs = pytest.importorskip("triton.knobs")
+    clock, before = StartClock(torch.device("cpu")), knobs.compilation.listener
+    clock.listen()
+    try:
+        for hit in (False, True, True):
+            times = knobs.CompileTimes(1_000_000, [("ttir", 400_000)], 100_000)
+            knobs.compilation.listener(
+                src=None, metadata={}, metadata_group={}, times=times, cache_hit=hit
+            )
+    finally:
+        knobs.compilation.listener = before
+    assert clock.summarize()["kernels"] == {
+        "compiled": {"count": 1, "seconds": 1.5},
+        "from the disk cache": {"count": 2, "seconds": 3.0},
+    }

@@ -15,7 +15,12 @@ from pytorch_lightning.callbacks import RichProgressBar, TQDMProgressBar
 from torch.utils.data import DataLoader
 
 from fedaux_pl.callbacks import progress, progress_bars
-from fedaux_pl.callbacks.progress import FederationProgress, Stage, find_progress
+from fedaux_pl.callbacks.progress import (
+    FederationProgress,
+    LineProgress,
+    Stage,
+    find_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -180,6 +185,32 @@ def test_a_nested_stage_is_a_note_on_the_outer_bar(terminal):
     assert again.endswith("batch 4]")
     assert "deeper" not in terminal.getvalue()
     assert terminal.screen() == [""]
+
+
+def test_a_nested_stage_without_a_total_is_shown_at_once(terminal):
+    """What a GPU prepares is one long call, which reports nothing."""
+    callback = FederationProgress()
+    with callback.stage("clients", total=3):
+        for name in ("preparing ResNet8: trial step", "preparing ResNet8: first step (8 x 32)"):
+            with callback.stage(name):
+                assert terminal.drawn()[-1].endswith(f"{name}]")
+
+
+@pytest.mark.parametrize("kind", [FederationProgress, LineProgress])
+def test_nested_stages_of_long_stages_are_lines(kind, monkeypatch, capsys):
+    clock = iter(range(0, 1000, 6))  # every look at the clock takes 6 seconds
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    callback = kind()
+    with callback.stage("clients", total=3):
+        for name in ("first", "second", "third", "fourth"):
+            with callback.stage(name):
+                pass
+    lines = capsys.readouterr().err.splitlines()
+    nested = [line for line in lines if "clients: " in line][:-1]
+    assert len(nested) == 2
+    for line in nested:
+        assert re.fullmatch(r"clients: (first|second|third|fourth), \d\d s", line)
+    assert re.fullmatch(r"clients: \d\d\.0 s", lines[-1])
 
 
 def test_preparation_is_not_time_per_round(terminal, monkeypatch):

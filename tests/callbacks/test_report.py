@@ -126,6 +126,33 @@ def test_rounds_without_validation_have_no_accuracy(tmp_path):
     assert summary["accuracy"] == summary["best_accuracy"] == federation.history[1]["accuracy"]
 
 
+def test_teachers_are_evaluated_in_measured_rounds_only(tmp_path):
+    """Neither TensorBoard nor the files need a number in every round."""
+    federation = create(FedDF(remember=True))
+    folder = reported(
+        tmp_path, federation, 3, FederationReport(images=False), check_val_every_n_epoch=2
+    )
+    measured = ["teachers/accuracy", "averaged_accuracy/resnet8", "seconds/evaluation"]
+    for name in measured:
+        assert [name in entry for entry in federation.history] == [False, True, False]
+    with (folder / "curve.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    value = federation.history[1]["teachers/accuracy"]
+    assert [row["teachers/accuracy"] for row in rows] == ["", str(value), ""]
+    [scalar] = events(folder).Scalars("teachers/accuracy")
+    assert (scalar.step, scalar.value) == (2, pytest.approx(value))
+    assert len(events(folder).Scalars("seconds/teachers")) == 3
+
+
+def test_a_csv_logger_takes_rounds_with_and_without_measurements(tmp_path):
+    logger = CSVLogger(tmp_path)
+    federation = create(FedDF())
+    fit(tmp_path, federation, 3, logger=logger, check_val_every_n_epoch=2)
+    with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
+        column = [row["teachers/accuracy"] for row in csv.DictReader(file)]
+    assert [bool(entry) for entry in column] == [False, True, False]
+
+
 def test_without_a_logger_the_files_are_below_the_root(tmp_path):
     fit(tmp_path, create(FedAvg()), 1, callbacks=[FederationReport()])
     assert (tmp_path / "curve.csv").is_file()

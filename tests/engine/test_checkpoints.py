@@ -1,5 +1,6 @@
 import errno
 import resource
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -42,6 +43,53 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch, 
     monkeypatch.undo()
     assert content(path) == {"round": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.fixture
+def slow_writes(monkeypatch):
+    """Holds back every write until the event is set."""
+    go, save = threading.Event(), torch.save
+
+    def slow(checkpoint, file):
+        assert go.wait(60)
+        save(checkpoint, file)
+
+    monkeypatch.setattr(fedaux_pl.engine.checkpoints.torch, "save", slow)
+    return go
+
+
+def test_the_next_round_does_not_wait_for_a_write(tmp_path, slow_writes):
+    """What is written is what it was, however the weights change meanwhile."""
+    checkpoints, path = AtomicCheckpointIO(background="last.ckpt"), tmp_path / "last.ckpt"
+    weights = torch.zeros(3)
+    checkpoints.save_checkpoint({"x": [weights]}, path)
+    weights += 1
+    assert not path.exists()
+    slow_writes.set()
+    checkpoints.save_checkpoint({"x": [weights]}, tmp_path / "best.ckpt")  # after the other
+    assert content(path)["x"][0].tolist() == [0, 0, 0]
+    assert content(tmp_path / "best.ckpt")["x"][0].tolist() == [1, 1, 1]
+
+
+def test_only_the_named_file_is_written_in_the_background(tmp_path):
+    checkpoints = AtomicCheckpointIO(background="last.ckpt")
+    checkpoints.save_checkpoint({"round": 1}, tmp_path / "hpc_ckpt_1.ckpt")
+    assert content(tmp_path / "hpc_ckpt_1.ckpt") == {"round": 1}
+
+
+@pytest.mark.parametrize("end", ["finish", "teardown", "load_checkpoint", "save_checkpoint"])
+def test_a_failed_write_in_the_background_is_reported(tmp_path, monkeypatch, end):
+    checkpoints, path = AtomicCheckpointIO(background="last.ckpt"), tmp_path / "last.ckpt"
+
+    def fail(checkpoint, file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fedaux_pl.engine.checkpoints.torch, "save", fail)
+    checkpoints.save_checkpoint({"round": 1}, path)
+    arguments = {"load_checkpoint": [path], "save_checkpoint": [{}, tmp_path / "other.ckpt"]}
+    with pytest.raises(OSError, match=r"last\.ckpt could not be written \(No space left"):
+        getattr(checkpoints, end)(*arguments.get(end, []))
+    checkpoints.finish()  # reported once
 
 
 def settings(key, private=0, auxiliary=0):

@@ -12,6 +12,7 @@ from fedaux_pl.engine import StageRunner, isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model
@@ -273,3 +274,43 @@ def test_a_diverging_client_ends_the_run_with_a_message(tmp_path):
     wild = LocalTraining(batch_size=16, epochs=4, optimizer="sgd", lr=1e30)
     with pytest.raises(FloatingPointError, match=r"lower local\.lr \(--model"):
         run(tmp_path, FedAvg(), 2, local=wild, data=split(private=FewDigits()))
+
+
+def test_rounds_without_validation_evaluate_no_teachers(tmp_path, monkeypatch):
+    """The models are the same; remembered clients of such rounds are left out of the accuracy."""
+    options = {"clients": {"resnet8": 6}, "participation": 0.34}
+    every = run(tmp_path, FedDF(remember=True), 4, **options)
+    federation, teachers = create(FedDF(remember=True), **options), []
+    original = Server.evaluate
+
+    def evaluate(server, round_, scores):
+        absent = server.memory.absent("evaluation", round_.clients)
+        teachers.append((round_.number, set(round_.clients), set(absent)))
+        return original(server, round_, scores)
+
+    monkeypatch.setattr(Server, "evaluate", evaluate)
+    fit(tmp_path, federation, 4, check_val_every_n_epoch=2)
+    assert_same(weights(federation), weights(every))
+    second, fourth = set(federation.select_clients(2)), set(federation.select_clients(4))
+    third = set(federation.select_clients(3))
+    assert second - third - fourth  # otherwise this tests nothing
+    assert teachers == [(2, second, set()), (4, fourth, second - third - fourth)]
+    assert ["teachers/accuracy" in entry for entry in federation.history] == 2 * [False, True]
+    assert federation.history[1].keys() == every.history[1].keys()
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF(remember=True)])
+def test_without_validation_nothing_is_evaluated(tmp_path, algorithm):
+    federation = create(algorithm)
+    fit(tmp_path, federation, 1, limit_val_batches=0)
+    assert not [name for name in federation.history[0] if "accuracy" in name]
+
+
+def test_a_resumed_run_evaluates_the_same_teachers(tmp_path):
+    options = {"clients": {"resnet8": 4}, "participation": 0.5}
+    whole, part, rest = (create(FedDF(remember=True), **options) for _ in range(3))
+    fit(tmp_path, whole, 4, check_val_every_n_epoch=2)
+    fit(tmp_path, part, 3, check_val_every_n_epoch=2).save_checkpoint(tmp_path / "three.ckpt")
+    fit(tmp_path, rest, 4, ckpt_path=tmp_path / "three.ckpt", check_val_every_n_epoch=2)
+    assert measured(rest) == measured(whole)
+    assert_same(weights(rest), weights(whole))

@@ -20,16 +20,16 @@ def attend(config: PassConfig, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Te
     Args:
         config: The pass.
         qkv: Queries, keys and values side by side, shape (rows, 3 * width).
-        ids: Token ids (N, L).
+        ids: Token ids (N, L), or those of packed rows.
         dropout: The dropout of attention probabilities.
     """
     from fedaux_pl.accelerate import kernels
 
     out = qkv.new_empty(config.rows, config.encoder.width)
-    options = _kernel_options(config, dropout, fewest_warps=1)
+    options = _kernel_options(config, dropout, fewest_warps=1, most_queries=32)
     with on_device_of(qkv):
-        kernels.attention_kernel[(config.texts * config.encoder.heads,)](
-            qkv, ids, out, *dropout.seed_arguments(ids),
+        kernels.attention_kernel[(config.all_texts * config.encoder.heads,)](
+            qkv, ids, config.starts(ids), out, *dropout.seed_arguments(ids),
             config.length, config.encoder.pad_id, options["DIM"] ** -0.5, dropout.rate, **options,
         )  # fmt: skip
     return out
@@ -48,18 +48,21 @@ def attend_backward(
     from fedaux_pl.accelerate import kernels
 
     dqkv = torch.empty_like(qkv)
-    options = _kernel_options(config, dropout, fewest_warps=2)
+    # With 32 queries of 32 values at 128 keys, registers spill (504 bytes a thread on sm_90).
+    options = _kernel_options(config, dropout, fewest_warps=2, most_queries=16)
     with on_device_of(qkv):
         kernels.attention_backward_kernel[(config.parts * config.encoder.heads,)](
-            dout, qkv, ids, dqkv, partials, *dropout.seed_arguments(ids),
-            config.texts, config.length, config.encoder.pad_id, options["DIM"] ** -0.5,
+            dout, qkv, ids, config.starts(ids), dqkv, partials, *dropout.seed_arguments(ids),
+            config.all_texts, config.length, config.encoder.pad_id, options["DIM"] ** -0.5,
             dropout.rate, config.parts, partials.stride(0), **options,
         )  # fmt: skip
     return dqkv
 
 
-def _kernel_options(config: PassConfig, dropout: Dropout, fewest_warps: int) -> dict[str, Any]:
-    """Compile-time arguments of both kernels; short texts take ``fewest_warps``."""
+def _kernel_options(
+    config: PassConfig, dropout: Dropout, *, fewest_warps: int, most_queries: int
+) -> dict[str, Any]:
+    """Compile-time arguments: short texts take ``fewest_warps``, long ones ``most_queries``."""
     dim = config.encoder.width // config.encoder.heads
     dim_block = next_power_of_two(dim, MIN_BLOCK)
     length_block = next_power_of_two(config.length, MIN_BLOCK)
@@ -67,9 +70,10 @@ def _kernel_options(config: PassConfig, dropout: Dropout, fewest_warps: int) -> 
     return {
         "CAUSAL": config.causal,
         "DROPOUT": dropout.is_active,
+        "PACKED": config.is_packed,
         "HEADS": config.encoder.heads,
         "DIM": dim,
-        "BLOCK_Q": length_block if length_block <= 64 else 32,
+        "BLOCK_Q": length_block if length_block <= 64 else most_queries,
         "BLOCK_L": length_block,
         "BLOCK_D": dim_block,
         "num_warps": fewest_warps if length_block <= 32 else warps,

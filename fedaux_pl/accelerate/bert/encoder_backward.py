@@ -26,6 +26,7 @@ from fedaux_pl.accelerate.bert.fused_operations import (
     embedding_gradient,
     gelu_backward,
 )
+from fedaux_pl.accelerate.bert.packing import position_gradient
 from fedaux_pl.accelerate.bert.pass_config import PassConfig
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
@@ -50,7 +51,7 @@ class BackwardPass:
 
     Args:
         config: The pass.
-        ids: Token ids.
+        ids: Token ids, (N, L) or of packed rows.
         seeds: The seeds of all dropout layers.
         side_stream: Where weight gradients are computed, if not on the current stream.
         parameters: All parameters, in the order of ``collect_parameters``.
@@ -171,7 +172,10 @@ class BackwardPass:
             self._set_gradient(word, gradient)
         if self._needs_gradient[position]:
             gradient = torch.zeros_like(embedding.position)
-            torch.sum(dsum.view(*self._ids.shape, width), 0, out=gradient[: config.length])
+            if config.packing is not None:
+                position_gradient(dsum, config.packing, gradient)
+            else:
+                torch.sum(dsum.view(*self._ids.shape, width), 0, out=gradient[: config.length])
             self._set_gradient(position, gradient)
 
     def add_partial_sums(self, embedding: EmbeddingParameters) -> None:

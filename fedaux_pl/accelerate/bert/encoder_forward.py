@@ -55,7 +55,7 @@ def forward(
 
     Args:
         config: The pass.
-        ids: Token ids (N, L), contiguous.
+        ids: Token ids, (N, L) or of packed rows, contiguous.
         seeds: The seeds of all dropout layers.
         embedding: The parameters of the embedding.
         layers: The parameters of the layers.

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert import launch_sizes
-from fedaux_pl.accelerate.bert.launch_sizes import WARPS, next_power_of_two, row_blocks
+from fedaux_pl.accelerate.bert.launch_sizes import (
+    SUM_WARPS,
+    WARPS,
+    next_power_of_two,
+    row_blocks,
+)
 from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
 from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
 
@@ -33,9 +38,10 @@ def embed(
     blocks = row_blocks(width)
     with on_device_of(ids):
         kernels.embed_kernel[(-(-config.rows // blocks["BLOCK_R"]),)](
-            ids, *tables, *norm, *outputs, len(tables[0]), *dropout.seed_arguments(ids),
+            ids, config.slots(ids), *tables, *norm, *outputs,
+            len(tables[0]), *dropout.seed_arguments(ids),
             config.rows, config.length, config.encoder.eps, dropout.rate,
-            DROPOUT=dropout.is_active, WIDTH=width, **blocks,
+            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
         )  # fmt: skip
     return outputs
 
@@ -62,10 +68,11 @@ def embed_backward(
     width = config.encoder.width
     with on_device_of(ids):
         kernels.embed_backward_kernel[(config.parts,)](
-            dstates, dhalf, ids, *tables, norm_stats, norm_weight, dsum, partials,
-            len(tables[0]), *dropout.seed_arguments(ids), config.rows, config.length,
-            config.rows_per_part, partials.stride(0), dropout.rate,
-            DROPOUT=dropout.is_active, WIDTH=width, **row_blocks(width, 2),
+            dstates, dhalf, ids, config.slots(ids), *tables, norm_stats, norm_weight,
+            dsum, partials, len(tables[0]), *dropout.seed_arguments(ids),
+            config.rows, config.length, config.rows_per_part, partials.stride(0), dropout.rate,
+            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width,
+            **row_blocks(width, SUM_WARPS),
         )  # fmt: skip
     return dsum
 
@@ -111,9 +118,9 @@ def add_norm(
     blocks = row_blocks(width)
     with on_device_of(y):
         kernels.add_norm_kernel[(-(-config.rows // blocks["BLOCK_R"]),)](
-            y, residual, *norm, *outputs, *dropout.seed_arguments(y),
+            y, residual, config.slots(y), *norm, *outputs, *dropout.seed_arguments(y),
             config.rows, config.encoder.eps, dropout.rate,
-            DROPOUT=dropout.is_active, WIDTH=width, **blocks,
+            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
         )  # fmt: skip
     return outputs
 
@@ -140,11 +147,11 @@ def add_norm_backward(
     width = config.encoder.width
     with on_device_of(y):
         kernels.add_norm_backward_kernel[(config.parts,)](
-            dstates, dstates if dhalf is None else dhalf, y, residual, norm_stats, norm_weight,
-            dresidual, dy, partials, *dropout.seed_arguments(y),
+            dstates, dstates if dhalf is None else dhalf, y, residual, config.slots(y), norm_stats,
+            norm_weight, dresidual, dy, partials, *dropout.seed_arguments(y),
             config.rows, config.rows_per_part, partials.stride(0), dropout.rate,
-            HAS_HALF=dhalf is not None, DROPOUT=dropout.is_active, WIDTH=width,
-            **row_blocks(width, 2),
+            HAS_HALF=dhalf is not None, DROPOUT=dropout.is_active, PACKED=config.is_packed,
+            WIDTH=width, **row_blocks(width, SUM_WARPS),
         )  # fmt: skip
     return dresidual, dy
 

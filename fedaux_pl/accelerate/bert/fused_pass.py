@@ -18,12 +18,19 @@ from fedaux_pl.accelerate.bert.bert_parameters import (
 )
 from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
 from fedaux_pl.accelerate.bert.encoder_forward import SavedActivations, forward
+from fedaux_pl.accelerate.bert.packing import Packing
 from fedaux_pl.accelerate.bert.pass_config import EncoderConfig, PassConfig
 from fedaux_pl.accelerate.convolution.weight_gradients import SideStream, current_side_stream
 
 
 def bert_states(
-    encoder: Any, ids: Tensor, pad_id: int, dtype: torch.dtype, *, causal: bool = False
+    encoder: Any,
+    ids: Tensor,
+    pad_id: int,
+    dtype: torch.dtype,
+    *,
+    causal: bool = False,
+    packing: Packing | None = None,
 ) -> Tensor:
     """The states of the last layer, shape (N, L, width), float32.
 
@@ -33,6 +40,7 @@ def bert_states(
         pad_id: The id of the padding token, to which no token attends.
         dtype: The dtype of matrix products.
         causal: Whether a token attends to itself and earlier tokens only.
+        packing: Of these ids; then the states are those of its rows, shape (rows, width).
     """
     config, padding_index = encoder.config, encoder.embeddings.word_embeddings.padding_idx
     settings = EncoderConfig(
@@ -43,8 +51,10 @@ def bert_states(
         padding_index=-1 if padding_index is None else padding_index,
     )
     texts, length = ids.shape
-    one_pass = PassConfig(settings, texts, length, causal, dtype, _dropout_rates(encoder))
-    ids, parameters = ids.contiguous(), collect_parameters(encoder)
+    rates = _dropout_rates(encoder)
+    one_pass = PassConfig(settings, texts, length, causal, dtype, rates, packing)
+    ids = ids.contiguous() if packing is None else packing.ids
+    parameters = collect_parameters(encoder)
     seeds = one_pass.draw_seeds(ids.device)
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
         states: Tensor = _BertFunction.apply(  # type: ignore[no-untyped-call]

@@ -1,7 +1,10 @@
 """Tile sizes of the kernels: fixed numbers, no tuning at run time."""
 
-TILE = 2048  # values of a tile; kernels that sum over rows take twice as many
+TILE = 2048  # values of a tile
 WARPS = 4
+# Kernels that sum over rows keep three tiles of sums. At 384 values a row they need 103 registers
+# this way, and 193 with four warps or with tiles twice as large.
+SUM_WARPS = 8
 FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a row of partial sums
 MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 
@@ -11,8 +14,7 @@ def next_power_of_two(number: int, least: int = 1) -> int:
     return max(least, 1 << (number - 1).bit_length())
 
 
-def row_blocks(width: int, tiles: int = 1) -> dict[str, int]:
-    """Launch options of a kernel whose programs process ``tiles`` tiles of whole rows at once."""
+def row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:
+    """Launch options of a kernel whose programs process a tile of whole rows at once."""
     block = next_power_of_two(width)
-    rows = max(1, tiles * TILE // block)
-    return {"BLOCK_R": rows, "BLOCK_W": block, "num_warps": tiles * WARPS}
+    return {"BLOCK_R": max(1, TILE // block), "BLOCK_W": block, "num_warps": warps}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fedaux_pl.accelerate.bert.packing import Packing
 from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
 from fedaux_pl.accelerate.eligibility import fusable
 
@@ -17,34 +18,42 @@ def can_fuse_mean(states: Tensor, ids: Tensor) -> bool:
     return fusable(ids) and states.dtype == torch.float32 and states.numel() > 0
 
 
-def mean_of_tokens(states: Tensor, ids: Tensor, pad_id: int) -> Tensor:
+def mean_of_tokens(
+    states: Tensor, ids: Tensor, pad_id: int, packing: Packing | None = None
+) -> Tensor:
     """The mean of each text's states, shape (N, d); zeros for a text of padding only.
 
     Only first derivatives are supported.
 
     Args:
-        states: The states of all tokens, shape (N, L, d), float32.
+        states: The states of all tokens, shape (N, L, d) or of packed rows (rows, d), float32.
         ids: Token ids (N, L).
         pad_id: The id of the padding token.
+        packing: Of the packed rows.
     """
-    mean: Tensor = _MeanOfTokens.apply(states, ids, pad_id)  # type: ignore[no-untyped-call]
+    mean: Tensor = _MeanOfTokens.apply(states, ids, pad_id, packing)  # type: ignore[no-untyped-call]
     return mean
 
 
 class _MeanOfTokens(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, ids: Tensor, pad_id: int) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, ids: Tensor, pad_id: int, packing: Packing | None
+    ) -> Tensor:
         from fedaux_pl.accelerate import kernels
 
-        states, ids = states.contiguous(), ids.contiguous()
-        texts, length, width = states.shape
+        states = states.contiguous()
+        (texts, length), width = ids.shape, states.shape[-1]
+        ids = ids.contiguous() if packing is None else packing.ids
+        starts = ids if packing is None else packing.starts
         means = states.new_empty(texts, width)
         with on_device_of(states):
             kernels.mean_kernel[_grid(texts, width)](
-                states, ids, means, length, pad_id, WIDTH=width, **_BLOCKS
-            )
-        ctx.save_for_backward(ids)
-        ctx.pad_id = pad_id
+                states, ids, starts, means, length, pad_id,
+                PACKED=packing is not None, WIDTH=width, **_BLOCKS,
+            )  # fmt: skip
+        ctx.save_for_backward(ids, starts)
+        ctx.pad_id, ctx.length, ctx.packing, ctx.shape = pad_id, length, packing, states.shape
         return means
 
     @staticmethod
@@ -52,15 +61,17 @@ class _MeanOfTokens(torch.autograd.Function):
     def backward(ctx: Any, dmeans: Tensor) -> tuple[Tensor | None, ...]:
         from fedaux_pl.accelerate import kernels
 
-        (ids,) = ctx.saved_tensors
+        ids, starts = ctx.saved_tensors
         dmeans = dmeans.contiguous()
-        (texts, length), width = ids.shape, dmeans.shape[1]
-        dstates = dmeans.new_empty(texts, length, width)
+        texts, width = dmeans.shape
+        all_texts = texts if ctx.packing is None else ctx.packing.all_texts
+        dstates = dmeans.new_empty(ctx.shape)
         with on_device_of(ids):
-            kernels.mean_backward_kernel[_grid(texts, width)](
-                dmeans, ids, dstates, length, ctx.pad_id, WIDTH=width, **_BLOCKS
-            )
-        return dstates, None, None
+            kernels.mean_backward_kernel[_grid(all_texts, width)](
+                dmeans, ids, starts, dstates, texts, ctx.length, ctx.pad_id,
+                PACKED=ctx.packing is not None, WIDTH=width, **_BLOCKS,
+            )  # fmt: skip
+        return dstates, None, None, None
 
 
 def _grid(texts: int, width: int) -> tuple[int, int]:

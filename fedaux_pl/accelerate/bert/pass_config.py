@@ -1,11 +1,12 @@
 """What the kernels of one pass through a BERT share: sizes, settings and dropout seeds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert import launch_sizes
+from fedaux_pl.accelerate.bert.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class PassConfig:
         dtype: The dtype of matrix products.
         dropout_rates: The rates of all dropout layers: after the embedding, then for each layer in
             attention, after attention and after the MLP. An index identifies a dropout layer.
+        packing: Where the tokens are in packed rows; None if there is a row for each position.
     """
 
     encoder: EncoderConfig
@@ -47,11 +49,22 @@ class PassConfig:
     causal: bool
     dtype: torch.dtype
     dropout_rates: tuple[float, ...]
+    packing: Packing | None = field(default=None, compare=False)
 
     @property
     def rows(self) -> int:
-        """The number of tokens N * L."""
-        return self.texts * self.length
+        """The number of rows: N * L, or those of packed texts."""
+        return self.texts * self.length if self.packing is None else len(self.packing.ids)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether texts are packed."""
+        return self.packing is not None
+
+    @property
+    def all_texts(self) -> int:
+        """The number of texts; if they are packed, with spare texts for the rows left over."""
+        return self.texts if self.packing is None else self.packing.all_texts
 
     @property
     def parts(self) -> int:
@@ -63,6 +76,14 @@ class PassConfig:
     def rows_per_part(self) -> int:
         """The rows of a partial sum."""
         return -(-self.rows // self.parts)
+
+    def slots(self, placeholder: Tensor) -> Tensor:
+        """The slots as a kernel argument; ``placeholder`` if texts are not packed."""
+        return placeholder if self.packing is None else self.packing.slots
+
+    def starts(self, placeholder: Tensor) -> Tensor:
+        """The first rows of texts as a kernel argument, like ``slots``."""
+        return placeholder if self.packing is None else self.packing.starts
 
     def dropout(self, index: int, seeds: Tensor | None) -> "Dropout":
         """The dropout layer with an index."""

@@ -18,6 +18,11 @@ from torch.autograd.function import once_differentiable
 from fedaux_pl.accelerate.contexts import setting
 from fedaux_pl.accelerate.convolution.tiling import choose_tiling
 
+# The kernels know that channels are a multiple of this number, or of the largest smaller power of
+# two. It is a compile-time argument: a load has at most 8 values of half precision, so knowing of
+# multiples of 16 would compile more kernels for nothing.
+VECTOR = 8
+
 _fuses_gradient_sums: ContextVar[bool] = ContextVar("fuses_gradient_sums", default=False)
 
 
@@ -46,8 +51,25 @@ class Activation:
         return math.inf if self.upper is None else self.upper
 
 
+@dataclass(frozen=True)
+class Moments:
+    """The moments of chunks of activations, from the kernel that computed the activations.
+
+    Args:
+        partials: Means and sums of squared deviations, shape (2, chunks, channels), float32.
+        chunk_rows: Pixels of each chunk but the last, which has the rest.
+    """
+
+    partials: Tensor
+    chunk_rows: int
+
+
 def batch_norm_act(
-    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    residual: Tensor | None,
+    activation: Activation,
+    moments: Moments | None = None,
 ) -> Tensor:
     """Compute act(norm(x) + residual) in training mode, with the statistics of the batch.
 
@@ -56,11 +78,13 @@ def batch_norm_act(
         x: Activations (N, C, H, W) with more than one value per channel.
         residual: Added before the activation; of the shape and dtype of ``x``.
         activation: The activation.
+        moments: The moments of ``x``, if they are known; they save a pass over it.
     """
     buffers = _running_statistics(norm)
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
-        x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None
-    )
+        x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None,
+        moments,
+    )  # fmt: skip
     if not torch.is_inference_mode_enabled():
         # autograd does not see that the kernel writes to the buffers
         torch.autograd.graph.increment_version(buffers)
@@ -113,7 +137,7 @@ def batch_norm_act_eval(
     tiling = choose_tiling(rows, channels, single_kernel=False)
     y = torch.empty_like(x)
     running_mean, running_var, _ = _running_statistics(norm)
-    unit = math.gcd(channels, 16)
+    unit = math.gcd(channels, VECTOR)
     with on_device_of(x):
         kernels.normalize_eval_kernel[tiling.grid](
             x, x if residual is None else channels_last(residual), y,
@@ -152,6 +176,7 @@ class _BatchNormAct(torch.autograd.Function):
         momentum_and_eps: tuple[float, float],
         activation: Activation,
         single_kernel: bool | None,
+        moments: Moments | None = None,
     ) -> tuple[Tensor, Tensor]:
         from fedaux_pl.accelerate import kernels
 
@@ -161,17 +186,23 @@ class _BatchNormAct(torch.autograd.Function):
         y = torch.empty_like(x)
         statistics = torch.empty(2, channels, device=x.device)
         single = tiling.is_single_kernel
-        partials = statistics if single else statistics.new_empty(2, tiling.chunks, channels)
-        unit = math.gcd(channels, 16)
+        computes_moments = moments is None and not single
+        if moments is None:
+            partials = statistics if single else statistics.new_empty(2, tiling.chunks, channels)
+            moments = Moments(partials, tiling.chunk_rows)
+        partials = moments.partials
+        unit = math.gcd(channels, VECTOR)
         sizes = (rows, channels // unit, tiling.chunks, tiling.chunk_rows)
         with on_device_of(x):
-            if not single:
+            if computes_moments:
                 kernels.moments_kernel[tiling.grid](
                     x, partials, *sizes, UNIT=unit, **tiling.launch_options("moments", x.itemsize)
                 )
             kernels.normalize_kernel[tiling.grid](
                 x, x if residual is None else channels_last(residual), y, partials, statistics,
-                weight, bias, *buffers, *sizes, *momentum_and_eps, activation.bound,
+                weight, bias, *buffers,
+                rows, channels // unit, tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
+                *momentum_and_eps, activation.bound,
                 UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
                 SINGLE=single, BLOCK_P=tiling.block_partials,
                 **tiling.launch_options("normalize", x.itemsize),
@@ -190,7 +221,7 @@ class _BatchNormAct(torch.autograd.Function):
 
         received = [channels_last(dy) for dy in gradients if dy is not None]
         if not received:
-            return (None,) * 8
+            return (None,) * 9
         dy, dy2, has_dy2 = received[0], received[-1], len(received) == 2
         x, weight, bias, statistics, *output = ctx.saved_tensors
         tiling, activation = ctx.tiling, ctx.activation
@@ -226,7 +257,7 @@ class _BatchNormAct(torch.autograd.Function):
                 **tiling.launch_options("gradient", x.itemsize),
             )  # fmt: skip
         dresidual = dz if ctx.needs_input_grad[3] else None
-        return dx, dweight, dbias, dresidual, None, None, None, None
+        return dx, dweight, dbias, dresidual, None, None, None, None, None
 
 
 def _matrix_shape(x: Tensor) -> tuple[int, int]:

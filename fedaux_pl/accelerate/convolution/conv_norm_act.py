@@ -19,11 +19,17 @@ from fedaux_pl.accelerate.casting import cast_all
 from fedaux_pl.accelerate.contexts import setting
 from fedaux_pl.accelerate.convolution.batch_norm import (
     Activation,
+    Moments,
     batch_norm_act,
     batch_norm_act_eval,
-    channels_last,
 )
-from fedaux_pl.accelerate.convolution.folding import convolve_folded
+from fedaux_pl.accelerate.convolution.depthwise import (
+    convolve_depthwise,
+    depthwise_norm_act_eval,
+    is_depthwise,
+)
+from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
+from fedaux_pl.accelerate.convolution.grouped import convolve_grouped
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_stem,
@@ -34,11 +40,13 @@ from fedaux_pl.accelerate.convolution.image_stem import (
 from fedaux_pl.accelerate.convolution.paths import (
     Path,
     choose_path,
+    is_bias_free_conv,
     is_castable,
     is_dense_conv,
     is_grouped_pointwise,
     is_standard_batch_norm,
 )
+from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise_norm_act_eval
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     convolve_with_side_stream,
     uses_side_stream,
@@ -115,16 +123,41 @@ def conv_norm_act(
         path = path_of(conv, norm)  # the residual's dtype can change the path
     if path == "fold":
         return convolve_folded(conv, norm, x.to(dtype), residual)  # type: ignore[arg-type]
-    out: Tensor = conv(x) if path == "plain" else _convolve(conv, x, dtype)
+    moments: Moments | None = None
+    if path == "plain":
+        out: Tensor = conv(x)
+    elif is_depthwise(conv, x):
+        if path == "apply" and residual is None:
+            return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
+        out, moments = convolve_depthwise(conv, x.to(dtype))
+    elif path == "apply" and residual is None and _is_half_stem(conv, x, dtype):
+        return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]
+    elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
+        return pointwise_norm_act_eval((conv, norm), x.to(dtype), residual, activation)  # type: ignore[arg-type]
+    else:
+        out = _convolve(conv, x, dtype)
     if path != "plain" and isinstance(norm, nn.BatchNorm2d) and _fits_kernel(out, residual, dtype):
-        fused = batch_norm_act if path == "train" else batch_norm_act_eval
-        return fused(norm, out, residual, activation)
+        if path == "train":
+            return batch_norm_act(norm, out, residual, activation, moments)
+        return batch_norm_act_eval(norm, out, residual, activation)
     out = norm(out)
     if residual is not None:
         out = out + residual
     if not relu:
         return out
     return F.relu(out, inplace=True) if upper is None else F.hardtanh(out, 0.0, upper, inplace=True)
+
+
+def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernel for stems can compute conv(x)."""
+    return (
+        dtype in HALF
+        and is_bias_free_conv(conv)
+        and is_stem(conv)
+        and x.ndim == 4
+        and x.shape[1] == conv.in_channels
+        and x.numel() > 0
+    )
 
 
 def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
@@ -163,19 +196,6 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
             x = pad_channels(x.to(dtype))
             return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
     if dtype in HALF and isinstance(conv, nn.Conv2d) and is_grouped_pointwise(conv):
-        return _multiply_groups(conv, x.to(dtype))
+        return convolve_grouped(conv, x.to(dtype))
     out: Tensor = conv(x)
     return out
-
-
-def _multiply_groups(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """A grouped 1x1 convolution as one matrix product with a block-diagonal weight.
-
-    Groups are narrower than a tile of the tensor cores, so the zeros cost little, and much less
-    than cuDNN's two conversions of the activations' layout.
-    """
-    n, channels, height, width = x.shape
-    blocks = conv.weight.flatten(1).to(x.dtype).chunk(conv.groups)
-    rows = channels_last(x).permute(0, 2, 3, 1).reshape(-1, channels)
-    out = F.linear(rows, torch.block_diag(*blocks))  # type: ignore[no-untyped-call]
-    return out.view(n, height, width, conv.out_channels).permute(0, 3, 1, 2)

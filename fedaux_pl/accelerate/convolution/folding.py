@@ -1,15 +1,15 @@
 """Evaluation with BatchNorm folded into the weight and bias of the convolution before it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.accelerate.contexts import setting
-from fedaux_pl.accelerate.convolution.batch_norm import channels_last, on_device_of
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_images,
@@ -26,6 +26,8 @@ from fedaux_pl.accelerate.convolution.pixel_pairs import (
     write_paired_weight,
 )
 from fedaux_pl.accelerate.convolution.tiling import is_deterministic
+
+T = TypeVar("T")
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
 """A convolution without bias and its norm layer."""
@@ -89,7 +91,7 @@ class FoldCache:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[Any, ...], FoldedConvolution] = {}
+        self._entries: dict[tuple[Any, ...], Any] = {}
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -102,15 +104,39 @@ class FoldCache:
         for folded in self._entries.values():
             folded.refresh()
 
-    def get(self, layers: Layers, shortcut: Layers | None, dtype: torch.dtype) -> FoldedConvolution:
-        """Return a folded convolution; the arguments are those of :class:`FoldedConvolution`."""
-        key = layers, shortcut, dtype
+    def get(self, kind: Callable[..., T], *arguments: Any) -> T:
+        """Return folded layers; ``kind`` creates them from the arguments and they can refresh."""
+        key = kind, *arguments
         if key not in self._entries:
-            self._entries[key] = FoldedConvolution(*key)
-        return self._entries[key]
+            self._entries[key] = kind(*arguments)
+        return self._entries[key]  # type: ignore[no-any-return]
 
 
 _active_cache: ContextVar[FoldCache | None] = ContextVar("active_cache", default=None)
+
+
+def active_cache() -> FoldCache:
+    """The active cache; a new one without it."""
+    return _active_cache.get() or FoldCache()
+
+
+def fold_layers(layers: Layers, dtype: torch.dtype) -> FoldedConvolution:
+    """The folded convolution of two layers, from the active cache if there is one."""
+    return active_cache().get(FoldedConvolution, layers, None, dtype)
+
+
+def convolve_folded_stem(layers: Layers, x: Tensor, activation: Activation) -> Tensor:
+    """Compute act(norm(conv(x))) of a stem in evaluation mode, in one kernel.
+
+    Args:
+        layers: A convolution for which :func:`is_stem` is true, and its norm layer.
+        x: At least one image.
+        activation: The activation.
+    """
+    fold = fold_layers(layers, x.dtype)
+    return convolve_images(
+        prepare_stem_input(x), fold.weight, fold.bias, relu=activation.relu, upper=activation.upper
+    )
 
 
 def convolve_folded(
@@ -132,8 +158,8 @@ def convolve_folded(
         residual: Added before the ReLU, or the input of the shortcut.
         shortcut: Layers that the residual passes through first.
     """
-    cache = _active_cache.get() or FoldCache()
-    folded = cache.get((conv, norm), None if residual is None else shortcut, x.dtype)
+    layers = None if residual is None else shortcut
+    folded = active_cache().get(FoldedConvolution, (conv, norm), layers, x.dtype)
     if residual is not None and shortcut is not None and folded.shortcut_weight is not None:
         residual = channels_last(pad_channels(residual))
         residual = _convolve(residual, folded.shortcut_weight, shortcut[0])
@@ -143,18 +169,26 @@ def convolve_folded(
     residual = None if residual is None else channels_last(residual)
     if is_faster_in_pairs(conv, x):
         residual = None if residual is None else view_as_pairs(residual)
-        return view_as_pixels(_convolve_act(x, *folded.paired, residual, PAIRED_GEOMETRY))
-    return _convolve_act(x, folded.weight, folded.bias, residual, _geometry(conv))
+        return view_as_pixels(convolve_act(x, *folded.paired, residual, PAIRED_GEOMETRY))
+    return convolve_act(x, folded.weight, folded.bias, residual, _geometry(conv))
 
 
-def _convolve_act(
+def convolve_act(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
     residual: Tensor | None,
     geometry: tuple[Any, Any, Any],
 ) -> Tensor:
-    """relu(conv(x) + bias + residual) of channels-last tensors by cuDNN."""
+    """Compute relu(conv(x) + bias + residual) of channels-last tensors by cuDNN.
+
+    Args:
+        x: Activations; their channels are a multiple of 8.
+        weight: The weight, of the same dtype.
+        bias: A number for each output channel.
+        residual: Added before the ReLU.
+        geometry: Stride, padding and dilation.
+    """
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *geometry, 1)
     return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *geometry, 1)

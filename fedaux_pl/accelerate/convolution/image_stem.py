@@ -88,7 +88,7 @@ def is_stem(conv: nn.Conv2d) -> bool:
     """Whether :func:`convolve_images` can compute an ungrouped convolution."""
     return (
         conv.in_channels <= ALIGNMENT
-        and conv.out_channels % 16 == 0
+        and conv.out_channels % ALIGNMENT == 0
         and conv.out_channels <= MAX_STEM_CHANNELS
         and conv.kernel_size == (3, 3)
         and conv.stride == conv.padding == conv.dilation == (1, 1)
@@ -107,7 +107,12 @@ def prepare_stem_input(x: Tensor) -> Tensor:
 
 
 def convolve_images(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    relu: bool = False,
+    upper: float | None = None,
 ) -> Tensor:
     """Compute conv(x) + bias or relu(conv(x) + bias) of a stem, without gradients.
 
@@ -116,6 +121,7 @@ def convolve_images(
         weight: Weight (C, 8, 3, 3), channels last, in the dtype of ``x``; stride and padding are 1.
         bias: C numbers, or None.
         relu: Whether a ReLU is applied.
+        upper: Upper bound of the ReLU, 6 for ReLU6.
 
     Returns:
         Activations (N, C, H, W), channels last.
@@ -125,6 +131,7 @@ def convolve_images(
     n, in_channels, height, width = x.shape
     channels = len(weight)
     out = x.new_empty(n, height, width, channels)
+    activation = Activation(relu, upper)
     pixels = n * height * width
     block_channels = max(16, 1 << (channels - 1).bit_length())
     block = min(128, STEM_TILE // block_channels)
@@ -135,7 +142,7 @@ def convolve_images(
     with on_device_of(x):
         kernel[(-(-pixels // chunk),)](
             x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
-            CHANNELS=channels, ACT=Activation(relu).kind, HAS_BIAS=bias is not None,
+            activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
             BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES, **options,
         )  # fmt: skip
     return out.permute(0, 3, 1, 2)

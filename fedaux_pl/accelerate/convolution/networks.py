@@ -16,6 +16,7 @@ from torchvision.ops.misc import Conv2dNormActivation
 from fedaux_pl.accelerate.contexts import setting
 from fedaux_pl.accelerate.convolution.batch_norm import branch
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     MAX_NCHW_CHANNELS,
@@ -23,6 +24,7 @@ from fedaux_pl.accelerate.convolution.image_stem import (
     standardize,
 )
 from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
+from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels, shuffle_unit_eval
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
@@ -153,17 +155,19 @@ class FastMobileNetV2(FastFeatures, MobileNetV2):
 
 @fast_version(ShuffleUnit)
 class FastShuffleUnit(ShuffleUnit):
-    """The unit as three fused layers, with a shuffle that keeps the channels-last layout."""
+    """The unit as three fused layers; in training the shuffle keeps the channels-last layout."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps, of half the size with stride 2."""
         if not fusable(x):
             return super().forward(x)
+        if fits_three_kernels(self, x):
+            return shuffle_unit_eval(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
         out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
         if self.downsample:
-            pooled = F.relu(F.avg_pool2d(shortcut_input, 3, stride=2, padding=1))
+            pooled = F.relu(average_pool(shortcut_input))
             return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
         return conv_norm_act(self.expand, self.norm3, out, shortcut_input)
 

@@ -22,11 +22,19 @@ from fedaux_pl.accelerate.kernels.batch_norm_kernels import (
     normalize_eval_kernel,
     normalize_kernel,
 )
+from fedaux_pl.accelerate.kernels.depthwise_kernels import (
+    depthwise_backward_kernel,
+    depthwise_kernel,
+)
 from fedaux_pl.accelerate.kernels.fold_kernels import fold_kernel
 from fedaux_pl.accelerate.kernels.gelu_kernels import (
     gelu_backward_kernel,
     gelu_kernel,
     sum_partials_kernel,
+)
+from fedaux_pl.accelerate.kernels.grouped_kernels import (
+    block_diagonal_kernel,
+    diagonal_blocks_kernel,
 )
 from fedaux_pl.accelerate.kernels.layer_norm_kernels import (
     add_norm_backward_kernel,
@@ -35,6 +43,12 @@ from fedaux_pl.accelerate.kernels.layer_norm_kernels import (
     embed_kernel,
 )
 from fedaux_pl.accelerate.kernels.mean_pooling_kernels import mean_backward_kernel, mean_kernel
+from fedaux_pl.accelerate.kernels.packing_kernels import (
+    lengths_kernel,
+    pack_kernel,
+    position_sums_kernel,
+)
+from fedaux_pl.accelerate.kernels.pointwise_kernels import pointwise_kernel
 from fedaux_pl.accelerate.kernels.stem_kernels import (
     nchw_stem_kernel,
     standardize_kernel,
@@ -47,6 +61,10 @@ __all__ = [
     "add_norm_kernel",
     "attention_backward_kernel",
     "attention_kernel",
+    "block_diagonal_kernel",
+    "depthwise_backward_kernel",
+    "depthwise_kernel",
+    "diagonal_blocks_kernel",
     "embed_backward_kernel",
     "embed_kernel",
     "fold_kernel",
@@ -54,12 +72,16 @@ __all__ = [
     "gelu_kernel",
     "gradient_sums_kernel",
     "input_gradient_kernel",
+    "lengths_kernel",
     "mean_backward_kernel",
     "mean_kernel",
     "moments_kernel",
     "nchw_stem_kernel",
     "normalize_eval_kernel",
     "normalize_kernel",
+    "pack_kernel",
+    "pointwise_kernel",
+    "position_sums_kernel",
     "rank_kernel",
     "standardize_kernel",
     "stem_kernel",

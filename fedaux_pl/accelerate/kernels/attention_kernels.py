@@ -3,6 +3,9 @@
 Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. So one
 matrix product computes all three, one the gradient of their input and one that of their weights.
 No query attends to padding; a query without any key gets zeros. Softmax and sums are in float32.
+
+The rows of packed texts are given by ``starts``, see ``packing_kernels``. Their dropout masks are
+those of the padded texts.
 """
 
 import triton
@@ -35,28 +38,40 @@ def _probabilities(
     return probs, dropout_scale
 
 
+@triton.jit
+def find_rows(starts, text, length, PACKED: tl.constexpr):
+    """The first row of a text, and the number of its rows."""
+    first = tl.cast(text, tl.int64) * length
+    count = length
+    if PACKED:
+        first = tl.load(starts + text).to(tl.int64)
+        count = tl.load(starts + text + 1) - first.to(tl.int32)
+    return first, count
+
+
 @triton.jit(do_not_specialize=["seed_index", "length", "pad_id"])
 def attention_kernel(
-    qkv, ids, out, seeds, seed_index, length, pad_id, scale, rate,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+    qkv, ids, starts, out, seeds, seed_index, length, pad_id, scale, rate,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PACKED: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Softmax(Q K' / sqrt(DIM)) V, one program for each text and head."""
     text_head = tl.program_id(0)
-    text = (text_head // HEADS).to(tl.int64)
+    row, count = find_rows(starts, text_head // HEADS, length, PACKED)
     head = text_head % HEADS
     cols = tl.arange(0, BLOCK_L)
     dims = tl.arange(0, BLOCK_D)
-    is_token = tl.load(ids + text * length + cols, mask=cols < length, other=pad_id) != pad_id
-    qkv += text * length * (3 * HEADS * DIM) + head * DIM
-    out += text * length * (HEADS * DIM) + head * DIM
-    key_mask = (cols < length)[:, None] & (dims < DIM)[None, :]
+    is_token = tl.load(ids + row + cols, mask=cols < count, other=pad_id) != pad_id
+    qkv += row * (3 * HEADS * DIM) + head * DIM
+    out += row * (HEADS * DIM) + head * DIM
+    key_mask = (cols < count)[:, None] & (dims < DIM)[None, :]
     key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
     key = tl.load(qkv + HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
     value = tl.load(qkv + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
-    for first in range(0, length, BLOCK_Q):
+    for first in range(0, count, BLOCK_Q):
         rows = first + tl.arange(0, BLOCK_Q)
-        mask = (rows < length)[:, None] & (dims < DIM)[None, :]
+        mask = (rows < count)[:, None] & (dims < DIM)[None, :]
         query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
         query = tl.load(qkv + query_offsets, mask=mask, other=0.0)
         probs, dropout_scale = _probabilities(
@@ -70,9 +85,10 @@ def attention_kernel(
 
 @triton.jit(do_not_specialize=["seed_index", "texts", "length", "pad_id", "parts", "columns"])
 def attention_backward_kernel(
-    dout, qkv, ids, dqkv, partials, seeds, seed_index,
+    dout, qkv, ids, starts, dqkv, partials, seeds, seed_index,
     texts, length, pad_id, scale, rate, parts, columns,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PACKED: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, keys and values, and partial sums of those of their biases.
@@ -83,14 +99,14 @@ def attention_backward_kernel(
     head = tl.program_id(0) % HEADS
     cols = tl.arange(0, BLOCK_L)
     dims = tl.arange(0, BLOCK_D)
-    key_mask = (cols < length)[:, None] & (dims < DIM)[None, :]
     key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
     query_sums = tl.zeros((BLOCK_D,), tl.float32)
     key_sums = tl.zeros((BLOCK_D,), tl.float32)
     value_sums = tl.zeros((BLOCK_D,), tl.float32)
     for text in range(part, texts, parts):
-        row = tl.cast(text, tl.int64) * length
-        is_token = tl.load(ids + row + cols, mask=cols < length, other=pad_id) != pad_id
+        row, count = find_rows(starts, text, length, PACKED)
+        key_mask = (cols < count)[:, None] & (dims < DIM)[None, :]
+        is_token = tl.load(ids + row + cols, mask=cols < count, other=pad_id) != pad_id
         qkv_text = qkv + row * (3 * HEADS * DIM) + head * DIM
         dqkv_text = dqkv + row * (3 * HEADS * DIM) + head * DIM
         dout_text = dout + row * (HEADS * DIM) + head * DIM
@@ -98,9 +114,9 @@ def attention_backward_kernel(
         value = tl.load(qkv_text + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
         dkey = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
         dvalue = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
-        for first in range(0, length, BLOCK_Q):
+        for first in range(0, count, BLOCK_Q):
             rows = first + tl.arange(0, BLOCK_Q)
-            mask = (rows < length)[:, None] & (dims < DIM)[None, :]
+            mask = (rows < count)[:, None] & (dims < DIM)[None, :]
             query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
             query = tl.load(qkv_text + query_offsets, mask=mask, other=0.0)
             doutput = tl.load(

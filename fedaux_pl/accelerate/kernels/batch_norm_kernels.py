@@ -63,7 +63,8 @@ def _compute_moments(
 def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P: tl.constexpr):
     """Mean and sum of squared deviations over all rows, from those of the chunks.
 
-    After Chan, Golub and LeVeque, 1979; ``partials`` is as :func:`moments_kernel` writes it.
+    After Chan, Golub and LeVeque, 1979; ``partials`` is as :func:`moments_kernel` writes it, with
+    ``chunk_rows`` rows in each chunk but the last.
     """
     channel_mask = channel < channels
     shift = tl.load(partials + channel, mask=channel_mask, other=0.0)
@@ -148,18 +149,20 @@ def moments_kernel(
     tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=channel < channels)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=["rows", "units", "chunk_rows", "moment_chunks", "moment_rows"])
 def normalize_kernel(
     x, residual, y, partials, statistics,
     weight, bias, running_mean, running_var, batches,
-    rows, units, chunks, chunk_rows, momentum, eps, upper,
+    rows, units, chunk_rows, moment_chunks, moment_rows, momentum, eps, upper,
     UNIT: tl.constexpr, ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SINGLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Second of two kernels: write the output, the running statistics and ``statistics``.
 
-    With ``SINGLE`` it is the only kernel: a program processes all rows and reads no ``partials``.
-    ``statistics``, (2, channels), are the batch's mean and 1 / std, for the backward pass.
+    ``partials`` are those of ``moment_chunks`` chunks of ``moment_rows`` rows; the kernel that
+    wrote them may have had other chunks than this one. With ``SINGLE`` this is the only kernel: a
+    program processes all rows and reads no ``partials``. ``statistics``, (2, channels), are the
+    batch's mean and 1 / std, for the backward pass.
     """
     channels = units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -168,7 +171,9 @@ def normalize_kernel(
     if SINGLE:
         mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
     else:
-        mean, m2 = _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P)
+        mean, m2 = _merge_moments(
+            partials, rows, moment_chunks, moment_rows, channels, channel, BLOCK_P
+        )
     invstd = _store_statistics(
         mean, m2, statistics, running_mean, running_var, batches,
         rows, channels, channel, momentum, eps, tl.program_id(1) == 0,

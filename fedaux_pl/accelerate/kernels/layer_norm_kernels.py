@@ -4,6 +4,9 @@ States are (rows, WIDTH) with a row for each token. The residual stream is in fl
 also write it in half precision, for the next matrix product. The forward pass saves mean and
 1 / std of each row; the backward pass recomputes the sum before the norm. For the gradients of
 parameters each program writes a row of partial sums, which ``sum_partials_kernel`` adds up.
+
+The rows of packed texts have the dropout masks and positions of their slots, see
+``packing_kernels``.
 """
 
 import triton
@@ -13,20 +16,32 @@ from fedaux_pl.accelerate.kernels.dropout_mask import is_kept
 
 
 @triton.jit
-def _add_residual(y, residual, seeds, seed_index, offsets, mask, rate, DROPOUT: tl.constexpr):
+def _find_slots(slots, row_ids, rows, PACKED: tl.constexpr):
+    """The index of each row's token in the padded texts, see ``packing_kernels``."""
+    found = row_ids
+    if PACKED:
+        found = tl.load(slots + row_ids, mask=row_ids < rows, other=0)
+    return found
+
+
+@triton.jit
+def _add_residual(
+    y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT: tl.constexpr
+):
     """Residual + dropout(y), and which values of y dropout keeps."""
     values = tl.load(y + offsets, mask=mask, other=0.0).to(tl.float32)
     kept = mask
     if DROPOUT:
-        kept = is_kept(tl.load(seeds + seed_index), offsets, rate)
+        kept = is_kept(tl.load(seeds + seed_index), counters, rate)
         values = tl.where(kept, values / (1.0 - rate), 0.0)
     return values + tl.load(residual + offsets, mask=mask, other=0.0), kept
 
 
 @triton.jit
 def _embed(
-    ids, word, position, token_type, vocab_size, rows, length, row_ids, cols, WIDTH: tl.constexpr
-):
+    ids, word, position, token_type, vocab_size, rows, length, row_ids, slot_ids, cols,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
     """The sum of the embeddings of a token's word, of its position and of token type 0.
 
     An id outside of the vocabulary gives NaN, which the check of the loss reports. PyTorch's
@@ -39,7 +54,7 @@ def _embed(
     values = tl.load(word + token[:, None] * WIDTH + cols[None, :], mask=mask & known, other=0.0)
     values = tl.where(known, values, float("nan"))
     values += tl.load(token_type + cols, mask=cols < WIDTH, other=0.0)[None, :]
-    offsets = (row_ids % length)[:, None] * WIDTH + cols[None, :]
+    offsets = (slot_ids % length)[:, None] * WIDTH + cols[None, :]
     return values + tl.load(position + offsets, mask=mask, other=0.0)
 
 
@@ -83,34 +98,44 @@ def _store_partials(partials, columns, first, second, third, cols, WIDTH: tl.con
 
 @triton.jit(do_not_specialize=["vocab_size", "seed_index", "rows", "length"])
 def embed_kernel(
-    ids, word, position, token_type, weight, bias, states, half, stats,
+    ids, slots, word, position, token_type, weight, bias, states, half, stats,
     vocab_size, seeds, seed_index, rows, length, eps, rate,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    DROPOUT: tl.constexpr, PACKED: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """Dropout(LayerNorm(word + position + token type))."""
     row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
     mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
     offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    values = _embed(ids, word, position, token_type, vocab_size, rows, length, row_ids, cols, WIDTH)
+    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
+    values = _embed(
+        ids, word, position, token_type, vocab_size, rows, length, row_ids, slot_ids, cols, WIDTH
+    )
     z = _normalize(values, stats, weight, bias, rows, row_ids, cols, eps, WIDTH)
     if DROPOUT:
-        z = tl.where(is_kept(tl.load(seeds + seed_index), offsets, rate), z / (1.0 - rate), 0.0)
+        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        z = tl.where(is_kept(tl.load(seeds + seed_index), counters, rate), z / (1.0 - rate), 0.0)
     tl.store(states + offsets, z, mask=mask)
     tl.store(half + offsets, z.to(half.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["seed_index", "rows"])
 def add_norm_kernel(
-    y, residual, weight, bias, states, half, stats, seeds, seed_index, rows, eps, rate,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    y, residual, slots, weight, bias, states, half, stats, seeds, seed_index, rows, eps, rate,
+    DROPOUT: tl.constexpr, PACKED: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm(residual + dropout(y))."""
     row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
     mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
     offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    values, _ = _add_residual(y, residual, seeds, seed_index, offsets, mask, rate, DROPOUT)
+    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
+    counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    values, _ = _add_residual(
+        y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
+    )
     z = _normalize(values, stats, weight, bias, rows, row_ids, cols, eps, WIDTH)
     tl.store(states + offsets, z, mask=mask)
     tl.store(half + offsets, z.to(half.dtype.element_ty), mask=mask)
@@ -118,10 +143,10 @@ def add_norm_kernel(
 
 @triton.jit(do_not_specialize=["seed_index", "rows", "rows_per_part", "columns"])
 def add_norm_backward_kernel(
-    dstates, dhalf, y, residual, stats, weight, dresidual, dy, partials,
+    dstates, dhalf, y, residual, slots, stats, weight, dresidual, dy, partials,
     seeds, seed_index, rows, rows_per_part, columns, rate,
-    HAS_HALF: tl.constexpr, DROPOUT: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    HAS_HALF: tl.constexpr, DROPOUT: tl.constexpr, PACKED: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """Gradients of residual and y; partial sums for the norm's weight and bias and y's bias."""
     cols = tl.arange(0, BLOCK_W)
@@ -139,7 +164,11 @@ def add_norm_backward_kernel(
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         if HAS_HALF:
             gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
-        values, kept = _add_residual(y, residual, seeds, seed_index, offsets, mask, rate, DROPOUT)
+        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
+        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        values, kept = _add_residual(
+            y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
+        )
         dsum, normalized = _normalize_backward(
             gradient, values, stats, gamma, stop, row_ids, col_mask, WIDTH
         )
@@ -157,9 +186,10 @@ def add_norm_backward_kernel(
     do_not_specialize=["vocab_size", "seed_index", "rows", "length", "rows_per_part", "columns"]
 )
 def embed_backward_kernel(
-    dstates, dhalf, ids, word, position, token_type, stats, weight, dsum, partials,
+    dstates, dhalf, ids, slots, word, position, token_type, stats, weight, dsum, partials,
     vocab_size, seeds, seed_index, rows, length, rows_per_part, columns, rate,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    DROPOUT: tl.constexpr, PACKED: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """The gradient of each token's embedding; partial sums for weight, bias and token type."""
     cols = tl.arange(0, BLOCK_W)
@@ -176,12 +206,15 @@ def embed_backward_kernel(
         offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
+        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
         if DROPOUT:
-            kept = is_kept(tl.load(seeds + seed_index), offsets, rate)
+            counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+            kept = is_kept(tl.load(seeds + seed_index), counters, rate)
             gradient = tl.where(kept, gradient / (1.0 - rate), 0.0)
         values = _embed(
-            ids, word, position, token_type, vocab_size, stop, length, row_ids, cols, WIDTH
-        )
+            ids, word, position, token_type, vocab_size, stop, length, row_ids, slot_ids, cols,
+            WIDTH,
+        )  # fmt: skip
         dvalues, normalized = _normalize_backward(
             gradient, values, stats, gamma, stop, row_ids, col_mask, WIDTH
         )

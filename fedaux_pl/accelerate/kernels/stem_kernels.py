@@ -58,7 +58,7 @@ def _load_tap_row(images, pixel_in_chunk, x, y, height, width, k, down: tl.const
 @triton.jit(do_not_specialize=["pixels", "height", "width", "chunk_pixels"])
 def stem_kernel(
     images, weight, bias, out,
-    pixels, height, width, chunk_pixels,
+    pixels, height, width, chunk_pixels, upper,
     CHANNELS: tl.constexpr, ACT: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -74,9 +74,9 @@ def stem_kernel(
     k = tl.arange(0, DEPTH)
     taps = weight + channel[None, :] * (3 * ROW_DEPTH) + k[:, None]
     tap_mask = (k < ROW_DEPTH)[:, None] & channel_mask[None, :]
-    upper = tl.load(taps, mask=tap_mask, other=0.0)
+    top = tl.load(taps, mask=tap_mask, other=0.0)
     middle = tl.load(taps + ROW_DEPTH, mask=tap_mask, other=0.0)
-    lower = tl.load(taps + 2 * ROW_DEPTH, mask=tap_mask, other=0.0)
+    bottom = tl.load(taps + 2 * ROW_DEPTH, mask=tap_mask, other=0.0)
     if HAS_BIAS:
         shift = tl.load(bias + channel, mask=channel_mask, other=0.0).to(tl.float32)
     start = tl.program_id(0) * chunk_pixels
@@ -89,12 +89,12 @@ def stem_kernel(
         x = (start + pixel_in_chunk) % width
         # row -2 has no tap in the image
         y = tl.where(pixel_mask, (start + pixel_in_chunk) // width % height, -2)
-        z = tl.dot(_load_tap_row(images, pixel_in_chunk, x, y, height, width, k, -1), upper)
+        z = tl.dot(_load_tap_row(images, pixel_in_chunk, x, y, height, width, k, -1), top)
         z = tl.dot(_load_tap_row(images, pixel_in_chunk, x, y, height, width, k, 0), middle, z)
-        z = tl.dot(_load_tap_row(images, pixel_in_chunk, x, y, height, width, k, 1), lower, z)
+        z = tl.dot(_load_tap_row(images, pixel_in_chunk, x, y, height, width, k, 1), bottom, z)
         if HAS_BIAS:
             z = z + shift[None, :]
-        z = _activate(z, 0.0, ACT)
+        z = _activate(z, upper, ACT)
         target = out + pixel_in_chunk[:, None] * CHANNELS + channel[None, :]
         mask = pixel_mask[:, None] & channel_mask[None, :]
         tl.store(target, z.to(out.dtype.element_ty), mask=mask)
@@ -103,7 +103,7 @@ def stem_kernel(
 @triton.jit(do_not_specialize=["pixels", "height", "width", "chunk_pixels"])
 def nchw_stem_kernel(
     images, weight, bias, out,
-    pixels, height, width, chunk_pixels,
+    pixels, height, width, chunk_pixels, upper,
     IN_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, ACT: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +143,7 @@ def nchw_stem_kernel(
         z = tl.dot(values, matrix)
         if HAS_BIAS:
             z = z + shift[None, :]
-        z = _activate(z, 0.0, ACT)
+        z = _activate(z, upper, ACT)
         target = out + pixel_in_chunk[:, None] * CHANNELS + channel[None, :]
         tl.store(
             target, z.to(out.dtype.element_ty), mask=pixel_mask[:, None] & channel_mask[None, :]

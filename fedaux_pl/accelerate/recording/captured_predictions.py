@@ -7,6 +7,7 @@ the captured pass and replay it.
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
+from fedaux_pl.accelerate.recording.replicas import network_name
 from fedaux_pl.engine.inference import prediction_batch_size
+from fedaux_pl.engine.stage import Preparing
 from fedaux_pl.modules.state_dicts import copy_tensors
 
 
@@ -37,9 +40,13 @@ class CapturedPredictor:
     Args:
         model: A model of the architecture; it is copied.
         recorder: Captures the forward passes.
+        preparing: Shows the first passes and the captures.
     """
 
-    def __init__(self, model: nn.Module, recorder: CudaGraphs) -> None:
+    def __init__(
+        self, model: nn.Module, recorder: CudaGraphs, preparing: Preparing = nullcontext
+    ) -> None:
+        self._preparing, self._name = preparing, network_name(model)
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # without BatchNorm's counters, which predictions do not use
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
@@ -54,19 +61,30 @@ class CapturedPredictor:
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
         self._folds.refresh()
         size = prediction_batch_size(self._model, inputs, captured=True)
-        # Batches of nearly equal sizes: a small last one would take as long as a full one.
-        batches = torch.tensor_split(inputs, max(1, -(-len(inputs) // size)))
+        # Batches of equal sizes, because each size is compiled, tried and captured. So the last
+        # batch can begin with samples of the one before, whose logits are left out.
+        count = max(1, -(-len(inputs) // size))
+        size = -(-len(inputs) // count)
+        starts = [i * size for i in range(count - 1)]
         with self._folds.active():
-            return torch.cat([self._predict_batch(batch) for batch in batches])
+            logits = [self._predict_batch(inputs[start : start + size]) for start in starts]
+            last = self._predict_batch(inputs[len(inputs) - size :])
+        return torch.cat([*logits, last[count * size - len(inputs) :]])
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)
+        text = f"preparing {self._name}: {{}} ({len(x)} samples)"
         if kind not in self._outputs:  # run once as usual: kernels are compiled and selected
-            logits: Tensor = self._model(x)
+            with self._preparing(text.format("first prediction")):
+                with self._recorder.compiling():
+                    self._model(x)
+                self._folds.refresh()  # not computed while kernels were compiled
+                logits: Tensor = self._model(x)
             self._outputs[kind] = logits.shape[1]
             return logits.float()
         if kind not in self._captured:
-            self._captured[kind] = self._capture(x, self._outputs[kind])
+            with self._preparing(text.format("capturing a prediction")):
+                self._captured[kind] = self._capture(x, self._outputs[kind])
         captured = self._captured[kind]
         captured.inputs.copy_(x)
         captured.replay()

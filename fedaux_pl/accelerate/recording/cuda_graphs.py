@@ -7,7 +7,7 @@ import copy
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
 from fedaux_pl.accelerate.convolution.tiling import sharing_device
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
+from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
 from fedaux_pl.engine.optimizer_state import RESETTABLE
 from fedaux_pl.engine.stage import create_optimizer
 
@@ -107,6 +108,10 @@ class CudaGraphs:
         # The GradScaler leaves the check for infinite gradients to the fused step.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
+    def compiling(self) -> AbstractContextManager[None]:
+        """Within this context, our kernels are compiled, in threads, and not launched."""
+        return compiling_in_threads()
+
     def create_rng(self) -> DeviceRNG:
         """Creates the generator of one replica."""
         return DeviceRNG(self.device)
@@ -157,13 +162,20 @@ class CudaGraphs:
             yield
 
     def probe(
-        self, module: pl.LightningModule, batch: tuple[Tensor, ...], step: Step
+        self, module: pl.LightningModule, batch: tuple[Tensor, ...], step: Step, others: int = 0
     ) -> ProbeResult:
         """Finds out whether a module's steps can be captured, and for how many replicas.
 
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
         has an optimizer that is not one of ``RESETTABLE``.
+
+        Args:
+            module: The module.
+            batch: A batch of its data.
+            step: Takes one optimization step.
+            others: How many other jobs the module has. With some, its replicas will share the
+                device, and the kernels for an exclusive device need not be compiled.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -175,13 +187,15 @@ class CudaGraphs:
         self.prepare_optimizer(optimizer)
         with torch.random.fork_rng([self.device]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Synchronization debug mode")
-            step(replica, optimizer, batch, 0)  # creates optimizer state, which may synchronize
+            # creates optimizer state, which may synchronize; the copy's weights mean nothing then
+            with self._step_context(others), self.compiling():
+                step(replica, optimizer, batch, 0)
             cpu_state = torch.get_rng_state()
             cuda_state = torch.cuda.get_rng_state(self.device)
             torch.cuda.synchronize(self.device)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                with self._step_context(0):
+                with self._step_context(others):
                     step(replica, optimizer, batch, 0)
             except RuntimeError as error:
                 return ProbeResult(str(error).partition("\n")[0])

@@ -1,20 +1,24 @@
 """Replicas of a module that train at the same time, with captured steps.
 
-Steps of the same replicas with the same batch size are of one kind. The first step of a kind runs
-as usual, the second is captured, and all later ones are replayed. Smaller last batches are other
-kinds, so every step uses exactly the samples of plain training.
+Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
+the same number of rows. The first step of a kind runs as usual, the second is captured, and all
+later ones are replayed. Smaller last batches are other kinds, so every step uses exactly the
+samples of plain training. They are a single step of an epoch: cuDNN tries no kernels for them,
+which would take longer than it saves.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedaux_pl.accelerate.bert.packing import choose_rows, packed_texts
 from fedaux_pl.accelerate.recording.cuda_graphs import (
     CudaGraphs,
     DeviceRNG,
@@ -24,16 +28,17 @@ from fedaux_pl.accelerate.recording.cuda_graphs import (
 )
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine.stage import Job, create_optimizer
+from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
 
 _Item = TypeVar("_Item")
 
 
 class StepKind(NamedTuple):
-    """The replicas and the batch size for which a captured step can be replayed."""
+    """For what a captured step can be replayed: replicas, batch size, rows of packed texts."""
 
     replicas: tuple[int, ...]
     batch_size: int
+    rows: int = 0  # 0 if inputs are not packed
 
 
 class Replica:
@@ -58,10 +63,11 @@ class Replica:
         if self.rng is not None:
             self.rng.seed(job.seed)
 
-    def take_step(self, step: Step, batch_size: int) -> None:
+    def take_step(self, step: Step, batch_size: int, rows: int = 0) -> None:
         """Takes a step with the next batch and adds its loss to ``loss_sum``."""
         batch = self.batches.next_batch(batch_size)
-        with nullcontext() if self.rng is None else self.rng.active():
+        rng = nullcontext() if self.rng is None else self.rng.active()
+        with rng, packed_texts(batch_size, rows):
             self.loss_sum += step(self.module, self.optimizer, batch, 0)
 
 
@@ -73,12 +79,22 @@ class Replicas:
         step: Takes one optimization step.
         recorder: Captures the steps.
         probe: The recorder's probe of this module.
+        preparing: Shows the first steps and the captures.
+        lengths: Computes the lengths of texts, if the module's steps can pack them.
     """
 
     def __init__(
-        self, module: pl.LightningModule, *, step: Step, recorder: CudaGraphs, probe: ProbeResult
+        self,
+        module: pl.LightningModule,
+        *,
+        step: Step,
+        recorder: CudaGraphs,
+        probe: ProbeResult,
+        preparing: Preparing = nullcontext,
+        lengths: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._step, self._recorder, self._probe = step, recorder, probe
+        self._step, self._recorder, self._probe, self._lengths = step, recorder, probe, lengths
+        self._preparing, self._name = preparing, network_name(module)
         self._pool = recorder.memory_pool()
         self._replicas: list[Replica] = []
         self._captured: dict[StepKind, Replay] = {}
@@ -121,6 +137,10 @@ class Replicas:
                 self._pool = self._recorder.memory_pool()
         full = batches[0].batch_size
         counts = [len(data) for data in batches]
+        tokens = [
+            [] if self._lengths is None else replica.batches.count_tokens(self._lengths)
+            for replica in active
+        ]
         for index in range(counts[0]):
             sizes = {
                 number: min(full, replica.batches.num_samples - index * full)
@@ -128,25 +148,56 @@ class Replicas:
                 if index < counts[number]
             }
             for kind in _group_by_size(sizes, full):
-                self._take_step(kind)
+                # Smaller last batches are not packed: each would be a kind of its own.
+                is_full = kind.batch_size == full
+                if self._lengths is not None and is_full:
+                    most = max(tokens[number][index] for number in kind.replicas)
+                    length = batches[0].tensors[0].shape[1]
+                    kind = kind._replace(rows=choose_rows(most, full, length))
+                self._take_step(kind, is_full)
         sums = torch.stack([replica.loss_sum for replica in active]).tolist()
         return [total / count for total, count in zip(sums, counts, strict=True)]
 
-    def _take_step(self, kind: StepKind) -> None:
+    def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
-        steps = [partial(replica.take_step, self._step, kind.batch_size) for replica in replicas]
+        steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
         if kind not in self._seen:
             self._seen.add(kind)
-            for step in steps:
-                with self._recorder.sharing_device(len(steps) - 1):
-                    step()
+            with self._prepare("first step", kind, is_full):
+                for step in steps:
+                    with self._recorder.sharing_device(len(steps) - 1):
+                        step()
             return
         if kind not in self._captured:
             rngs = [replica.rng for replica in replicas if replica.rng is not None]
-            self._captured[kind] = self._recorder.capture(steps, self._pool, rngs)
+            with self._prepare("capturing a step", kind, is_full):
+                self._captured[kind] = self._recorder.capture(steps, self._pool, rngs)
             for replica in replicas:  # the capture allocated gradients in the pool
                 replica.optimizer.zero_grad(set_to_none=True)
         self._captured[kind]()
+
+    @contextmanager
+    def _prepare(self, what: str, kind: StepKind, is_full: bool) -> Iterator[None]:
+        """Shows what is prepared; without cuDNN's trials if it is for smaller batches."""
+        text = f"preparing {self._name}: {what} ({len(kind.replicas)} x {kind.batch_size} samples)"
+        with self._preparing(text), nullcontext() if is_full else _without_trials():
+            yield
+
+
+@contextmanager
+def _without_trials() -> Iterator[None]:
+    """Within it cuDNN chooses kernels by its heuristics, not by trying them."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def network_name(module: nn.Module) -> str:
+    """The class of a module's network, without the prefix of its fast version."""
+    return type(getattr(module, "model", module)).__name__.removeprefix("Fast")
 
 
 def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:

@@ -2,17 +2,19 @@
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.accelerate.bert.fast_encoder import find_packable
+from fedaux_pl.accelerate.convolution.tiling import is_deterministic
 from fedaux_pl.accelerate.convolution.weight_gradients import join_weight_gradients
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
-from fedaux_pl.accelerate.recording.replicas import Replicas
+from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import BatchNormStatistics
@@ -88,7 +90,7 @@ class CudaRunner(StageRunner):
         if statistics != "running" or is_foreign or not getattr(model, "fixed_size_inputs", False):
             return super().predict(model, state, inputs, statistics)
         if model not in self._predictors:
-            self._predictors[model] = CapturedPredictor(model, self.recorder)
+            self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
         return self._predictors[model].predict(state, inputs)
 
     def finish_backward(self) -> None:
@@ -103,26 +105,48 @@ class CudaRunner(StageRunner):
             return None
         if module not in self._replicas:
             batches = cast("TensorBatches", jobs[0].batches)
-            self._replicas[module] = self._create_replicas(module, batches)
+            self._replicas[module] = self._create_replicas(module, batches, len(jobs) - 1)
         return self._replicas[module]
 
     def _create_replicas(
-        self, module: pl.LightningModule, batches: TensorBatches
+        self, module: pl.LightningModule, batches: TensorBatches, others: int
     ) -> Replicas | None:
         module.train()
         index = batches.positions(0)[0]
         batch = tuple(tensor[index] for tensor in batches.tensors)
         self.reset_scaler()
-        probe = self.recorder.probe(module, batch, self.step)
+        if self.scaler:  # replicas would share its scale
+            others = 0
+        with self.preparing(f"preparing {network_name(module)}: trial step"):
+            probe = self.recorder.probe(module, batch, self.step, others)
         if probe.obstacle:
             _log.info(
                 f"{type(module).__name__}: steps run one by one, because they cannot be "
                 f"captured ({probe.obstacle})"
             )
             return None
-        if self.scaler:  # replicas would share its scale
+        if self.scaler:
             probe = dataclasses.replace(probe, max_replicas=1)
-        return Replicas(module, step=self.step, recorder=self.recorder, probe=probe)
+        return Replicas(
+            module,
+            step=self.step,
+            recorder=self.recorder,
+            probe=probe,
+            preparing=self.preparing,
+            lengths=self._find_lengths(module, batch[0]),
+        )
+
+    def _find_lengths(
+        self, module: pl.LightningModule, inputs: Tensor
+    ) -> Callable[[Tensor], Tensor] | None:
+        """Returns the function that computes lengths of texts; None if they are not packed.
+
+        Under deterministic algorithms they are not: the number of rows, and so the order of sums,
+        depends on which replicas train at the same time.
+        """
+        with self.trainer.strategy.precision_plugin.train_step_context():
+            encoder = None if is_deterministic() else find_packable(module, inputs)
+        return None if encoder is None else lambda ids: encoder.lengths(ids).clamp(min=1)
 
     def _run_wave(
         self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None

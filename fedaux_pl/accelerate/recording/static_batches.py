@@ -1,5 +1,7 @@
 """Batches for captured steps, which read the same memory in every replay."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,9 @@ class StaticBatches:
     A captured step finds its next batch without the host: the data, the order of the epoch and the
     index of the next batch are tensors at fixed addresses.
 
-    Data is read in place as long as every epoch has the same tensors. Tensors that change, such as
-    each round's soft labels or each client's data, are copied into a buffer from their second
-    version on. A buffer grows to the size of the largest tensor.
+    Inputs are read in place as long as every epoch has the same ones; from their second version on
+    they are copied into a buffer. Targets are copied from the start: they are small, and each round
+    has other soft labels. A buffer grows to the size of the largest tensor.
 
     Attributes:
         num_samples: The number of samples in the epoch.
@@ -59,9 +61,20 @@ class StaticBatches:
         self._next += 1
         return tuple(tensor.index_select(0, index) for tensor in self._data)
 
+    def count_tokens(self, lengths: Callable[[Tensor], Tensor]) -> list[int]:
+        """Sums the lengths of the texts of each full batch; waits for the device once.
+
+        Args:
+            lengths: Computes the lengths of the first tensor's samples.
+        """
+        full = self.num_samples // self._order.shape[1]
+        counts: list[int] = lengths(self._data[0])[self._order[:full]].sum(dim=1).tolist()
+        return counts
+
     def _load_data(self, tensors: tuple[Tensor, ...]) -> bool:
         if len(tensors) != len(self._data) or not all(map(_same_format, tensors, self._data)):
-            self._data, self._buffers = list(tensors), set()
+            self._data = [tensors[0], *(tensor.clone() for tensor in tensors[1:])]
+            self._buffers = set(range(1, len(tensors)))
             return True
         moved = False
         for number, (tensor, known) in enumerate(zip(tensors, self._data, strict=True)):

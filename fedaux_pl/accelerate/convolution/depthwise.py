@@ -1,0 +1,251 @@
+"""Depthwise 3x3 convolutions at the speed of memory, with or without gradients.
+
+cuDNN's kernels for channels-last depthwise convolutions in half precision are far from the
+bandwidth of the device. Here the forward pass is one kernel, which also computes what the next
+operation needs: in training the moments for BatchNorm, in evaluation the norm and the activation.
+The backward pass is one kernel for both gradients, and a small one that adds up partial sums of the
+weight's gradient in a fixed order.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fedaux_pl.accelerate.convolution.batch_norm import (
+    VECTOR,
+    Activation,
+    Moments,
+    channels_last,
+    on_device_of,
+)
+from fedaux_pl.accelerate.convolution.tiling import choose_tiling
+from fedaux_pl.accelerate.eligibility import has_hooks
+
+BLOCK_CHANNELS = 32
+# A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
+TILE = 512  # columns times channels of a tile
+WARPS = 4
+PROGRAMS = 1056  # eight on each of an H200's 132 multiprocessors; each writes partial sums
+EVAL_PROGRAMS = 4224  # without sums; a fifth faster for 5,000 images
+SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum of partial sums
+
+
+def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
+    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2.
+
+    Args:
+        conv: The convolution.
+        x: Activations; the convolution itself raises the error for those of a wrong shape.
+    """
+    return (
+        type(conv) is nn.Conv2d
+        and conv.groups == conv.in_channels == conv.out_channels
+        and conv.kernel_size == (3, 3)
+        and conv.stride in ((1, 1), (2, 2))
+        and conv.padding == conv.dilation == (1, 1)
+        and conv.padding_mode == "zeros"
+        and conv.bias is None
+        and conv.weight.dtype == torch.float32
+        and conv.weight[:, 0].is_contiguous()
+        and not has_hooks(conv)
+        and x.ndim == 4
+        and x.shape[1] == conv.in_channels
+        and x.numel() > 0
+    )
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """The grid and the arguments that the kernels share.
+
+    Args:
+        sizes: The arguments from ``columns`` to ``out_width``.
+        out_units: Values of a pixel of the output, in units.
+        grid: The programs, (channel blocks, chunks).
+        out_rows: Output pixels of a chunk.
+        constants: Compile-time arguments.
+    """
+
+    sizes: tuple[int, ...]
+    out_units: int
+    grid: tuple[int, int]
+    out_rows: int
+    constants: dict[str, int]
+
+
+def _plan(x: Tensor, stride: int, pitch: int | None = None, programs: int | None = None) -> _Launch:
+    """The launch for activations ``x``; a pixel of the output has ``pitch`` values."""
+    n, channels, height, width = x.shape
+    pitch, programs = pitch or channels, programs or PROGRAMS
+    out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
+    unit = math.gcd(channels, pitch, VECTOR)
+    block_channels = min(BLOCK_CHANNELS, max(4, 1 << (channels - 1).bit_length()))
+    block = TILE // block_channels
+    channel_blocks = -(-channels // block_channels)
+    columns = n * out_width
+    chunk = -(-columns * channel_blocks // (programs * block)) * block
+    return _Launch(
+        sizes=(columns, channels // unit, chunk, height, width, out_height, out_width),
+        out_units=pitch // unit,
+        grid=(channel_blocks, -(-columns // chunk)),
+        out_rows=chunk * out_height,
+        constants={
+            "UNIT": unit,
+            "STRIDE": stride,
+            "BLOCK_M": block,
+            "BLOCK_C": block_channels,
+            "num_warps": WARPS,
+        },
+    )
+
+
+def depthwise_norm_act_eval(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
+) -> Tensor:
+    """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients.
+
+    Args:
+        conv: A convolution for which :func:`is_depthwise` is true.
+        norm: Its norm layer, with affine parameters and running statistics.
+        x: Activations (N, C, H, W).
+        activation: The activation.
+    """
+    statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    return convolve_eval(
+        channels_last(x), conv.weight, conv.stride[0], statistics, norm.eps, activation
+    )
+
+
+def average_pool(x: Tensor) -> Tensor:
+    """Compute ``F.avg_pool2d(x, 3, stride=2, padding=1)`` of channels-last activations.
+
+    It is a depthwise convolution whose weights are 1/9. On an H200, PyTorch's forward kernel takes
+    four times as long, and its backward kernel is slower still and its gradients are wrong
+    (https://github.com/pytorch/pytorch/issues/188344).
+
+    Args:
+        x: Activations (N, C, H, W).
+    """
+    pooled: Tensor = _Depthwise.apply(x, _ninths(x), 2)[0]  # type: ignore[no-untyped-call]
+    return pooled
+
+
+def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
+    """Write relu(average_pool(x)), without gradients.
+
+    Args:
+        x: Activations (N, C, H, W).
+        out: Where the result is written: channels of channels-last activations.
+    """
+    convolve_eval(channels_last(x), _ninths(x), 2, activation=Activation(), out=out)
+
+
+def _ninths(x: Tensor) -> Tensor:
+    return torch.full((x.shape[1], 1, 3, 3), 1 / 9, device=x.device)
+
+
+def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Moments | None]:
+    """Compute conv(x) in the dtype of ``x``, with gradients.
+
+    Args:
+        conv: A convolution for which :func:`is_depthwise` is true.
+        x: Activations (N, C, H, W).
+
+    Returns:
+        The output, and its moments for ``batch_norm_act``; None if that would not use them.
+    """
+    out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0])  # type: ignore[no-untyped-call]
+    if partials is None:
+        return out, None
+    launch = _plan(x, conv.stride[0])
+    return out, Moments(partials, launch.out_rows)
+
+
+def convolve_eval(
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    statistics: tuple[Tensor | None, ...] | None = None,
+    eps: float = 0.0,
+    activation: Activation = Activation(False),  # noqa: B008 - frozen
+    *,
+    partials: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute act(norm(conv(x))) or act(conv(x)) in one kernel and without gradients.
+
+    Args:
+        x: Activations (N, C, H, W), channels last.
+        weight: Weight (C, 1, 3, 3), float32.
+        stride: 1 or 2.
+        statistics: Weight, bias, running mean and running variance of a norm layer, or None.
+        eps: The norm layer's ``eps``.
+        activation: The activation.
+        partials: Where the moments of the output's chunks are written, (2, chunks, C), or None.
+        out: Where the result is written: channels of channels-last activations. By default they are
+            allocated.
+
+    Returns:
+        Activations (N, C, H', W'), channels last.
+    """
+    from fedaux_pl.accelerate import kernels
+
+    programs = EVAL_PROGRAMS if partials is None else PROGRAMS
+    launch = _plan(x, stride, None if out is None else out.stride(3), programs)
+    if out is None:
+        out = x.new_empty(len(x), *launch.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+    with on_device_of(x):
+        kernels.depthwise_kernel[launch.grid](
+            x, weight, out, weight if partials is None else partials,
+            *(statistics or (weight,) * 4), *launch.sizes, launch.out_units, eps, activation.bound,
+            HAS_NORM=statistics is not None, ACT=activation.kind,
+            HAS_MOMENTS=partials is not None, **launch.constants,
+        )  # fmt: skip
+    return out
+
+
+class _Depthwise(torch.autograd.Function):
+    """The convolution and the moments of its output.
+
+    Small outputs have none, and neither have those of a constant weight, that of pooling.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor | None]:
+        x = channels_last(x)
+        launch = _plan(x, stride)
+        channels, out_rows = x.shape[1], launch.sizes[0] * launch.sizes[-2]
+        partials = None
+        is_layer = ctx.needs_input_grad[1]
+        if is_layer and not choose_tiling(out_rows, channels).is_single_kernel:
+            partials = torch.empty(2, launch.grid[1], channels, device=x.device)
+            ctx.mark_non_differentiable(partials)
+        ctx.save_for_backward(x, weight)
+        ctx.stride = stride
+        return convolve_eval(x, weight, stride, partials=partials), partials
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, _: object) -> tuple[Tensor | None, ...]:
+        from fedaux_pl.accelerate import kernels
+
+        x, weight = ctx.saved_tensors
+        launch = _plan(x, ctx.stride)
+        needs_dx = ctx.needs_input_grad[0]
+        dx = torch.empty_like(x) if needs_dx else x
+        dweight = torch.empty_like(weight)
+        chunks = launch.grid[1]
+        partials = torch.empty(chunks, weight.numel(), device=x.device)
+        with on_device_of(x):
+            kernels.depthwise_backward_kernel[launch.grid](
+                channels_last(dy), x, weight, dx, partials, *launch.sizes,
+                NEEDS_DX=needs_dx, **launch.constants,
+            )  # fmt: skip
+            kernels.sum_partials_kernel[(-(-weight.numel() // SUM_BLOCK["BLOCK_W"]),)](
+                partials, dweight, chunks, weight.numel(), **SUM_BLOCK
+            )
+        return dx if needs_dx else None, dweight, None

@@ -1,0 +1,143 @@
+"""A unit of ShuffleNet in three kernels, for predictions.
+
+The inner layers have 50, 100 or 200 channels, in groups of 25, 50 or 100: numbers for which tensor
+cores and vector loads have no fast path. So grouped convolutions are products with matrices that
+have zeros outside of the groups, the inner channels are padded to a multiple of 8, and the shuffle
+is the order of the first matrix's rows. cuDNN's kernel is the fastest for the first product and
+ours for the last one, which also writes beside the pooled input.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.accelerate.convolution.batch_norm import channels_last
+from fedaux_pl.accelerate.convolution.depthwise import (
+    average_pool_relu_eval,
+    convolve_eval,
+    is_depthwise,
+)
+from fedaux_pl.accelerate.convolution.folding import FoldedConvolution, active_cache, convolve_act
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
+from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
+from fedaux_pl.accelerate.convolution.pointwise import multiply_pixels
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
+from fedaux_pl.models.shufflenet import ShuffleUnit
+
+POINTWISE = (1, 1), (0, 0), (1, 1)  # stride, padding and dilation
+
+
+class FoldedShuffleUnit:
+    """The matrices of a unit with BatchNorm folded in.
+
+    Args:
+        unit: A unit for which :func:`fits_three_kernels` is true.
+        dtype: The dtype of the matrices.
+
+    Attributes:
+        reduce: The first matrix, (inner channels with padding, input channels).
+        reduce_bias: Its bias.
+        depthwise: Weight of the depthwise convolution, with padding, float32.
+        statistics: Weight, bias, running mean and variance of its norm layer, with padding.
+        eps: The norm layer's ``eps``.
+        expand: The last matrix, (new channels, inner channels with padding).
+        expand_bias: Its bias.
+    """
+
+    def __init__(self, unit: ShuffleUnit, dtype: torch.dtype) -> None:
+        self._unit, self._layers = unit, (unit.depthwise, cast(nn.BatchNorm2d, unit.norm2))
+        middle = unit.depthwise.in_channels
+        padded = middle + -middle % ALIGNMENT
+        weight = unit.depthwise.weight
+        self._folds = [
+            FoldedConvolution(layers, None, dtype)  # type: ignore[arg-type]
+            for layers in ((unit.reduce, unit.norm1), (unit.expand, unit.norm3))
+        ]
+        self.reduce = weight.new_zeros(padded, unit.reduce.in_channels, dtype=dtype)
+        self.reduce_bias = weight.new_zeros(padded, dtype=dtype)
+        self.depthwise = weight.new_zeros(padded, 1, 3, 3)
+        # a variance of 1 in place of 0, so that channels of padding stay zero without eps, too
+        self.statistics = tuple(weight.new_full((padded,), value) for value in (0.0, 0.0, 0.0, 1.0))
+        self.eps = self._layers[1].eps
+        self.expand = weight.new_zeros(unit.expand.out_channels, padded, dtype=dtype)
+        self.expand_bias = self._folds[1].bias
+        self._copy()
+
+    def refresh(self) -> None:
+        """Fold the current weights of the layers, into the same tensors."""
+        for fold in self._folds:
+            fold.refresh()
+        self._copy()
+
+    def _copy(self) -> None:
+        """Write the folded weights of the groups to their places in the matrices."""
+        unit, groups = self._unit, self._unit.groups
+        middle = unit.depthwise.in_channels
+        size, new_size = middle // groups, len(self.expand) // groups
+        in_size = unit.reduce.in_channels // unit.reduce.groups
+        reduce, expand = (fold.weight[:, :, 0, 0] for fold in self._folds)
+        # the shuffle: row r of group g goes to row r * groups + g
+        rows = self.reduce[:middle].view(size, groups, -1)
+        for group in range(groups):
+            inner = slice(group * size, (group + 1) * size)
+            start = group * in_size if unit.reduce.groups > 1 else 0
+            rows[:, group, start : start + in_size] = reduce[inner, :in_size]
+            new = slice(group * new_size, (group + 1) * new_size)
+            self.expand[new, inner] = expand[new, :size]
+        bias = self._folds[0].bias.view(groups, size)
+        self.reduce_bias[:middle].view(size, groups).copy_(bias.t())
+        depthwise, norm = self._layers
+        statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        values = [value.detach() for value in (depthwise.weight, *statistics) if value is not None]
+        targets = [tensor[:middle] for tensor in (self.depthwise, *self.statistics)]
+        torch._foreach_copy_(targets, values)
+
+
+def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
+    """Whether :func:`shuffle_unit_eval` can compute a unit.
+
+    Args:
+        unit: The unit; its layers can be of other types than in our network.
+        x: Its input.
+    """
+    layers = (unit.reduce, unit.norm1), (unit.depthwise, unit.norm2), (unit.expand, unit.norm3)
+    return (
+        not torch.is_grad_enabled()
+        and fusable(x)
+        and compute_dtype(x) in HALF
+        and x.ndim == 4
+        and x.numel() > 0
+        and all(is_standard_batch_norm(norm) and not norm.training for _, norm in layers)
+        and is_pointwise(unit.reduce)
+        and is_pointwise(unit.expand)
+        and unit.reduce.in_channels == x.shape[1]
+        and x.shape[1] % ALIGNMENT == 0
+        and torch.backends.cudnn.enabled
+        and unit.reduce.groups in (1, unit.groups)
+        and unit.expand.groups == unit.groups
+        and is_depthwise(unit.depthwise, x[:1, :1].expand(1, unit.reduce.out_channels, -1, -1))
+    )
+
+
+def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
+    """Compute a unit in evaluation mode, without gradients.
+
+    Args:
+        unit: A unit for which :func:`fits_three_kernels` is true.
+        x: Its input (N, C, H, W).
+    """
+    x = channels_last(x.to(compute_dtype(x)))
+    fold = active_cache().get(FoldedShuffleUnit, unit, x.dtype)
+    weight = fold.reduce.view(len(fold.reduce), 1, 1, -1).permute(0, 3, 1, 2)
+    inner = convolve_act(x, weight, fold.reduce_bias, None, POINTWISE)
+    stride = unit.depthwise.stride[0]
+    inner = convolve_eval(inner, fold.depthwise, stride, fold.statistics, fold.eps)
+    if not unit.downsample:
+        return multiply_pixels(inner, fold.expand, fold.expand_bias, x)
+    n, channels, height, width = inner.shape
+    channels = x.shape[1] + len(fold.expand)
+    out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
+    average_pool_relu_eval(x, out[:, : x.shape[1]])
+    multiply_pixels(inner, fold.expand, fold.expand_bias, out=out[:, x.shape[1] :])
+    return out

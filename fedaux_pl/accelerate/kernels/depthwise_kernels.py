@@ -1,0 +1,316 @@
+"""Depthwise 3x3 convolutions with padding 1 and stride 1 or 2, of channels-last activations.
+
+A column is the pixels (x, 0), (x, 1), ... of one image; there are N * width columns. A program
+processes ``BLOCK_C`` channels of a chunk of columns, ``BLOCK_M`` columns at a time, and goes down
+their rows. So with stride 1 an input row is loaded three times, shifted by -1, 0 and 1, in place of
+nine times: its contributions to three output rows are added as soon as it is loaded. Only the first
+load of a value comes from device memory; the others come from the cache.
+
+The grid is (channel blocks, chunks), ``channels`` is ``units * UNIT`` and no size is specialized
+on, see ``batch_norm_kernels``. The arithmetic is float32. Weights are (channels, 3, 3), float32.
+"""
+
+import triton
+import triton.language as tl
+
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
+
+SIZES = ["columns", "units", "chunk_columns", "height", "width", "out_height", "out_width"]
+
+
+@triton.jit
+def _load_row(x, row, column, height, width, channels, channel, mask):
+    """Values of a row, for BLOCK_M columns with ``x`` at their images; 0 outside of the image."""
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    offsets = ((row * width + column) * channels)[:, None] + channel[None, :]
+    return tl.load(x + offsets, mask=mask & inside[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _load_three(x, row, column, height, width, channels, channel, mask):
+    """Values of a row at the columns to the left, at the columns and to the right of them."""
+    left = _load_row(x, row, column - 1, height, width, channels, channel, mask)
+    center = _load_row(x, row, column, height, width, channels, channel, mask)
+    right = _load_row(x, row, column + 1, height, width, channels, channel, mask)
+    return left, center, right
+
+
+@triton.jit
+def load_weight(weight, channel, tap: tl.constexpr, channel_mask):
+    """One of the nine weights of each channel, as (1, BLOCK_C)."""
+    return tl.load(weight + channel * 9 + tap, mask=channel_mask, other=0.0)[None, :]
+
+
+@triton.jit
+def start_rows(
+    x, out_row, column, height, width, channels, channel, mask,
+    w00, w01, w02, w10, w11, w12,
+    STRIDE: tl.constexpr,
+):  # fmt: skip
+    """What :func:`next_row` needs for its first output row: the parts of this row and the next one.
+
+    A part is the sum over the input rows that were loaded so far.
+    """
+    a, b, c = _load_three(x, out_row * STRIDE - 1, column, height, width, channels, channel, mask)
+    this_part = a * w00 + b * w01 + c * w02
+    next_part = tl.zeros_like(this_part)
+    if STRIDE == 1:
+        a, b, c = _load_three(x, out_row, column, height, width, channels, channel, mask)
+        this_part += a * w10 + b * w11 + c * w12
+        next_part = a * w00 + b * w01 + c * w02
+    return this_part, next_part
+
+
+@triton.jit
+def next_row(
+    x, out_row, column, height, width, channels, channel, mask, this_part, next_part,
+    w00, w01, w02, w10, w11, w12, w20, w21, w22,
+    STRIDE: tl.constexpr,
+):  # fmt: skip
+    """The outputs of a row, and the parts of the next two rows."""
+    if STRIDE == 2:
+        a, b, c = _load_three(x, 2 * out_row, column, height, width, channels, channel, mask)
+        this_part += a * w10 + b * w11 + c * w12
+    a, b, c = _load_three(x, out_row * STRIDE + 1, column, height, width, channels, channel, mask)
+    z = this_part + (a * w20 + b * w21 + c * w22)
+    new_part = a * w00 + b * w01 + c * w02
+    if STRIDE == 1:
+        return z, next_part + (a * w10 + b * w11 + c * w12), new_part
+    else:  # noqa: RET505 - a compile-time condition
+        return z, new_part, next_part
+
+
+@triton.jit
+def _store_moments(sums, squares, shift, count, partials, chunk, chunks, channels, channel):
+    """Write mean and sum of squared deviations of a chunk, as ``moments_kernel`` does."""
+    total = tl.sum(sums, 0)
+    offset = total / count
+    m2 = tl.maximum(tl.sum(squares, 0) - total * offset, 0.0)
+    mask = channel < channels
+    tl.store(partials + chunk * channels + channel, shift + offset, mask=mask)
+    tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=mask)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "out_units"])
+def depthwise_kernel(
+    x, weight, y, partials, gamma, beta, running_mean, running_var,
+    columns, units, chunk_columns, height, width, out_height, out_width, out_units, eps, upper,
+    UNIT: tl.constexpr, STRIDE: tl.constexpr,
+    HAS_NORM: tl.constexpr, ACT: tl.constexpr, HAS_MOMENTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The convolution; columns are those of the output.
+
+    It writes act(conv(x)), or act(norm(conv(x))) with the running statistics if ``HAS_NORM``. With
+    ``HAS_MOMENTS`` it also writes the moments of each chunk of the output to ``partials``, (2,
+    chunks, channels). A pixel of ``y`` has ``out_units * UNIT`` values, at least one a channel.
+    """
+    channels = units * UNIT
+    pitch = out_units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    channel_mask = channel < channels
+    chunk = tl.program_id(1)
+    start = chunk * chunk_columns
+    count = tl.minimum(chunk_columns, columns - start)
+    w00 = load_weight(weight, channel, 0, channel_mask)
+    w01 = load_weight(weight, channel, 1, channel_mask)
+    w02 = load_weight(weight, channel, 2, channel_mask)
+    w10 = load_weight(weight, channel, 3, channel_mask)
+    w11 = load_weight(weight, channel, 4, channel_mask)
+    w12 = load_weight(weight, channel, 5, channel_mask)
+    w20 = load_weight(weight, channel, 6, channel_mask)
+    w21 = load_weight(weight, channel, 7, channel_mask)
+    w22 = load_weight(weight, channel, 8, channel_mask)
+    scale = tl.zeros((BLOCK_C,), tl.float32)
+    shift = tl.zeros((BLOCK_C,), tl.float32)
+    if HAS_NORM:
+        variance = tl.load(running_var + channel, mask=channel_mask, other=1.0)
+        scale = tl.load(gamma + channel, mask=channel_mask, other=0.0) / tl.sqrt(variance + eps)
+        shift = tl.load(beta + channel, mask=channel_mask, other=0.0)
+        shift -= tl.load(running_mean + channel, mask=channel_mask, other=0.0) * scale
+    sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    if HAS_MOMENTS:
+        # moments are shifted by the chunk's first output, because sums of squares would cancel
+        first_image = start // out_width
+        corner = start % out_width * STRIDE + tl.zeros((1,), tl.int32)
+        first_source = x + first_image.to(tl.int64) * height * width * channels
+        first_mask = channel_mask[None, :]
+        first_part, second_part = start_rows(
+            first_source, 0, corner, height, width, channels, channel, first_mask,
+            w00, w01, w02, w10, w11, w12, STRIDE,
+        )  # fmt: skip
+        first_value, first_part, second_part = next_row(
+            first_source, 0, corner, height, width, channels, channel, first_mask,
+            first_part, second_part, w00, w01, w02, w10, w11, w12, w20, w21, w22, STRIDE,
+        )  # fmt: skip
+        shift = tl.sum(first_value, 0)
+    for first in range(0, count, BLOCK_M):
+        column_in_chunk = first + tl.arange(0, BLOCK_M)
+        mask = (column_in_chunk < count)[:, None] & channel_mask[None, :]
+        image = (start + column_in_chunk) // out_width
+        out_column = (start + column_in_chunk) % out_width
+        column = out_column * STRIDE
+        source = x + (image.to(tl.int64) * height * width * channels)[:, None]
+        target = y + (image.to(tl.int64) * out_height * out_width * pitch)[:, None]
+        target += (out_column * pitch)[:, None] + channel[None, :]
+        this_part, next_part = start_rows(
+            source, 0, column, height, width, channels, channel, mask,
+            w00, w01, w02, w10, w11, w12, STRIDE,
+        )  # fmt: skip
+        for out_row in range(out_height):
+            z, this_part, next_part = next_row(
+                source, out_row, column, height, width, channels, channel, mask,
+                this_part, next_part, w00, w01, w02, w10, w11, w12, w20, w21, w22, STRIDE,
+            )  # fmt: skip
+            if HAS_NORM:
+                z = z * scale[None, :] + shift[None, :]
+            z = _activate(z, upper, ACT)
+            rounded = z.to(y.dtype.element_ty)
+            tl.store(target + out_row * out_width * pitch, rounded, mask=mask)
+            if HAS_MOMENTS:
+                difference = tl.where(mask, rounded.to(tl.float32) - shift[None, :], 0.0)
+                sums += difference
+                squares += difference * difference
+    if HAS_MOMENTS:
+        _store_moments(
+            sums, squares, shift, count * out_height,
+            partials, chunk, tl.num_programs(1), channels, channel,
+        )  # fmt: skip
+
+
+@triton.jit
+def _store_weight_sums(partials, sums, channel, tap: tl.constexpr, channel_mask):
+    tl.store(partials + channel * 9 + tap, tl.sum(sums, 0), mask=channel_mask)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def depthwise_backward_kernel(
+    dy, x, weight, dx, partials,
+    columns, units, chunk_columns, height, width, out_height, out_width,
+    UNIT: tl.constexpr, STRIDE: tl.constexpr, NEEDS_DX: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x, and each chunk's part of the weight's gradient, in one pass.
+
+    ``partials`` is (chunks, channels * 9); ``sum_partials_kernel`` adds up its rows. Columns are
+    those of the output. With stride 2, a program computes the two by two input pixels whose first
+    one is the center of an output pixel.
+    """
+    channels = units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    channel_mask = channel < channels
+    start = tl.program_id(1) * chunk_columns
+    count = tl.minimum(chunk_columns, columns - start)
+    w00 = load_weight(weight, channel, 0, channel_mask)
+    w01 = load_weight(weight, channel, 1, channel_mask)
+    w02 = load_weight(weight, channel, 2, channel_mask)
+    w10 = load_weight(weight, channel, 3, channel_mask)
+    w11 = load_weight(weight, channel, 4, channel_mask)
+    w12 = load_weight(weight, channel, 5, channel_mask)
+    w20 = load_weight(weight, channel, 6, channel_mask)
+    w21 = load_weight(weight, channel, 7, channel_mask)
+    w22 = load_weight(weight, channel, 8, channel_mask)
+    s00 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s01 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s02 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s10 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s11 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s12 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s20 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s21 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s22 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for first in range(0, count, BLOCK_M):
+        column_in_chunk = first + tl.arange(0, BLOCK_M)
+        mask = (column_in_chunk < count)[:, None] & channel_mask[None, :]
+        image = ((start + column_in_chunk) // out_width).to(tl.int64)
+        out_column = (start + column_in_chunk) % out_width
+        column = out_column * STRIDE
+        gradient = dy + (image * out_height * out_width * channels)[:, None]
+        source = x + (image * height * width * channels)[:, None]
+        target = dx + (image * height * width * channels)[:, None]
+        target += (column * channels)[:, None] + channel[None, :]
+        if STRIDE == 1:
+            # The output row r is read with its left and right neighbors. Its taps are the input
+            # rows r - 1, r and r + 1: the upper, middle and lower gradients and values.
+            x_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+            x_middle = _load_row(source, 0, column, height, width, channels, channel, mask)
+            dx_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+            dx_middle = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+            for row in range(height + 1):
+                x_lower = _load_row(source, row + 1, column, height, width, channels, channel, mask)
+                a = _load_row(gradient, row, column + 1, height, width, channels, channel, mask)
+                b = _load_row(gradient, row, column, height, width, channels, channel, mask)
+                c = _load_row(gradient, row, column - 1, height, width, channels, channel, mask)
+                s00 += x_upper * a
+                s01 += x_upper * b
+                s02 += x_upper * c
+                s10 += x_middle * a
+                s11 += x_middle * b
+                s12 += x_middle * c
+                s20 += x_lower * a
+                s21 += x_lower * b
+                s22 += x_lower * c
+                if NEEDS_DX:
+                    dx_upper += a * w00 + b * w01 + c * w02
+                    pointers = target + (row - 1) * width * channels
+                    tl.store(pointers, dx_upper.to(dx.dtype.element_ty), mask=mask & (row > 0))
+                    dx_upper = dx_middle + (a * w10 + b * w11 + c * w12)
+                    dx_middle = a * w20 + b * w21 + c * w22
+                x_upper = x_middle
+                x_middle = x_lower
+        else:
+            is_right_inside = (column + 1 < width)[:, None]
+            b = _load_row(gradient, 0, out_column, out_height, out_width, channels, channel, mask)
+            a = _load_row(
+                gradient, 0, out_column + 1, out_height, out_width, channels, channel, mask
+            )
+            for out_row in range(out_height):
+                row = 2 * out_row
+                below = out_row + 1
+                d = _load_row(
+                    gradient, below, out_column, out_height, out_width, channels, channel, mask
+                )
+                c = _load_row(
+                    gradient, below, out_column + 1, out_height, out_width, channels, channel, mask
+                )
+                value = _load_row(source, row, column, height, width, channels, channel, mask)
+                s11 += value * b
+                value = _load_row(source, row, column + 1, height, width, channels, channel, mask)
+                s12 += value * b
+                s10 += value * a
+                value = _load_row(source, row + 1, column, height, width, channels, channel, mask)
+                s21 += value * b
+                s01 += value * d
+                value = _load_row(
+                    source, row + 1, column + 1, height, width, channels, channel, mask
+                )
+                s22 += value * b
+                s20 += value * a
+                s02 += value * d
+                s00 += value * c
+                if NEEDS_DX:
+                    pointers = target + row * width * channels
+                    dtype: tl.constexpr = dx.dtype.element_ty
+                    right_mask = mask & is_right_inside
+                    tl.store(pointers, (b * w11).to(dtype), mask=mask)
+                    right = b * w12 + a * w10
+                    tl.store(pointers + channels, right.to(dtype), mask=right_mask)
+                    pointers += width * channels
+                    lower_mask = mask & (row + 1 < height)
+                    lower = b * w21 + d * w01
+                    tl.store(pointers, lower.to(dtype), mask=lower_mask)
+                    corner = b * w22 + a * w20 + (d * w02 + c * w00)
+                    tl.store(pointers + channels, corner.to(dtype), mask=lower_mask & right_mask)
+                b = d
+                a = c
+    partials += tl.program_id(1).to(tl.int64) * channels * 9
+    _store_weight_sums(partials, s00, channel, 0, channel_mask)
+    _store_weight_sums(partials, s01, channel, 1, channel_mask)
+    _store_weight_sums(partials, s02, channel, 2, channel_mask)
+    _store_weight_sums(partials, s10, channel, 3, channel_mask)
+    _store_weight_sums(partials, s11, channel, 4, channel_mask)
+    _store_weight_sums(partials, s12, channel, 5, channel_mask)
+    _store_weight_sums(partials, s20, channel, 6, channel_mask)
+    _store_weight_sums(partials, s21, channel, 7, channel_mask)
+    _store_weight_sums(partials, s22, channel, 8, channel_mask)

@@ -1,0 +1,112 @@
+"""Depthwise convolutions on a GPU, for all layers of our networks, and average pooling.
+
+``depthwise_checks.py`` and ``shuffle_unit_checks.py`` run the same kernels in Triton's interpreter.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.depthwise import (
+    average_pool,
+    convolve_depthwise,
+    depthwise_norm_act_eval,
+)
+from fedaux_pl.models import create_model
+from tests.accelerate.convolution_helpers import create_norm, depthwise_shapes
+
+pytestmark = pytest.mark.cuda
+
+
+def gradients(conv, x, dy, convolve):
+    x, conv.weight.grad = x.clone().requires_grad_(), None
+    y = convolve(conv, x)
+    y.backward(dy.to(y.dtype))
+    return y.detach(), x.grad, conv.weight.grad
+
+
+def plain(conv, x):
+    weight = conv.weight.to(x.dtype)
+    return F.conv2d(x, weight, None, conv.stride, 1, groups=conv.groups)
+
+
+def create_conv(channels, stride):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
+    return conv.cuda().to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("n", [1, 33, 256])
+@pytest.mark.parametrize(("channels", "stride", "size"), depthwise_shapes())
+def test_cuda_depthwise_layers(channels, stride, size, n, dtype):
+    """Against PyTorch in float64, and the same bits every time."""
+    conv = create_conv(channels, stride)
+    x = torch.randn(n, channels, size, size, device="cuda", dtype=dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
+    dy = torch.randn_like(plain(conv, x))
+    expected = gradients(conv, x.double(), dy.double(), plain)
+    found, again = (
+        gradients(conv, x, dy, lambda conv, x: convolve_depthwise(conv, x)[0]) for _ in range(2)
+    )
+    tolerance = 4e-3 if dtype == torch.bfloat16 else 2e-6
+    for name, one, other, exact in zip(("y", "dx", "dw"), found, again, expected, strict=True):
+        error = (one.double() - exact).norm() / exact.norm()
+        assert error < tolerance, f"{name} is off by {error}"
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 8, 1, 1), (3, 50, 7, 5), (5, 17, 2, 33)])
+def test_cuda_depthwise_of_odd_sizes(shape, stride):
+    conv = create_conv(shape[1], stride)
+    x = torch.randn(shape, device="cuda")
+    dy = torch.randn_like(plain(conv, x))
+    found = gradients(conv, x, dy, lambda conv, x: convolve_depthwise(conv, x)[0])
+    for one, other in zip(found, gradients(conv, x.double(), dy, plain), strict=True):
+        assert (one.double() - other).norm() < 2e-6 * other.norm().clamp_min(1e-3)
+
+
+@pytest.mark.parametrize(("channels", "stride", "size"), depthwise_shapes())
+def test_cuda_depthwise_evaluation(channels, stride, size):
+    conv, norm = create_conv(channels, stride), create_norm(channels).cuda().eval()
+    x = torch.randn(64, channels, size, size, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = depthwise_norm_act_eval(conv, norm, x, Activation(True, 6.0))
+        expected = norm.double()(plain(conv, x.double())).clamp(0, 6)
+    assert (found - expected).norm() < 4e-3 * expected.norm()
+
+
+@pytest.mark.parametrize(("channels", "size"), [(24, 32), (200, 16), (400, 8), (50, 5)])
+def test_cuda_average_pool(channels, size):
+    x = torch.randn(64, channels, size, size, device="cuda", dtype=torch.bfloat16)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    # NCHW: for channels-last activations PyTorch's own gradients are wrong, see ShuffleUnit
+    exact = x.detach().double().contiguous().requires_grad_()
+    found, expected = average_pool(x), F.avg_pool2d(exact, 3, stride=2, padding=1)
+    assert (found - expected).norm() < 4e-3 * expected.norm()
+    gradient = torch.randn_like(found)
+    found.backward(gradient)
+    expected.backward(gradient.double())
+    assert (x.grad - exact.grad).norm() < 4e-3 * exact.grad.norm()
+
+
+def test_cuda_steps_with_depthwise_layers_repeat_bit_for_bit():
+    torch.manual_seed(0)
+    model = speed_up(create_model("mobilenetv2", 5)).cuda().to(memory_format=torch.channels_last)
+    x = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8, device="cuda")
+
+    def first_gradient():
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            model.train()(x).logsumexp(1).sum().backward()
+        return [m.weight.grad.clone() for m in model.modules() if isinstance(m, nn.Conv2d)]
+
+    torch.backends.cudnn.deterministic = True
+    try:
+        assert all(map(torch.equal, first_gradient(), first_gradient()))
+    finally:
+        torch.backends.cudnn.deterministic = False

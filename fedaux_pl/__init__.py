@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from fedaux_pl.algorithms import Centralised as Centralised
     from fedaux_pl.algorithms import FedAdam as FedAdam
     from fedaux_pl.algorithms import FedAUX as FedAUX
+    from fedaux_pl.algorithms import FedAUXfdp as FedAUXfdp
     from fedaux_pl.algorithms import FedAvg as FedAvg
     from fedaux_pl.algorithms import FedAvgM as FedAvgM
     from fedaux_pl.algorithms import FedBE as FedBE
+    from fedaux_pl.algorithms import FedClassMeans as FedClassMeans
     from fedaux_pl.algorithms import FedDF as FedDF
     from fedaux_pl.algorithms import FedProx as FedProx
     from fedaux_pl.algorithms import Scaffold as Scaffold
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "Algorithm": "fedaux_pl.algorithms",
     "FedAUX": "fedaux_pl.algorithms",
+    "FedAUXfdp": "fedaux_pl.algorithms",
     "FedAvg": "fedaux_pl.algorithms",
     "FedBE": "fedaux_pl.algorithms",
+    "FedClassMeans": "fedaux_pl.algorithms",
     "FedDF": "fedaux_pl.algorithms",
     "FedProx": "fedaux_pl.algorithms",
     "FedAdam": "fedaux_pl.algorithms",

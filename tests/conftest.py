@@ -11,8 +11,11 @@ settings.register_profile("same_examples", derandomize=True)  # a green commit s
 settings.load_profile("same_examples")
 
 
-def pytest_collection_modifyitems(items):
-    """Skips tests marked ``cuda`` on machines without a CUDA device."""
+def pytest_collection_modifyitems(config, items):
+    """Skips tests marked ``cuda`` without a CUDA device, and ``sites`` unless asked for."""
+    for item in items:
+        if item.get_closest_marker("sites") and "sites" not in config.getoption("-m"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: pytest -n 0 -m sites"))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):

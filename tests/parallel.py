@@ -7,10 +7,11 @@ import socket
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx, Scaffold
+from fedaux_pl.algorithms import FedAvg, FedBE, FedClassMeans, FedDF, FedProx, Scaffold
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
+from fedaux_pl.scoring import Whitened
 from tests.federations import FewDigits, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
@@ -36,6 +37,11 @@ SCENARIOS = {
             "local": LocalTraining(batch_size=16, optimizer="sgd", lr=0.05),
         },
         2,
+    ),
+    "FedClassMeans": (
+        lambda: FedClassMeans(feature_map=Whitened(dimensions=8), epsilon=5.0),
+        {"clients": {"resnet8": 4}},
+        1,
     ),
     "FedAUX": (
         lambda: paper_fedaux(epsilon=None, remember=True, discount=0.9),

@@ -157,6 +157,9 @@ class Algorithm:
     all updates at once sets ``needs_all_updates``; it can still split the work between the
     processes, as FedBE does.
 
+    With ``trains_clients = False`` clients send one release before the first round and nothing
+    afterwards; see ``OneRelease``.
+
     Every imported subclass can be chosen by its name on the command line.
 
     Args:
@@ -169,6 +172,7 @@ class Algorithm:
     """
 
     distills: ClassVar[bool] = False
+    trains_clients: ClassVar[bool] = True
     needs_all_updates: ClassVar[bool] = False
     has_payload: ClassVar[bool] = False
     mu: float = 0.0

@@ -96,6 +96,10 @@ class FedAUX(FedDF):
             budget=Budget(epsilon, delta, mechanism),
             shrink=shrink,
         )
+        if scorer.uses_labels:
+            raise ValueError(
+                f"FedAUX needs a scorer without labels, such as Mean(), but got {scorer!r}"
+            )
         self.secret_noise = secret_noise
 
     @property

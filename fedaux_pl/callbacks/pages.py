@@ -47,11 +47,14 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
     split = "given"
     if data.get("alpha") is not None:
         split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
+    role = f"{federation.participation:.0%} of them in a round"
+    if not algorithm.trains_clients:
+        role = "each sends one release and nothing else"
     rows = {
         "method": algorithm.name,
         "private data": f"{data['private']}, {len(federation.data.classes)} classes",
         "auxiliary data": data["auxiliary"] or "none",
-        "clients": f"{clients}; {federation.participation:.0%} of them in a round",
+        "clients": f"{clients}; {role}",
         "split over clients": split,
         "seed": federation.seed,
     }

@@ -178,8 +178,8 @@ class FederationReport(FederationCallback):
     def _show_participation(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
         if self.images:
             self._drawn = len(federation.history)
-            figure = run_figures.participation(federation)
-            self._show(trainer, folder, "clients/participation", figure, self._drawn)
+            if (figure := run_figures.participation(federation)) is not None:
+                self._show(trainer, folder, "clients/participation", figure, self._drawn)
 
     def _show(
         self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int

@@ -54,11 +54,15 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             yield "pretraining/views", figures.views_figure(inputs, _views(federation, inputs))
 
 
-def participation(federation: Any) -> "Figure":
-    """The figure of the clients that took part in the rounds so far."""
+def participation(federation: Any) -> "Figure | None":
+    """The figure of the clients that took part in the rounds so far; None if no client trains."""
     took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
     for entry, row in zip(federation.history, took_part, strict=True):
-        row[federation.select_clients(int(entry["round"]))] = 1
+        selected = federation.select_clients(int(entry["round"]))
+        names = federation.data.client_names
+        row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
+    if not federation.algorithm.trains_clients:
+        return None
     return figures.participation_figure(took_part, _client_names(federation))
 
 
@@ -74,9 +78,9 @@ def confusion(federation: Any) -> "Figure | None":
 def class_counts(federation: Any) -> NDArray[np.int64] | None:
     """The samples of each class of each client, shape (n, C); None where they must stay private.
 
-    They are private: a run with secret noise shows them nowhere.
+    They are private: a run with secret noise shows them nowhere, and over sites nobody knows them.
     """
-    if federation.algorithm.secret_noise:
+    if federation.algorithm.secret_noise or federation.data.holds is not None:
         return None
     counts: NDArray[np.int64] = federation.data.class_counts()
     return counts
@@ -110,8 +114,11 @@ def texts_table(rows: list[ScoredText]) -> str:
 
 
 def _client_names(federation: Any) -> list[str]:
-    """The clients' names; numbers in a run with secret noise, as a name may be that of a person."""
-    if federation.algorithm.secret_noise:
+    """The clients' names; numbers in a run with secret noise, as a name may be that of a person.
+
+    Sites are named: they know each other.
+    """
+    if federation.algorithm.secret_noise and federation.data.holds is None:
         return [f"client {index}" for index in range(len(federation.architectures))]
     return list(federation.data.client_names)
 

@@ -42,7 +42,9 @@ class RunNotes:
         if self._counts is None:
             return
         for round_ in (int(entry["round"]) for entry in new):
-            own = self._counts[federation.select_clients(round_)]
+            if not (selected := federation.select_clients(round_)):
+                continue  # the teacher is made of the releases of all clients
+            own = self._counts[selected]
             text = notes.describe_missing_classes(round_, own, federation.data.classes)
             if text is not None and len(self._incomplete) < MAX_ROUNDS:
                 self._incomplete.append(text)

@@ -24,12 +24,16 @@ VERBS = {
     "compare": "print a table of runs and draw their curves",
     "sweep": "run all cells of a sweep file, such as a table of the paper; resumes what is there",
     "report": "write tables, figures and a page of a sweep, or a figure of the paper's analysis",
+    "sites": "the server of real sites: `sites init` prepares them, `sites status` lists them",
+    "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
 # Verbs in a module of their own.
 _OWN_MODULES = {
     "compare": "fedaux_pl.cli.compare",
     "sweep": "fedaux_pl.sweeps.verb",
+    "sites": "fedaux_pl.cli.sites",
+    "site": "fedaux_pl.cli.sites",
     "report": "fedaux_pl.reports.verb",
 }
 
@@ -81,6 +85,7 @@ More commands:
   fedaux-pl sweep paper/table1 --dry_run           the cells of a sweep file, and the time left
   fedaux-pl sweep paper/table1                     run or resume them; Ctrl-C and kills are safe
   fedaux-pl report paper/table1                    their tables and figures
+  fedaux-pl sites init --sites a,b --server HOST   real sites, see docs/sites.md
 
 More help:
   fedaux-pl fit --model.help                       options of the federation

@@ -18,11 +18,14 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str]) -> str:
     shape = "x".join(map(str, federation["input_shape"]))
     kind = "images, uint8" if len(federation["input_shape"]) == 3 else "token ids"
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
+    role = f"{settings['participation']:.0%} take part in a round"
+    if "client_loss/mean" not in _last(federation):
+        role = "each sends one release and nothing else"
     method = algorithm.pop("method")
     rows = [
         ("method", f"{method}, {_rounds(federation)}"),
         ("settings of the method", _inline(algorithm)),
-        ("clients", f"{clients}; {settings['participation']:.0%} take part in a round"),
+        ("clients", f"{clients}; {role}"),
         ("private data", f"{data.get('private')}, {_split(data)}"),
         ("auxiliary data", data.get("auxiliary") or "none"),
         ("accuracy", _accuracy(federation)),

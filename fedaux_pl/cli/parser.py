@@ -9,7 +9,7 @@ import warnings
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
@@ -30,6 +30,7 @@ from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.trainer import PRECISIONS, check_trainer
+from fedaux_pl.sites import Sites
 
 _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
 _MAX_SEED = 2**32 - 1  # numpy's
@@ -110,6 +111,8 @@ class FederationCLI(LightningCLI):
             "default_root_dir, without which fit begins a new run."
         )
         parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
+        about = "Real sites that hold the private data; null simulates all clients in this process."
+        parser.add_argument("--sites", type=Sites | None, default=None, help=about)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
@@ -227,6 +230,9 @@ class BenchmarkCLI(FederationCLI):
         self.trainer_defaults["callbacks"].insert(0, self.clock)
 
 
+_CLI = TypeVar("_CLI", bound=FederationCLI)
+
+
 class ConfigResolver(FederationCLI):
     """Resolves command lines of ``fit`` to all their settings; creates and seeds nothing."""
 
@@ -264,6 +270,11 @@ def parse(verb: str, args: Sequence[str]) -> FederationCLI:
         args: The command line after the verb.
     """
     return FederationCLI(Federation, FederatedDataModule, **_options(verb, args))
+
+
+def parse_with(kind: type[_CLI], model: type[Federation], verb: str, args: Sequence[str]) -> _CLI:
+    """Parses a command line with another parser and another model than ``fit`` has."""
+    return kind(model, FederatedDataModule, **_options(verb, args))
 
 
 def parse_benchmark(args: Sequence[str]) -> BenchmarkCLI:

@@ -1,6 +1,7 @@
 """The verbs of the command line; each takes the arguments after it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.sites import connect
 
 __all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test", "validate"]
 
@@ -21,7 +23,8 @@ __all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test",
 def fit(args: Sequence[str]) -> FederationCLI:
     """Runs or resumes a federation."""
     cli = parse("fit", args)
-    _run(cli, cli.trainer.fit)
+    with _over_sites(cli):
+        _run(cli, cli.trainer.fit)
     federation = cli.model
     if not federation.history or cli.trainer.interrupted:
         return cli
@@ -140,6 +143,14 @@ def predict(args: Sequence[str]) -> Path:
         columns = options.column.split(",")
         return prediction.predict_texts(checkpoint, options.texts, options.output, columns)
     return prediction.predict_images(checkpoint, options.images, options.output, options.key)
+
+
+def _over_sites(cli: FederationCLI) -> AbstractContextManager[None]:
+    """Connects the run with its sites, if it has any."""
+    if (sites := cli.config_init.sites) is None:
+        return nullcontext()
+    root = Path(cli.trainer.default_root_dir)
+    return connect(cli.model, cli.datamodule, sites, root)
 
 
 def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:

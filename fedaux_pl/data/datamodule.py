@@ -1,7 +1,8 @@
 """The data of a federation: clients, server and test data."""
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytorch_lightning as pl
@@ -20,7 +21,7 @@ from fedaux_pl.data.fingerprints import (
 )
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_same_kind
-from fedaux_pl.data.private_data import PrivateData
+from fedaux_pl.data.private_data import Holding, PrivateData
 from fedaux_pl.data.public_data import PublicData
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
@@ -57,6 +58,11 @@ class FederatedDataModule(pl.LightningDataModule):
             all batches.
         validation: The share of every client's training data that is held out as validation data,
             in [0, 1). 0 for the validation data of ``private``, if it has any.
+        classes: The names of the classes in an order that all sites agree on; null for those of the
+            source.
+        holds: Which of the data are here: null for all, in a simulation; ``public`` at the server
+            of real sites, which has test and auxiliary data alone; ``private`` at a site, which has
+            the training data of one client alone.
 
     Example:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -80,8 +86,19 @@ class FederatedDataModule(pl.LightningDataModule):
         negatives: float = 0.2,
         seed: int = 0,
         validation: float = 0.0,
+        classes: list[str] | None = None,
+        holds: Holding | None = None,
     ) -> None:
         super().__init__()
+        if holds not in (None, *get_args(Holding)):
+            raise ValueError(f"holds must be public, private or null, but is {holds!r}")
+        if holds is not None and validation:
+            raise ValueError(
+                f"validation must be 0 where data are at sites, but is {validation}: the server "
+                "cannot measure on what sites hold out; give the server's source validation data"
+            )
+        if classes is not None and not 2 <= len(set(classes)) == len(classes):
+            raise ValueError(f"classes must be at least 2 different names, but are {classes}")
         if num_clients < 1:
             raise ValueError(f"num_clients must be at least 1, but is {num_clients}")
         if not 0 < alpha < math.inf:
@@ -97,6 +114,10 @@ class FederatedDataModule(pl.LightningDataModule):
         self.negatives = negatives
         self.seed = seed
         self.validation = validation
+        self.class_order = classes
+        self.holds: Holding | None = holds
+        self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
+        self.site_names: list[str] = []
         self._shared_rows = 0
         self._is_fast = False
         self._private: PrivateData | None = None
@@ -126,14 +147,15 @@ class FederatedDataModule(pl.LightningDataModule):
                 and test data to keep, for a ``fast_dev_run``; None for all.
         """
         key = machine_key()
-        private = PrivateData.load(self.private, self.validation)
+        private = PrivateData.load(self.private, self.validation, self.holds, self.class_order)
         public = None
-        if self.auxiliary is not None:
+        if self.auxiliary is not None and self.holds != "private":
             inputs = self.auxiliary.auxiliary()[:at_most]
-            check_same_kind(private.train.inputs, inputs, "private and auxiliary data")
+            check_same_kind(private.inputs[0], inputs, "private and auxiliary data")
             seed = derive_seed(self.seed, _AUXILIARY_SPLIT)
             public = PublicData.split(inputs, self.negatives, seed)
-            self._shared_rows = count_shared(private.train.inputs, inputs, key)
+            train = private.train
+            self._shared_rows = 0 if train is None else count_shared(train.inputs, inputs, key)
             if self._shared_rows:
                 rank_zero_warn(
                     f"{self._shared_rows} of {len(inputs)} auxiliary samples are also private "
@@ -141,14 +163,19 @@ class FederatedDataModule(pl.LightningDataModule):
                     "the privacy guarantee covers; use other auxiliary data, or remove the samples"
                 )
         seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
-        private = private.split(self.num_clients, self.alpha, self.validation, seeds)
+        if self.holds is None:
+            private = private.split(self.num_clients, self.alpha, self.validation, seeds)
+        elif private.train is not None:
+            # whichever client the server says that this site is, its data are the same
+            own = torch.arange(len(private.train))
+            private = replace(private, clients=(own,) * self.num_clients)
         if at_most is not None:
             private = private.shorten(at_most)
         self.fingerprints = private.fingerprints(key)
         if public is not None:
             # plain: the auxiliary data is public
             self.fingerprints["auxiliary"] = tensor_digest(public.inputs)
-        self.num_clients = len(private.clients)
+        self.num_clients = len(private.clients) or self.num_clients
         self._private, self._public = private, public
 
     def to(self, device: torch.device | str) -> "FederatedDataModule":
@@ -163,6 +190,15 @@ class FederatedDataModule(pl.LightningDataModule):
             raise RuntimeError("the data is not loaded yet: call setup() first")
         return self._private
 
+    def _train(self) -> Examples:
+        if (train := self._loaded().train) is None:
+            raise DataError("the server has no private data: they are at the sites")
+        return train
+
+    def _labeled(self) -> Examples:
+        """The training data or, at the server of sites, the test data."""
+        return self._loaded().train or self.test_examples
+
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
         validation, contents = self._loaded().validation, dict(self.fingerprints)
@@ -173,6 +209,7 @@ class FederatedDataModule(pl.LightningDataModule):
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "num_clients": self.num_clients,
             "alpha": None if self.has_given_clients else self.alpha,
+            **({} if self.holds is None else {"holds": self.holds, "classes": list(self.classes)}),
             "negatives": self.negatives,
             "seed": self.seed,
             "contents": contents,
@@ -186,7 +223,7 @@ class FederatedDataModule(pl.LightningDataModule):
         among them: it changes D_i.
         """
         settings = self.settings()
-        del settings["contents"]["test"]
+        settings["contents"].pop("test", None)
         if not self.validation:
             settings.pop("validation", None)
             settings["contents"].pop("validation", None)
@@ -218,12 +255,12 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
-        return self._loaded().train.classes
+        return self._labeled().classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample, (C, H, W) for images, (L,) for texts."""
-        return tuple(self._loaded().train.inputs.shape[1:])
+        return tuple(self._labeled().inputs.shape[1:])
 
     @property
     def input_format(self) -> dict[str, str | int]:
@@ -251,35 +288,37 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def has_given_clients(self) -> bool:
-        """Whether the data name their clients, so that there is no Dirichlet split."""
-        return self._loaded().train.clients is not None
+        """Whether the data name their clients or are at sites: there is no Dirichlet split."""
+        train = self._loaded().train
+        return train is None or train.clients is not None or self.holds is not None
 
     @property
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... for a Dirichlet split."""
-        return self._loaded().client_names
+        return self.site_names or self._loaded().client_names
 
     @property
     def client_sizes(self) -> list[int]:
-        """|D_i| of each client."""
+        """|D_i| of each client; at the server 0 for a site that has not answered yet."""
+        if self.holds == "public":
+            return [self.site_sizes.get(client, 0) for client in range(self.num_clients)]
         return [len(indices) for indices in self._loaded().clients]
 
     def client(self, index: int) -> Examples:
         """D_i, a copy of the private data of one client."""
-        train = self._loaded().train
+        train = self._train()
         where = self._positions(index).to(train.inputs.device)
         return Examples(train.inputs[where], train.targets[where], train.classes)
 
     def client_targets(self, index: int) -> Tensor:
         """The labels of D_i, without a copy of its inputs."""
-        targets = self._loaded().train.targets
+        targets = self._train().targets
         return targets[self._positions(index).to(targets.device)]
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""
-        data = self._loaded()
-        targets, size = data.train.targets.cpu(), len(data.train.classes)
-        parts = [torch.bincount(targets[own], minlength=size) for own in data.clients]
+        targets, size = self._train().targets.cpu(), len(self.classes)
+        parts = [torch.bincount(targets[own], minlength=size) for own in self._loaded().clients]
         return torch.stack(parts).numpy()
 
     def _positions(self, index: int) -> Tensor:
@@ -287,6 +326,11 @@ class FederatedDataModule(pl.LightningDataModule):
         if not 0 <= index < len(clients):
             raise IndexError(f"clients are numbered 0 ... {len(clients) - 1}, but got {index}")
         return clients[index]
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Whether the auxiliary data are here: not at a site, nor in methods without any."""
+        return self._public is not None
 
     @property
     def auxiliary_inputs(self) -> Tensor:
@@ -312,7 +356,9 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def test_examples(self) -> Examples:
         """The test data."""
-        return self._loaded().test
+        if (test := self._loaded().test) is None:
+            raise DataError("a site has no test data: they are at the server")
+        return test
 
     @property
     def validation_examples(self) -> Examples | None:
@@ -326,7 +372,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data."""
-        train, subset = self._loaded().train, self._positions(index)
+        train, subset = self._train(), self._positions(index)
         return TensorBatches(
             train.inputs,
             train.targets,

@@ -1,16 +1,22 @@
 """The private data of a federation: who holds which sample, validation and test data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.client_split import group_by_client, hold_out
 from fedaux_pl.data.fingerprints import keyed_fingerprint
+from fedaux_pl.data.foreign_files import shorten
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import dirichlet_partition
+
+Holding = Literal["public", "private"]
+"""Which data a process of real sites holds: those of the server, or those of one site."""
 
 
 @dataclass(frozen=True)
@@ -18,32 +24,46 @@ class PrivateData:
     """The private data, with the positions of each client's samples in the training data.
 
     Args:
-        train: The training data of all clients, held-out validation samples included.
-        test: The test data.
+        train: The training data of all clients, held-out validation samples included; None at the
+            server of real sites.
+        test: The test data; None at a site.
         validation: The validation data; None for none.
         clients: The positions of the samples of D_i for each client.
     """
 
-    train: Examples
-    test: Examples
+    train: Examples | None
+    test: Examples | None
     validation: Examples | None = None
     clients: tuple[Tensor, ...] = ()
 
     @classmethod
-    def load(cls, source: Source, held_out: float) -> "PrivateData":
+    def load(
+        cls,
+        source: Source,
+        held_out: float,
+        holds: Holding | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> "PrivateData":
         """Loads and checks the data of a source; no client has samples yet.
 
         Args:
             source: The source.
             held_out: The share of every client's data that ``split`` will hold out.
+            holds: ``public`` never reads the training data, ``private`` nothing else; None for all.
+            classes: The names of the classes in their order; None for those of the source.
 
         Raises:
             DataError: If labels are missing, parts do not fit together, all samples are of one
-                class, or validation data are given and held out as well.
+                class, a class is not among ``classes``, or validation data are given and held out
+                as well.
         """
-        name, train = type(source).__name__, source.train()
-        data = cls(train, source.test(), source.validation())
-        parts = {"training": train, "test": data.test, "validation": data.validation}
+        name = type(source).__name__
+        train = None if holds == "public" else source.train()
+        test, validation = (
+            (None, None) if holds == "private" else (source.test(), source.validation())
+        )
+        parts = {"training": train, "test": test, "validation": validation}
+        loaded = {}
         for part, examples in parts.items():
             if examples is None:
                 continue
@@ -51,8 +71,13 @@ class PrivateData:
                 raise DataError(
                     f"{name} has no labels for its {part} data: the private data must be labeled"
                 )
-            check_same_kind(train.inputs, examples.inputs, f"private training and {part} data")
-        if len(torch.unique(train.targets)) < 2:
+            loaded[part] = examples if classes is None else order_classes(examples, classes)
+            first = next(iter(loaded))
+            what = f"private {first} and {part} data"
+            check_same_kind(loaded[first].inputs, examples.inputs, what)
+        data = cls(loaded.get("training"), loaded.get("test"), loaded.get("validation"))
+        train = data.train
+        if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
@@ -77,6 +102,8 @@ class PrivateData:
             seeds: The seeds of the Dirichlet split and of the held-out samples.
         """
         train, validation = self.train, self.validation
+        if train is None:
+            return self
         if train.clients is None:
             parts = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
         else:
@@ -94,25 +121,28 @@ class PrivateData:
             return Examples(inputs, targets, examples.classes)
 
         clients = tuple(positions[:at_most] for positions in self.clients)
-        validation = None if self.validation is None else first(self.validation)
-        return PrivateData(self.train, first(self.test), validation, clients)
+        test, validation = (part and first(part) for part in (self.test, self.validation))
+        return PrivateData(self.train, test, validation, clients)
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
         """Keyed hashes of the training data with given clients, of test and of validation data."""
-        given = [] if self.train.clients is None else [self.train.clients]
-        tensors = {
-            "private": [self.train.inputs, self.train.targets, *given],
-            "test": [self.test.inputs, self.test.targets],
+        parts = {"private": self.train, "test": self.test, "validation": self.validation}
+        return {
+            name: keyed_fingerprint(
+                key,
+                part.inputs,
+                part.targets,
+                *([] if part.clients is None or name != "private" else [part.clients]),
+            )
+            for name, part in parts.items()
+            if part is not None
         }
-        if self.validation is not None:
-            tensors["validation"] = [self.validation.inputs, self.validation.targets]
-        return {name: keyed_fingerprint(key, *own) for name, own in tensors.items()}
 
     @property
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... if the data name none."""
         numbered = [f"client {index}" for index in range(len(self.clients))]
-        return list(self.train.client_names) or numbered
+        return list(self.train.client_names if self.train else ()) or numbered
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -122,6 +152,27 @@ class PrivateData:
 
     def to(self, device: torch.device | str) -> "PrivateData":
         """A copy on another device; positions stay on the CPU."""
-        validation = None if self.validation is None else self.validation.to(device)
-        train, test = self.train.to(device), self.test.to(device)
+        parts = (self.train, self.test, self.validation)
+        train, test, validation = (part and part.to(device) for part in parts)
         return PrivateData(train, test, validation, self.clients)
+
+
+def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
+    """Numbers the labels by an agreed order of the classes, of which the data may lack some.
+
+    Raises:
+        DataError: If the data have a class that is not among ``classes``.
+
+    Example:
+        >>> own = Examples(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("bird", "dog"))
+        >>> order_classes(own, ["cat", "dog", "bird"]).labels
+        tensor([2, 1])
+    """
+    if unknown := [name for name in examples.classes if name not in classes]:
+        raise DataError(
+            f"the data have the class {unknown[0]!r}, but data.classes has {shorten(classes)}: "
+            "rename it, or agree on other classes"
+        )
+    order = torch.tensor([list(classes).index(name) for name in examples.classes])
+    labels = order.to(examples.targets.device)[examples.targets]
+    return replace(examples, labels=labels, classes=tuple(classes))

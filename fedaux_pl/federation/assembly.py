@@ -23,7 +23,7 @@ class Parts(NamedTuple):
     """The parts of a run.
 
     Attributes:
-        pool: The clients.
+        pool: The clients; with real sites another ClientPool.
         server: Aggregates the clients' predictions and distills students.
         server_steps: The method's steps with the averages.
         preparation: The steps of Algorithm 1.
@@ -67,7 +67,7 @@ def assemble(federation: "Federation") -> Parts:
         ClientModule, local, train=train, mu=algorithm.mu, corrected=algorithm.has_payload
     )
     models = {name: module.model for name, module in modules.items()}
-    pool = LocalClients(
+    pool = federation.create_pool(
         context,
         modules,
         federation.architectures,

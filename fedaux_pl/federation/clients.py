@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.engine.inference import predict_features
@@ -27,6 +28,7 @@ class ClientPool(Protocol):
         h0: Mapping[str, nn.Module],
         maps: Mapping[str, PublicMap],
         secret_noise: bool,
+        clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: every client computes its scoring head and releases it, once.
 
@@ -35,9 +37,10 @@ class ClientPool(Protocol):
             h0: h_0 of each architecture.
             maps: The public feature map of each architecture.
             secret_noise: Whether the noise comes from the operating system, not from the seed.
+            clients: The ids of the clients that have released nothing yet.
 
         Returns:
-            The released heads of all clients, ordered by id.
+            The released heads of these clients, ordered by id; one may have failed to answer.
         """
 
     def train(
@@ -58,6 +61,10 @@ class ClientPool(Protocol):
         Returns:
             The updates of those clients that this process has trained.
         """
+
+    @property
+    def round_metrics(self) -> dict[str, float]:
+        """What the pool adds to the metrics of the round: who of real sites has answered."""
 
 
 @dataclass
@@ -89,6 +96,7 @@ class LocalClients:
         h0: Mapping[str, nn.Module],
         maps: Mapping[str, PublicMap],
         secret_noise: bool,
+        clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: every client releases its scoring head; ordered by id."""
         data, processes = self.context.data, self.context.processes
@@ -98,18 +106,35 @@ class LocalClients:
             if scoring.scorer.uses_negatives
         }
         released = {}
-        mine = processes.local(list(enumerate(self.architectures)))
+        mine = processes.local(clients)
         with self.context.progress.stage("scoring heads", len(mine), "client") as stage:
-            for client, name in mine:
-                own = predict_features(h0[name], data.client(client).inputs)
-                others = negatives.get(name, own[:0])
-                seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
-                released[client] = scoring.release(
-                    client, own, others, maps[name], None if secret_noise else seed
+            for client in mine:
+                name = self.architectures[client]
+                released[client] = self.release(
+                    client, scoring, h0[name], negatives.get(name), maps[name], secret_noise
                 )
                 stage.update(1)
         released = processes.merge(released)
-        return [released[client] for client in range(len(self.architectures))]
+        return [released[client] for client in clients]
+
+    def release(
+        self,
+        client: int,
+        scoring: Scoring,
+        h0: nn.Module,
+        negatives: Tensor | None,
+        public_map: PublicMap,
+        secret_noise: bool,
+    ) -> ReleasedHead:
+        """The release of one client; ``negatives`` are h_0(x) on D^-, if the scorer uses them."""
+        data = self.context.data
+        own = predict_features(h0, data.client(client).inputs)
+        others = own[:0] if negatives is None else negatives
+        seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
+        labels = one_hot(data.client(client).targets.long(), len(data.classes))
+        return scoring.release(
+            client, own, others, public_map, None if secret_noise else seed, labels
+        )
 
     def train(
         self,
@@ -156,6 +181,11 @@ class LocalClients:
         if self.context.carry_optimizers:
             self.optimizer_states.update(self.context.processes.merge(optimizers))
         return [updates[client] for client in mine]
+
+    @property
+    def round_metrics(self) -> dict[str, float]:
+        """Nothing: all clients answer."""
+        return {}
 
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
         correction = None

@@ -6,7 +6,7 @@ of clients or on the number of processes. The server's models are replaced at th
 an interrupted run resumes after its last finished round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm, ServerState, TeacherMemory, Update
+from fedaux_pl.algorithms import Algorithm, OneRelease, ServerState, TeacherMemory, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine.inference import BatchNormStatistics
@@ -30,6 +30,7 @@ from fedaux_pl.federation.checkpoint import (
     load_federation,
     restore_checkpoint,
 )
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.hyperparameters import describe
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.federation.settings import (
@@ -42,6 +43,7 @@ from fedaux_pl.federation.settings import (
     check_settings,
 )
 from fedaux_pl.federation.students import Students
+from fedaux_pl.federation.teaching import teach
 from fedaux_pl.federation.trainer import check_trainer
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
@@ -49,7 +51,7 @@ from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import ReleasedHead, Total
-from fedaux_pl.scoring.records import describe_privacy
+from fedaux_pl.scoring.records import describe_all, describe_privacy
 
 
 class Federation(Students):
@@ -120,6 +122,7 @@ class Federation(Students):
         self.model_options = model_options or {}
         self.seed = seed
         self.only_pretrain = False
+        self.create_pool: Callable[..., Any] = LocalClients  # or the ClientPool of real sites
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.memory = TeacherMemory(discount=algorithm.discount)
         self.loaded_from: Path | None = None
@@ -158,6 +161,7 @@ class Federation(Students):
         self.heads: list[ReleasedHead] = []  # ordered by client
         self.total_cost: Total | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
+        self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
         self.memory.load_state_dict({})
         self.server_optimizers: dict[str, dict[str, Any]] = {}
         self.client_optimizers: dict[int, dict[str, Any]] = {}
@@ -240,20 +244,32 @@ class Federation(Students):
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
         if self.only_pretrain:
-            for name, extractor in self._extractors().items():
+            for name, extractor in self._extractors().items() if self.data.holds is None else ():
                 self.h0_accuracy[name] = preparation.knn_accuracy(extractor)
             self.trainer.fit_loop.max_epochs = 0  # no rounds
             return
+        self.preparation, self.scores, self.labels = preparation, {}, {}
+        self._release_heads()
         scoring = self.algorithm.scoring
-        if scoring is not None:
-            h0 = self._extractors()
-            self.heads, self.total_cost = preparation.release_heads(  # w_i of every client, noisy
-                self.pool, scoring, h0, self.algorithm.secret_noise, restored=self.heads
-            )
-            self.scores = preparation.score(scoring, self.heads, h0)  # s_i(x) for x in D_distill
         self.preparation_bytes = preparation.count_bytes(scoring, self.h0, self.heads)
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
+
+    def _release_heads(self) -> None:
+        """The heads of all clients; in later rounds those of sites that have not been there yet."""
+        scoring, is_complete = self.algorithm.scoring, len(self.heads) == len(self.architectures)
+        if scoring is None or (is_complete and (self.scores or self.labels)):
+            return
+        h0, begins = self._extractors(), not self.heads
+        self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
+            self.pool, scoring, h0, self.algorithm.secret_noise, restored=self.heads
+        )
+        if isinstance(self.algorithm, OneRelease):
+            self.labels, heads = teach(self.preparation, self.algorithm, self.heads, h0)
+            for name, head in heads.items() if begins else ():
+                self.students[name].load_state_dict(head, strict=False)
+        else:  # s_i(x) for x in D_distill
+            self.scores = self.preparation.score(scoring, self.heads, h0)
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
@@ -261,6 +277,9 @@ class Federation(Students):
     def privacy(self) -> list[str]:
         """The guarantee of each kind of release, and what has none; a sentence each."""
         lines = describe_privacy(self.heads, self.total_cost)
+        if isinstance(self.algorithm, OneRelease):
+            besides = "and what the next line says" if self.holds_out else ""
+            lines = describe_all(self.heads, self.algorithm.scoring, self.total_cost, besides)
         if self.carry:
             lines.append(
                 "NOT private: the optimizer states of the clients, which the server's checkpoint "
@@ -294,9 +313,11 @@ class Federation(Students):
         kept = self.memory.stored, self.server_states, self.client_states
         with self.rollback_on_error(*optimizers, *kept) as self._round_start:
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
+                self._release_heads()
                 selected = self.select_clients(t)
                 payloads = self.server_steps.payloads()
                 updates = self.pool.train(t, selected, theta, payloads)
+                self.metrics |= self.pool.round_metrics
             with self.timed("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
                 answers = gather_answers(updates, selected, self.processes)
                 self.metrics |= round_metrics.loss_metrics(answers)
@@ -306,13 +327,18 @@ class Federation(Students):
             students = averages
             if self.algorithm.distills:
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
-                    soft_labels = self.server.soft_labels(round_, self.scores)
+                    soft_labels = self.labels.get("distill")
+                    if soft_labels is None:
+                        soft_labels = self.server.soft_labels(round_, self.scores)
                 with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
             if self.is_measured(t):
                 with self.timed("evaluation"):
                     measured = self.server.evaluate(round_, self.scores)
+                    if self.labels:
+                        classes = self.labels["evaluation"].argmax(dim=1)
+                        measured["teachers/accuracy"] = self.server.predictor.accuracy(classes)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates, payloads)
@@ -321,7 +347,9 @@ class Federation(Students):
         self.count_step()
 
     def select_clients(self, t: int) -> list[int]:
-        """S_t, the clients that take part in round t."""
+        """S_t, the clients that take part in round t; none if clients only make a release."""
+        if not self.algorithm.trains_clients:
+            return []
         seed = derive_seed(self.seed, SeedPurpose.CLIENT_SELECTION, t)
         return sample_clients(len(self.architectures), self.participation, seed)
 

@@ -124,10 +124,19 @@ class Preparation:
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
 
-        def release() -> dict[str, Tensor]:
-            maps = {name: self._fit_map(scoring, model) for name, model in h0.items()}
-            return pack(pool.prepare(scoring, h0, maps, secret_noise))
+        known = {head.client for head in restored}
+        missing = [client for client in range(len(self.architectures)) if client not in known]
 
+        def ask() -> list[ReleasedHead]:
+            maps = {name: self._fit_map(scoring, model) for name, model in h0.items()}
+            return pool.prepare(scoring, h0, maps, secret_noise, missing)
+
+        def release() -> dict[str, Tensor]:
+            return pack(ask())
+
+        if data.holds == "public":  # sites have ledgers of their own, and one may come later
+            heads = [*restored, *(ask() if missing else [])]
+            return sorted(heads, key=lambda head: head.client), None
         total = None
         key = self._release_key(scoring, h0)
         if secret_noise:
@@ -213,17 +222,17 @@ class Preparation:
             for name, model in h0.items()
         }
         # filled row by row: stacking the rows of many clients would take twice the memory
-        count = len(heads)
-        scores = {part: torch.empty(count, len(x), device=x.device) for part, x in inputs.items()}
+        count = len(self.architectures)  # 0 for those that have released nothing
+        scores = {part: torch.zeros(count, len(x), device=x.device) for part, x in inputs.items()}
         denoised: dict[int, ReleasedHead] = {}
         for name in h0:
             group = [head for head in heads if self.architectures[head.client] == name]
             denoised |= {head.client: head for head in scoring.shrink_heads(group)}
-        for row, head in enumerate(heads):
+        for head in heads:
             own = features[self.architectures[head.client]]
             logits = {part: denoised[head.client].logits(rows) for part, rows in own.items()}
             for part, values in logits.items():
-                scores[part][row] = scoring.calibration.scores(values, logits["distill"])
+                scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
         return scores
 
     def count_bytes(
@@ -239,7 +248,10 @@ class Preparation:
         up = sum(state_bytes({"weight": head.weight}) for head in heads)
         down = sum(state_bytes(h0[name]) for name in self.architectures if name in h0)
         down += sum(state_bytes(head.public_map.tensors()) for head in heads)
-        down += sum(feature_bytes(num_negatives, head.weight.numel()) for head in heads)
+        if scoring is not None:
+            classes = len(self.context.data.classes)
+            lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)
+            down += sum(feature_bytes(num_negatives, length) for length in lengths)
         return up, down
 
     def knn_accuracy(self, h0: nn.Module) -> float:

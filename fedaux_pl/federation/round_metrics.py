@@ -24,7 +24,9 @@ def timed(metrics: dict[str, float], stage: str, device: torch.device) -> Iterat
 
 
 def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
-    """The training losses of a round's clients."""
+    """The training losses of a round's clients; empty if none has trained."""
+    if not answers:
+        return {}
     losses = [answer.loss for answer in answers]
     return {
         "client_loss/mean": sum(losses) / len(losses),

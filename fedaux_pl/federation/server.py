@@ -134,7 +134,7 @@ class Server:
         for name, state in round_.averages.items():
             classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)
             metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
-        if self.algorithm.distills:
+        if self.algorithm.distills and self.algorithm.trains_clients:
             metrics |= self._evaluate_teachers(round_, scores)
         return metrics
 

@@ -228,7 +228,7 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
             f"the data are split over {data.num_clients} clients, but the federation has "
             f"{count} {clients}: set num_clients={count} in the FederatedDataModule"
         )
-    if algorithm.needs_auxiliary and data.auxiliary is None:
+    if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
         raise ConfigurationError(
             f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
             "FedAvg or FedProx with pretrained: false"
@@ -266,11 +266,11 @@ def check_batches(
             )
         elif distillation is not None and distillation.batch_size == 1:
             problem = "students train with distillation.batch_size = 1: set it to at least 2"
-        elif distillation is not None and len(data.distill_inputs) == 1:
+        elif distillation is not None and data.has_auxiliary and len(data.distill_inputs) == 1:
             problem = "D_distill has a single sample: use more auxiliary data"
         else:
             continue
-        if not _trains_on_one(model, data.client(own[0]).inputs[:1]):
+        if not _trains_on_one(model, data.all_inputs[0][:1]):
             raise ConfigurationError(
                 f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
                 f"needs more than one value per channel, but {problem}, or use larger images, or "

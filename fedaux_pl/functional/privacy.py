@@ -38,13 +38,45 @@ def scoring_sensitivity(regularization: float, num_samples: int, tolerance: floa
         >>> scoring_sensitivity(regularization=0.1, num_samples=1000)
         0.02
     """
+    return _regression_sensitivity(1.0, regularization, num_samples, tolerance)
+
+
+def softmax_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
+    """Bounds the l2-distance by which replacing one record moves a classification head.
+
+    For J of ``fit_softmax_head``, rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
+    (lambda n) + 2 tolerance / lambda. Proof: let W and W' minimize J and J' on neighboring data
+    sets. J is lambda-strongly convex, so lambda |W - W'| <= |grad J(W')| (Frobenius norm). At W'
+    the gradient of J' is 0, and the gradients of J and J' differ in one record only. The gradient
+    of the loss of a record is (p - e_y) x^T, whose norm is |p - e_y| |x|. With q = 1 - p_y the
+    other entries of p are non-negative and sum to q, so |p - e_y|^2 <= q^2 + q^2 <= 2: the norm is
+    at most sqrt(2). Two such gradients differ by at most 2 sqrt(2), and the mean by 2 sqrt(2) / n.
+    By the same convexity a head at which the gradient of J has a norm of at most ``tolerance`` is
+    within tolerance / lambda of the minimizer, on either data set.
+
+    Args:
+        regularization: lambda > 0 of the objective in which the loss is a mean over n records.
+        num_samples: n = |D_i|.
+        tolerance: The largest gradient norm with which a fit is released; a public constant.
+
+    Example:
+        >>> round(softmax_sensitivity(regularization=0.1, num_samples=1000), 5)
+        0.02828
+    """
+    return _regression_sensitivity(math.sqrt(2), regularization, num_samples, tolerance)
+
+
+def _regression_sensitivity(
+    gradient: float, regularization: float, num_samples: int, tolerance: float
+) -> float:
+    """2 gradient / (lambda N) + 2 tolerance / lambda for a bound on the gradient of a record."""
     if not 0 < regularization < math.inf:
         raise ValueError(f"lambda must be positive and finite, but is {regularization}")
     if num_samples < 1:
         raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"the tolerance must be at least 0 and finite, but is {tolerance}")
-    return 2 / (regularization * num_samples) + 2 * tolerance / regularization
+    return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 
 def gaussian_sigma(

@@ -14,11 +14,11 @@ Everything is computed in float64.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
+
+from fedaux_pl.functional.convex import lbfgs, newton
 
 
 def fit_scoring_head(
@@ -66,8 +66,8 @@ def fit_scoring_head(
     objective = _Objective.create(positives, negatives, regularization)
     start = torch.zeros_like(objective.negatives[:1])
     if not negatives.is_cuda:
-        start = _lbfgs(objective, start, max_iter, tolerance)
-    weight, gradient_norm = _newton(objective, start, max_iter, tolerance)
+        start = lbfgs(objective, start, max_iter, tolerance)
+    weight, gradient_norm = newton(objective, start, max_iter, tolerance)
     return weight[0].cpu(), gradient_norm
 
 
@@ -153,71 +153,3 @@ class _Objective:
         positive, negative = self.margins(vector)
         mean = self.mean_row(curvature[0] * positive, curvature[1] * negative)
         return mean + self.regularization * vector
-
-
-def _lbfgs(objective: _Objective, start: Tensor, max_iter: int, tolerance: float) -> Tensor:
-    """scipy's L-BFGS on the CPU."""
-
-    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
-        weight = torch.from_numpy(point)[None]
-        return objective.value(weight), objective.gradient(weight)[0].numpy()
-
-    result = minimize(
-        value_and_gradient,
-        start[0].numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": tolerance, "ftol": 0.0},
-    )
-    return torch.from_numpy(result.x)[None]
-
-
-def _newton(
-    objective: _Objective, weight: Tensor, max_iter: int, tolerance: float
-) -> tuple[Tensor, float]:
-    """Newton steps from ``weight`` until the norm of the gradient is within the tolerance.
-
-    A step is halved while it would lengthen the gradient: along a Newton step of a strongly
-    convex function the norm of the gradient falls for every short enough step. If 40 halvings do
-    not shorten it, rounding allows no further progress, and the weight is final.
-    """
-    gradient = objective.gradient(weight)
-    norm = float(gradient.norm(dim=1))
-    for _ in range(max_iter):
-        if norm <= tolerance:
-            break
-        step = _conjugate_gradients(objective, weight, gradient, 0.1 * tolerance)
-        size = 1.0
-        for _ in range(40):
-            candidate = weight - size * step
-            candidate_gradient = objective.gradient(candidate)
-            candidate_norm = float(candidate_gradient.norm(dim=1))
-            if not candidate_norm > norm:
-                break
-            size /= 2
-        else:
-            break
-        weight, gradient, norm = candidate, candidate_gradient, candidate_norm
-    return weight, norm
-
-
-def _conjugate_gradients(
-    objective: _Objective, weight: Tensor, target: Tensor, tolerance: float
-) -> Tensor:
-    """Solves H(w) step = target to a residual of ``tolerance`` or rounding; H is never formed."""
-    curvature = objective.curvature(weight)
-    floor = torch.finfo(target.dtype).tiny
-    step = torch.zeros_like(target)
-    residual, direction = target, target
-    energy = residual.square().sum()
-    goal = (1e-12 * energy).clamp(min=tolerance**2)
-    for _ in range(2 * weight.shape[1] + 50):
-        if bool(energy <= goal):
-            break
-        product = objective.hessian_product(curvature, direction)
-        length = energy / (direction * product).sum().clamp(min=floor)
-        step = step + length * direction
-        residual = residual - length * product
-        before, energy = energy, residual.square().sum()
-        direction = residual + energy / before.clamp(min=floor) * direction
-    return step

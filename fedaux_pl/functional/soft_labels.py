@@ -7,6 +7,8 @@ before the softmax.
 import torch
 from torch import Tensor
 
+MAX_SHARPNESS = 20.0
+
 
 def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     """Aggregates the logits of K teachers into class probabilities of each sample.
@@ -54,6 +56,35 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
 
 
+def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> Tensor:
+    """Computes softmax(sharpness z) of the logits of each class, standardized over public data.
+
+    Noise and unequal class sizes make some classes win too often. After standardization all
+    classes have the same mean and variance over the public data.
+
+    Args:
+        logits: f(x) on the data to label, shape (N, C).
+        reference: f(x) on D_distill, shape (M, C).
+        sharpness: How far labels are from uniform, above 0.
+
+    Returns:
+        Probabilities of shape (N, C).
+
+    Example:
+        >>> import torch
+        >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
+        >>> standardized_labels(torch.tensor([[3.0, 100.0]]), reference, sharpness=1.0)
+        tensor([[0.7311, 0.2689]])
+    """
+    if not 0 < sharpness <= MAX_SHARPNESS:
+        raise ValueError(
+            f"sharpness must be above 0 and at most {MAX_SHARPNESS:g}, but is {sharpness}"
+        )
+    scale = reference.std(dim=0, correction=0)
+    z = (logits - reference.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)
+    return (sharpness * z).softmax(dim=1)
+
+
 class SoftLabelSum:
     """Soft labels computed teacher by teacher: sums of s_i(x) f_i(x) and s_i(x).
 
@@ -86,6 +117,10 @@ class SoftLabelSum:
 
     def result(self) -> Tensor:
         """Computes the soft labels of all added teachers, shape (N, C)."""
+        return self.logits().softmax(dim=-1)
+
+    def logits(self) -> Tensor:
+        """Computes sum_i s_i(x) f_i(x) / sum_i s_i(x), shape (N, C)."""
         if self._weighted_logits is None or self._weights is None:
             raise ValueError("there are no teachers: add at least one")
-        return (self._weighted_logits / self._weights[:, None]).softmax(dim=-1)
+        return self._weighted_logits / self._weights[:, None]

@@ -5,6 +5,7 @@ scorer proves its sensitivity; ``tests/scoring/test_audit.py`` attacks every sco
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
+from fedaux_pl.scoring.class_scorers import ClassMeans, ClassScorer, ScoresAndHead
 from fedaux_pl.scoring.composition import spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
 from fedaux_pl.scoring.ledger import Ledger, Total
@@ -16,6 +17,8 @@ __all__ = [
     "Budget",
     "Calibration",
     "Centered",
+    "ClassMeans",
+    "ClassScorer",
     "FeatureMap",
     "Identity",
     "Ledger",
@@ -26,6 +29,7 @@ __all__ = [
     "Release",
     "ReleasedHead",
     "Scorer",
+    "ScoresAndHead",
     "Scoring",
     "Sigmoid",
     "Standardized",

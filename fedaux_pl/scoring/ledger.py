@@ -145,16 +145,19 @@ class Ledger:
         except OSError as error:
             raise PrivacyError(self._refusal("written", error)) from error
 
-    def total(self, digests: Sequence[Digests], delta: float) -> Total:
+    def total(
+        self, digests: Sequence[Digests], delta: float, planned: Sequence[Entry] = ()
+    ) -> Total:
         """Computes what the releases about these records cost.
 
         Args:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
+            planned: Releases that are not made yet, to know their cost before.
         """
         pairs = [
             (entry.digests[client], release)
-            for entry in self.entries()
+            for entry in [*self.entries(), *planned]
             for client, release in entry.releases.items()
         ]
         owned = np.concatenate([own for own, _ in pairs])

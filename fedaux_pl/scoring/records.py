@@ -1,11 +1,14 @@
 """Released heads as tensors for caches and checkpoints, and as sentences for the log."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import Total
 from fedaux_pl.scoring.release import Release, ReleasedHead
@@ -23,6 +26,9 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
         for h in heads
     ]
     packed = {"numbers": torch.tensor(numbers, dtype=torch.float64)}
+    clients = [head.client for head in heads]
+    if clients != list(range(len(heads))):  # some sites have released nothing yet
+        packed["clients"] = torch.tensor(clients)
     for head in heads:
         packed[f"weight/{head.client}"] = head.weight.cpu()
         for name, tensor in head.public_map.tensors().items():
@@ -37,7 +43,9 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
     what the settings need.
     """
     heads = []
-    for client, (bound, sigma, sensitivity, simulated) in enumerate(tensors["numbers"].tolist()):
+    numbers = tensors["numbers"].tolist()
+    clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
+    for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
         own = {
             name.removesuffix(f"/{client}"): tensor
             for name, tensor in tensors.items()
@@ -64,6 +72,52 @@ def describe_privacy(heads: Sequence[ReleasedHead], total: Total | None = None) 
         "NOT private: the model updates and training losses that clients send in every round"
     )
     return lines
+
+
+def describe_all(
+    heads: Sequence[ReleasedHead],
+    scoring: Scoring,
+    total: Total | None = None,
+    besides: str = "",
+) -> list[str]:
+    """Returns the sentences about clients that send one release and no model.
+
+    Args:
+        heads: What the clients have released.
+        scoring: What they release, and at which privacy.
+        total: What all releases about their records cost, if the ledger has them.
+        besides: What leaves a client besides; empty for nothing.
+    """
+    lines = describe_privacy(heads, total)[:-1]
+    sent = f"one release of {scoring.scorer.what}{_describe_total(heads, scoring)}"
+    rest = f"; {besides}" if besides else ""
+    lines.append(
+        f"all that leaves a client: {sent}; and the number of its records, which counts as public"
+        f"{rest}. No model update and no loss is sent"
+    )
+    return lines
+
+
+def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
+    budget, scorer = scoring.budget, scoring.scorer
+    if budget.epsilon is None or any(head.release.flaw for head in heads):
+        return ", WITHOUT any guarantee"
+    simulated = any(head.release.simulated for head in heads)
+    is_private = "would with secret noise be" if simulated else "is"
+    text = f", which {is_private} (epsilon {budget.epsilon:g}, delta {budget.delta:g})-private"
+    if not isinstance(scorer, ClassScorer) or not scorer.shares:
+        return text
+    sigma = gaussian_sigma(budget.epsilon, budget.delta, 1.0, budget.mechanism)
+    delta = budget.delta / len(scorer.shares)
+    parts = {
+        name: gaussian_epsilon(delta, sigma / math.sqrt(share))
+        for name, share in scorer.shares.items()
+    }
+    listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
+    return (
+        f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
+        f"= {sum(parts.values()):.3g} at the same delta)"
+    )
 
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:

@@ -25,6 +25,8 @@ class Scorer(ABC):
 
     uses_negatives: ClassVar[bool] = False
     """Whether ``vector`` uses the rows of D^-, which are then sent to the clients."""
+    uses_labels: ClassVar[bool] = False
+    """Whether it is a ``ClassScorer``, which uses the labels of D_i too."""
     what: ClassVar[str]
     """What is released, for the log: "each client released ..."."""
 
@@ -41,6 +43,14 @@ class Scorer(ABC):
             positives: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
             negatives: The rows of D^-, (|D^-|, k); empty unless ``uses_negatives``.
         """
+
+    def row_length(self, vector: Tensor, num_classes: int) -> int:
+        """k, the length of a row, from a vector that was released."""
+        return len(vector)
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """The length of a vector that is released, from the length k of a row."""
+        return row_length
 
     @abstractmethod
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
+from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
 from fedaux_pl.scoring.release import VERSION, Budget, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
@@ -87,7 +88,7 @@ class Scoring:
 
     def settings(self) -> dict[str, Any]:
         """Returns all options as plain values; an object becomes its class name and its fields."""
-        own = {"calibration": _plain(self.calibration), "shrink": self.shrink}
+        own = {"calibration": plain_settings(self.calibration), "shrink": self.shrink}
         return self.release_settings() | own
 
     def release_settings(self) -> dict[str, Any]:
@@ -97,8 +98,8 @@ class Scoring:
         privacy again.
         """
         return {
-            "scorer": _plain(self.scorer),
-            "feature_map": _plain(self.feature_map),
+            "scorer": plain_settings(self.scorer),
+            "feature_map": plain_settings(self.feature_map),
             "norm_bound": self.norm_bound,
             **asdict(self.budget),
             "version": VERSION,
@@ -142,6 +143,7 @@ class Scoring:
         negatives: Tensor,
         public_map: PublicMap,
         noise_seed: int | None,
+        labels: Tensor | None = None,
     ) -> ReleasedHead:
         """Computes what leaves a client (Algorithm 1, P2 and P3 at the client).
 
@@ -151,11 +153,18 @@ class Scoring:
             negatives: h_0(x) on D^-, shape (|D^-|, d).
             public_map: What ``fit_map`` returned at the server.
             noise_seed: See ``Budget.release``.
+            labels: The one-hot labels of D_i, shape (|D_i|, C), for a ``ClassScorer``.
         """
         public_map = self.client_map(public_map, positives)
         if not self.scorer.uses_negatives:
             negatives = negatives[:0]
-        vector = self.scorer.vector(public_map.rows(positives), public_map.rows(negatives))
+        rows, others = public_map.rows(positives), public_map.rows(negatives)
+        if isinstance(self.scorer, ClassScorer):
+            if labels is None:
+                raise ValueError(f"{type(self.scorer).__name__} needs the labels of the client")
+            vector = self.scorer.class_vector(rows, labels, others)
+        else:
+            vector = self.scorer.vector(rows, others)
         sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
         weight, _ = self.budget.release(vector, sensitivity, noise_seed)
         record = self.record(sensitivity, simulated=noise_seed is not None)
@@ -192,7 +201,7 @@ class Scoring:
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
 
 
-def _plain(part: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
+def plain_settings(part: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
     """Returns the class name and the fields; a class of another package with its module."""
     kind, name = type(part), type(part).__name__
     if not kind.__module__.startswith("fedaux_pl."):

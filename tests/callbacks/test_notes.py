@@ -57,7 +57,9 @@ def federation_of(rounds, key="certainty/effective_teachers"):
         architectures=["resnet8"] * 2,
         heads=[],
         algorithm=SimpleNamespace(secret_noise=False),
-        data=SimpleNamespace(class_counts=lambda: np.eye(2, dtype=np.int64), classes="ab"),
+        data=SimpleNamespace(
+            class_counts=lambda: np.eye(2, dtype=np.int64), classes="ab", holds=None
+        ),
         history=[{"round": float(t), key: 2.0} for t in range(1, rounds + 1)],
         select_clients=lambda t: [t % 2],
     )

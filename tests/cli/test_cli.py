@@ -224,7 +224,7 @@ MISTAKES = {
     "unknown method": (
         ["--model.algorithm=FedFoo"],
         [
-            "model.algorithm must be one of Centralised, FedAUX, FedAdam, FedAvg, FedAvgM, FedBE, ",
+            "model.algorithm must be one of Centralised, FedAUX, FedAUXfdp, FedAdam, FedAvg, ",
             "FedFoo",
         ],
     ),
@@ -278,7 +278,7 @@ MISTAKES = {
     ),
     "scorer": (
         ["--model.algorithm.scorer=Median"],
-        ["model.algorithm.scorer must be one of Logistic, Mean, ", "but is Median"],
+        ["model.algorithm.scorer must be one of ClassMeans, Logistic, Mean, ", "but is Median"],
     ),
     "an option of another scorer": (
         ["--model.algorithm.scorer=Mean", "--model.algorithm.scorer.regularization=1"],
@@ -436,7 +436,7 @@ def test_an_unknown_verb_is_told_the_verbs(capsys):
     message = capsys.readouterr().err
     assert (
         "verb must be one of fit, validate, test, predict, pretrain, benchmark, export, "
-        "compare, sweep, report, but is 'fitt'" in message
+        "compare, sweep, report, sites, site, but is 'fitt'" in message
     )
 
 

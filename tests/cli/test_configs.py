@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedaux_pl import FedAUX, FedDF
+from fedaux_pl import FedAUX, FedAUXfdp, FedClassMeans, FedDF
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.models import model_names
@@ -88,7 +88,8 @@ def test_there_is_a_file_for_every_point_of_the_paper():
         return {Path(file).stem for file in FILES if Path(file).parent.name == folder}
 
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
-    others = {"fedaux", "centralised"} | {"fedavgm", "fedadam", "scaffold"}  # last: not the paper's
+    others = {"fedaux", "centralised"}
+    others |= {"fedavgm", "fedadam", "scaffold", "fedauxfdp", "fedclassmeans"}  # not the paper's
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors", "no_noise"}
     assert names("scoring") == papers | {"whitened_mean", "whitened_logistic"}
@@ -162,6 +163,8 @@ def test_names_of_files_are_their_values():
         ("fedbe", "FedBE"),
         ("fedbe_p", "FedBE+P"),
         ("fedaux", "FedAUX with memory"),
+        ("fedauxfdp", "FedAUXfdp"),
+        ("fedclassmeans", "FedClassMeans"),
     ],
 )
 def test_a_method_is_itself_after_another_one(layer, name, created):
@@ -268,6 +271,13 @@ def test_the_papers_scoring_is_pinned(name, created):
 def test_what_is_not_private_says_so(name):
     path = f"configs/{name}.yaml" if "/" in name else f"configs/scoring/{name}.yaml"
     assert "NOT private" in (ROOT / path).read_text().partition("fedaux-pl")[0]
+
+
+@pytest.mark.parametrize("kind", [FedAUXfdp, FedClassMeans])
+def test_layers_of_methods_with_one_release_are_their_defaults(kind, created):
+    cli = created(*layered("scoring/authors", f"methods/{kind.__name__.lower()}"))
+    assert cli.model.algorithm.settings() == kind().settings()
+    assert cli.model.algorithm.scoring.flaw == ""
 
 
 def test_clients_are_replaced_not_added(created):

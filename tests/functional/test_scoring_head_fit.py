@@ -4,15 +4,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedaux_pl.functional import certainty_scores, fit_scoring_head
-from fedaux_pl.functional.scoring_head_fit import _newton, _Objective
+from fedaux_pl.functional import certainty_scores, convex, fit_scoring_head
+from fedaux_pl.functional.scoring_head_fit import _Objective
 
 
 def newton(positives, negatives, regularization, max_iter=100, tolerance=1e-10):
     """Newton steps alone, which solve for a head on a GPU."""
     objective = _Objective.create(positives, negatives, regularization)
     start = torch.zeros(1, negatives.shape[1], dtype=torch.float64)
-    weight, norm = _newton(objective, start, max_iter, tolerance)
+    weight, norm = convex.newton(objective, start, max_iter, tolerance)
     return weight[0], norm
 
 

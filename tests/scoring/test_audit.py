@@ -18,7 +18,18 @@ from scipy import stats
 
 from fedaux_pl import scoring as package
 from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Budget, Centered, Logistic, Mean, Scorer, Whitened, spent
+from fedaux_pl.scoring import (
+    Budget,
+    Centered,
+    ClassMeans,
+    ClassScorer,
+    Logistic,
+    Mean,
+    Scorer,
+    ScoresAndHead,
+    Whitened,
+    spent,
+)
 from tests.paper import paper_scoring
 
 EPSILON, DELTA = 1.0, 0.05
@@ -139,7 +150,8 @@ def test_sound_scorings_survive(scorer, options, tight):
 def test_every_scorer_is_attacked():
     parts = [getattr(package, name) for name in package.__all__]
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
-    assert set(kinds) == {Scorer, Mean, Logistic}
+    with_labels = {ClassScorer, ClassMeans, ScoresAndHead}  # in test_class_scorers.py
+    assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
 
 
 @pytest.mark.parametrize(

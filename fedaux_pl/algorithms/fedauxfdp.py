@@ -1,0 +1,114 @@
+"""FedAUXfdp (Hoech et al. 2022): one private release of scores and a head, no model update."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.algorithms.one_release import OneRelease, Released
+from fedaux_pl.functional import SoftLabelSum, shrink_to_mean
+from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.scoring import (
+    Budget,
+    Calibration,
+    FeatureMap,
+    Mean,
+    Scorer,
+    ScoresAndHead,
+    Scoring,
+    Standardized,
+    Whitened,
+)
+from fedaux_pl.scoring.scoring import plain_settings
+
+
+class FedAUXfdp(OneRelease):
+    """Distills from classification heads of the clients, weighted by their certainty scores.
+
+    h_0 stays as it is. Every client fits a regularized linear classifier on its features, and
+    releases it with its certainty scores, once, with noise that makes both together (epsilon,
+    delta)-private if it is secret. That is all that leaves a client.
+
+    Args:
+        scorer: What certainty scores are made of, as in ``FedAUX``.
+        regularization: lambda of the classifier: a larger one needs less noise, but the classifier
+            separates less.
+        share: The share of the scores in the budget (in mu^2 of Gaussian differential privacy);
+            the head has the rest.
+        feature_map: How features are mapped first, by statistics of the public auxiliary data.
+        calibration: How the server turns a released vector into scores, at no cost in privacy.
+        sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
+            by class over the distillation data; above 0 and at most 20.
+        epsilon: The privacy of all that leaves a client; null for no noise and no guarantee.
+        delta: The delta of the guarantee.
+        mechanism: ``analytic`` or ``classical``, with more noise and epsilon <= 1.
+        secret_noise: false derives the noise from the seed of the run: a simulation, which protects
+            nothing. true takes it from the operating system and records the release in the ledger
+            of this machine, as a deployment must.
+
+    Example:
+        >>> FedAUXfdp(epsilon=0.6, delta=2e-5).scoring.scorer.shares
+        {'the scores': 0.5, 'the head': 0.5}
+    """
+
+    # The objects are frozen. The command line reads them from this signature, as class paths.
+    def __init__(
+        self,
+        *,
+        scorer: Scorer = Mean(),  # noqa: B008
+        regularization: float = 0.3,
+        share: float = 0.5,
+        feature_map: FeatureMap = Whitened(dimensions=64, whitening=0.5),  # noqa: B008
+        calibration: Calibration = Standardized(sharpness=1.0),  # noqa: B008
+        sharpness: float = 3.0,
+        epsilon: float | None = 0.1,
+        delta: float = 1e-5,
+        mechanism: Mechanism = "analytic",
+        secret_noise: bool = False,
+    ) -> None:
+        scoring = Scoring(
+            scorer=ScoresAndHead(scorer, regularization, share),
+            feature_map=feature_map,
+            calibration=calibration,
+            norm_bound="unit",
+            budget=Budget(epsilon, delta, mechanism),
+            shrink=False,
+        )
+        super().__init__(scoring, sharpness, secret_noise)
+
+    @property
+    def release(self) -> ScoresAndHead:
+        """What a client releases."""
+        assert isinstance(self.scoring.scorer, ScoresAndHead)  # noqa: S101 - for mypy
+        return self.scoring.scorer
+
+    def teach(self, released: Released) -> Tensor:
+        """sum_i s_i f_i / sum_i s_i with the heads f_i = W_i [row, 1] / sqrt(2), as in A_s."""
+        total = SoftLabelSum()
+        for name in released.features:
+            heads = [h for h in released.heads if released.architectures[h.client] == name]
+            public_map = heads[0].public_map  # the clients of an architecture share it
+            rows = public_map.rows(released.features[name])
+            reference = public_map.rows(released.reference[name])
+            sizes = [(released.sizes[h.client], released.num_negatives) for h in heads]
+            parts = [
+                self.release.split(head.weight, released.num_classes, *size)
+                for head, size in zip(heads, sizes, strict=True)
+            ]
+            noise = [
+                head.release.sigma / self.release.scale(*size)
+                for head, size in zip(heads, sizes, strict=True)
+            ]
+            vectors = torch.stack([weight for weight, _ in parts])
+            shrunk = shrink_to_mean(vectors, vectors.new_tensor(noise))
+            for weight, (_, matrix) in zip(shrunk.to(rows), parts, strict=True):
+                scores = self.scoring.calibration.scores(rows @ weight, reference @ weight)
+                head_weight = matrix.to(rows) / math.sqrt(2)
+                total.add(rows @ head_weight[:, :-1].T + head_weight[:, -1], scores)
+        return total.logits()
+
+    def settings(self) -> dict[str, Any]:
+        """The method and its options as plain values."""
+        options = {"regularization": self.release.regularization, "share": self.release.share}
+        return super().settings() | options | {"scorer": plain_settings(self.release.scorer)}

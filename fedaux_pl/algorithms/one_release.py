@@ -1,0 +1,76 @@
+"""The base of methods whose clients send one private release, once, and nothing else."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.functional import standardized_labels
+from fedaux_pl.scoring import ReleasedHead, Scoring
+
+
+@dataclass(frozen=True)
+class Released:
+    """What the server has when all clients have sent their release, and public data to label.
+
+    Attributes:
+        heads: The released vectors, ordered by client.
+        architectures: The architecture of each client, in whose features its vector is.
+        sizes: |D_i| of each client, which is public.
+        num_negatives: |D^-|.
+        num_classes: C.
+        features: h_0(x) of the data to label, shape (N, d), by architecture.
+        reference: h_0(x) of D_distill by architecture, also when test data are labeled: test data
+            must not influence the teacher.
+    """
+
+    heads: Sequence[ReleasedHead]
+    architectures: Sequence[str]
+    sizes: Sequence[int]
+    num_negatives: int
+    num_classes: int
+    features: Mapping[str, Tensor]
+    reference: Mapping[str, Tensor]
+
+
+class OneRelease(Algorithm, ABC):
+    """A method in which all that leaves a client is one private release.
+
+    The server makes a teacher of the releases and of public data, starts its student there, and
+    distills the student in every round. Rounds cost no privacy and no communication: the clients
+    are not asked again.
+
+    Args:
+        scoring: What clients release.
+        sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
+            by class over the distillation data.
+        secret_noise: See ``FedAUX``.
+    """
+
+    distills = True
+    trains_clients = False
+    scoring: Scoring
+
+    def __init__(self, scoring: Scoring, sharpness: float, secret_noise: bool) -> None:
+        super().__init__(pretrained=True)
+        standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it
+        self.scoring = scoring
+        self.sharpness = sharpness
+        self.secret_noise = secret_noise
+
+    @property
+    def name(self) -> str:
+        """The method without the +P, which it always has."""
+        return super().name.replace("+P", "")
+
+    def label(self, released: Released) -> Tensor:
+        """The teacher's probabilities of the classes, shape (N, C): post-processing."""
+        reference = self.teach(replace(released, features=released.reference))
+        return standardized_labels(self.teach(released), reference, self.sharpness)
+
+    @abstractmethod
+    def teach(self, released: Released) -> Tensor:
+        """The teacher's logits of the classes, shape (N, C)."""

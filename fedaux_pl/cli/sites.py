@@ -1,0 +1,92 @@
+"""The verbs of real sites: ``sites init``, ``sites status`` at the server, ``site`` at a site."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from pytorch_lightning.cli import LightningArgumentParser
+
+from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse_with
+from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.sites import Limits, SiteFederation
+from fedaux_pl.sites.provisioning import write_project
+from fedaux_pl.sites.site_status import describe_status
+
+
+def sites(args: Sequence[str]) -> None:
+    """Writes what a federation over sites needs, or lists the sites of a run."""
+    verbs = {"init": _init, "status": _status}
+    if not args or args[0] not in verbs:
+        given = args[0] if args else "nothing"
+        raise ConfigurationError(
+            f"sites must be followed by init or status, but is followed by {given}"
+            f"{did_you_mean(given, verbs)}"
+        )
+    verbs[args[0]](list(args[1:]))
+
+
+def _init(args: list[str]) -> None:
+    about = "Writes NVFlare's project file, sites.yaml for fit, and what to send to whom."
+    parser = FederationParser(prog="fedaux-pl sites init", description=about)
+    add = parser.add_argument
+    add("--sites", type=str, required=True, help="The names of the sites, with commas.")
+    add("--server", type=str, required=True, help="The host name of the server.")
+    add("--port", type=int, default=8402, help="Its port.")
+    add("--folder", type=Path, default=Path("sites"), help="The folder to write to.")
+    options = parser.parse_args(args)
+    try:
+        names = [name.strip() for name in options.sites.split(",")]
+        print(write_project(options.folder, names, options.server, options.port))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _status(args: list[str]) -> None:
+    about = "Says who is connected, since when, and the last round that each has answered."
+    parser = FederationParser(prog="fedaux-pl sites status", description=about)
+    help_ = "The default_root_dir of the run."
+    names = ("--root", "--trainer.default_root_dir")
+    parser.add_argument(*names, type=Path, default=Path("logs"), help=help_)
+    print(describe_status(parser.parse_args(args).root))
+
+
+class SiteCLI(FederationCLI):
+    """The parser of ``site``: that of ``fit`` with the server and the limits of the site."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the server, the certificates and the limits."""
+        super().add_arguments_to_parser(parser)
+        about = "The server, HOST:PORT; the host as in its certificate."
+        parser.add_argument("--server", type=str, required=True, help=about)
+        about = "The folder that nvflare provision has written for this site."
+        parser.add_argument("--certificates", type=Path, required=True, help=about)
+        about = "The largest message that is accepted, in bytes."
+        parser.add_argument("--max_bytes", type=int, default=2**32, help=about)
+        parser.add_class_arguments(Limits)
+
+    def before_instantiate_classes(self) -> None:
+        """A site has its private data alone, and writes no logs and checkpoints."""
+        self.config.data.holds = "private"
+        self.config.data.validation = 0.0
+        for name in ("logger", "enable_checkpointing", "enable_progress_bar"):
+            self.config.trainer[name] = False
+        super().before_instantiate_classes()
+        self.trainer_defaults["callbacks"] = []
+
+
+def site(args: Sequence[str]) -> SiteCLI:
+    """Answers the server until it is ended by SIGTERM or Ctrl-C."""
+    from fedaux_pl.sites import transport  # raises if NVFlare is not installed
+
+    cli = parse_with(SiteCLI, SiteFederation, "site", args)
+    options, model = cli.config_init, cli.model
+    names = Limits.__dataclass_fields__
+    model.limits = Limits(**{name: options[name] for name in names})
+    kit = options.certificates
+    name = transport.certificate_name(kit)
+    model.serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
+    try:
+        cli.trainer.fit(model, datamodule=cli.datamodule)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
+    return cli

@@ -1,0 +1,205 @@
+"""Scorers that use labels too: their vector makes a classifier, so that no model has to be sent.
+
+A client maps its records to rows of norm at most 1, as for every scorer. Neighboring data sets
+differ in one record that is replaced, its label included; |D_i| and the number of classes are
+public. The docstring of each scorer proves its sensitivity.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.functional import fit_softmax_head, softmax_sensitivity
+from fedaux_pl.scoring.scorers import Mean, Scorer
+
+
+class ClassScorer(Scorer):
+    """Summarizes a client's rows and labels in one vector."""
+
+    uses_labels = True
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The share of mu^2 of each part of the vector; empty if it has one part only."""
+        return {}
+
+    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Raises a TypeError: ``class_vector`` computes what is released."""
+        raise TypeError(f"{type(self).__name__} needs labels: call class_vector")
+
+    @abstractmethod
+    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+        """Computes what is released, before noise, as a vector.
+
+        Args:
+            rows: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
+            labels: Their one-hot labels, shape (|D_i|, C).
+            negatives: The rows of D^-, (|D^-|, k); empty unless ``uses_negatives``.
+        """
+
+
+@dataclass(frozen=True)
+class ClassMeans(ClassScorer):
+    """Releases 1/n sum e_y (x) [row, 1] / sqrt(2): class by class, the sum of rows and the count.
+
+    Sensitivity: sqrt(2) / n for n = |D_i|. Proof: a record adds the vector [row, 1] / sqrt(2), of
+    norm at most 1, to the block of its class. If the replaced record had the same class, the
+    constants cancel and the sum changes by |row - row'| / sqrt(2) <= 2 / sqrt(2) = sqrt(2). If it
+    had another class, the two vectors lie in different blocks, so they are orthogonal and the sum
+    changes by at most sqrt(1 + 1) = sqrt(2). Both cases attain the bound, so that class counts cost
+    nothing: without them (and without the factor 1 / sqrt(2)) the sensitivity would be 2 / n for
+    the same sums.
+
+    Example:
+        >>> rows, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(3)[:2]
+        >>> vector = ClassMeans().class_vector(rows, labels, rows[:0])
+        >>> ClassMeans().class_sums(vector, num_classes=3)
+        tensor([[0.5000, 0.0000, 0.5000],
+                [0.0000, 0.5000, 0.5000],
+                [0.0000, 0.0000, 0.0000]])
+        >>> round(ClassMeans().sensitivity(num_positives=100, num_negatives=0), 6)
+        0.014142
+    """
+
+    what = "the sums of its feature rows and the counts of its records, class by class"
+
+    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+        """Computes the vector, shape (C (k + 1),)."""
+        if rows.ndim != 2 or len(rows) == 0 or len(labels) != len(rows):
+            raise ValueError(
+                "rows must be (n, k) and labels one-hot (n, C) with at least one record, but are "
+                f"{tuple(rows.shape)} and {tuple(labels.shape)}"
+            )
+        return (labels.to(rows).T @ _with_constant(rows) / len(rows)).flatten()
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """sqrt(2) / |D_i|."""
+        if num_positives < 1:
+            raise ValueError(f"the number of samples must be at least 1, but is {num_positives}")
+        return math.sqrt(2) / num_positives
+
+    def row_length(self, vector: Tensor, num_classes: int) -> int:
+        """k of a vector of C (k + 1) entries."""
+        return len(vector) // num_classes - 1
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """C (k + 1)."""
+        return num_classes * (row_length + 1)
+
+    @staticmethod
+    def class_sums(vector: Tensor, num_classes: int) -> Tensor:
+        """1/n sum e_y (x) [row, 1], shape (C, k + 1); noise of sigma is then sqrt(2) sigma."""
+        return vector.view(num_classes, -1) * math.sqrt(2)
+
+
+@dataclass(frozen=True)
+class ScoresAndHead(ClassScorer):
+    """Releases certainty scores and a classification head together (FedAUXfdp).
+
+    The vector is [r w, W]: w of any scorer with sensitivity D_w, and W of ``fit_softmax_head`` on
+    [row, 1] / sqrt(2), with D_W = 2 sqrt(2) / (lambda n) + 2 tolerance / lambda, which
+    ``softmax_sensitivity`` proves; r = D_W / D_w sqrt(share / (1 - share)).
+
+    Sensitivity: D_W / sqrt(1 - share). Proof: a replaced record moves the vector by at most
+    sqrt(r^2 D_w^2 + D_W^2) = D_W sqrt(share / (1 - share) + 1). As two releases, w would have mu_w
+    = r D_w / sigma and W would have mu_W = D_W / sigma, so mu_w^2 is ``share`` of mu^2 = mu_w^2 +
+    mu_W^2: one Gaussian release of both is their exact composition.
+
+    Attributes:
+        scorer: What certainty scores are made of.
+        regularization: lambda > 0 of the head.
+        share: The share of the scores in mu^2, between 0 and 1, both excluded.
+        tolerance: The largest gradient norm of a head that is released.
+
+    Example:
+        >>> round(ScoresAndHead(regularization=0.1, share=0.5).sensitivity(1000, 0), 5)
+        0.04
+    """
+
+    what = "its certainty scores and its classification head"
+
+    scorer: Scorer = Mean()  # noqa: RUF009 - frozen
+    regularization: float = 0.01
+    share: float = 0.5
+    tolerance: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must lie strictly between 0 and 1, but is {self.share}")
+        if not isinstance(self.scorer, Scorer) or self.scorer.uses_labels:
+            raise ValueError(
+                f"scorer must be a Scorer without labels such as Mean(), but is {self.scorer!r}"
+            )
+        self.sensitivity(1, 0)  # raises if another option is invalid
+
+    @property
+    def uses_negatives(self) -> bool:  # type: ignore[override]
+        """Whether the scorer uses the rows of D^-."""
+        return self.scorer.uses_negatives
+
+    @property
+    def flaw(self) -> str:
+        """The flaw of the scorer."""
+        return self.scorer.flaw
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """The share of the scores, and that of the head."""
+        return {"the scores": self.share, "the head": 1 - self.share}
+
+    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+        """Computes [r w, W], shape (k + C (k + 1),).
+
+        Raises:
+            PrivacyError: If a solver does not reach its tolerance.
+        """
+        head, gradient_norm = fit_softmax_head(
+            _with_constant(rows), labels, self.regularization, tolerance=self.tolerance
+        )
+        if not gradient_norm <= self.tolerance:
+            raise PrivacyError(
+                f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance "
+                f"of {self.tolerance:.3g} that its sensitivity assumes: raise the tolerance"
+            )
+        weight = self.scorer.vector(rows, negatives).to(head)
+        return torch.cat([self.scale(len(rows), len(negatives)) * weight, head.flatten()])
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """D_W / sqrt(1 - share)."""
+        return self._head_sensitivity(num_positives) / math.sqrt(1 - self.share)
+
+    def split(
+        self, vector: Tensor, num_classes: int, num_positives: int, num_negatives: int
+    ) -> tuple[Tensor, Tensor]:
+        """w, shape (k,), and W, shape (C, k + 1), of a vector."""
+        length = self.row_length(vector, num_classes)
+        weight, head = vector[:length], vector[length:]
+        return weight / self.scale(num_positives, num_negatives), head.view(num_classes, -1)
+
+    def row_length(self, vector: Tensor, num_classes: int) -> int:
+        """k of a vector of k + C (k + 1) entries."""
+        return (len(vector) - num_classes) // (num_classes + 1)
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """k + C (k + 1)."""
+        return row_length + num_classes * (row_length + 1)
+
+    def _head_sensitivity(self, num_positives: int) -> float:
+        return softmax_sensitivity(self.regularization, num_positives, self.tolerance)
+
+    def scale(self, num_positives: int, num_negatives: int) -> float:
+        """r, the factor of w in the vector."""
+        ratio = self._head_sensitivity(num_positives) / self.scorer.sensitivity(
+            num_positives, num_negatives if self.uses_negatives else 0
+        )
+        return ratio * math.sqrt(self.share / (1 - self.share))
+
+
+def _with_constant(rows: Tensor) -> Tensor:
+    """[row, 1] / sqrt(2), whose norm is at most 1 if that of the row is."""
+    return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) / math.sqrt(2)

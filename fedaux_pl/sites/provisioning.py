@@ -1,0 +1,108 @@
+"""The files from which NVFlare's own tool makes certificates, and what to do with them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import write_text_atomically
+from fedaux_pl.sites.site_settings import check_name
+
+PROJECT = "fedaux"
+_BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
+
+
+def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> str:
+    """Writes project.yml for ``nvflare provision``, sites.yaml for ``fit``, and what to do next.
+
+    For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
+    profile, and one participant file a site.
+
+    Args:
+        folder: The folder, which must not have these files yet.
+        names: The sites in the order of the clients.
+        host: The host name of the server, which its certificate is for.
+        port: The port of the server.
+
+    Returns:
+        What to do next, as text.
+
+    Raises:
+        ValueError: If a name or the port is not possible.
+        ConfigurationError: If the folder has a project already.
+    """
+    for name in names:
+        check_name(name)
+    if len({*names, host}) < len(names) + 1:
+        raise ValueError(f"sites and server must have different names, but are {[*names, host]}")
+    if not 0 < port < 2**16:
+        raise ValueError(f"port must lie in 1 ... 65535, but is {port}")
+    if (folder / "project.yml").exists():
+        raise ConfigurationError(
+            f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"
+        )
+    server = {"name": host, "type": "server", "org": PROJECT, "fed_learn_port": port}
+    clients = [{"name": name, "type": "client", "org": PROJECT} for name in names]
+    project = {
+        "api_version": 3,
+        "name": PROJECT,
+        "description": "fedaux-pl over real sites",
+        "participants": [server, *clients],
+        "builders": [{"path": f"nvflare.lighter.impl.{builder}"} for builder in _BUILDERS],
+    }
+    kits = folder / "kits" / PROJECT / "prod_00"
+    sites = {
+        "sites": {
+            "names": list(names),
+            "certificates": str(kits / host),
+            "host": host,
+            "port": port,
+        },
+        "data": {"holds": "public"},
+    }
+    profile = {
+        "name": PROJECT,
+        "scheme": "grpc",
+        "connection_security": "mtls",
+        "server": {"host": host, "fed_learn_port": port, "admin_port": port},
+    }
+    files: dict[str, Any] = {"project.yml": project, "sites.yaml": sites}
+    files["own_keys/profile.yml"] = profile
+    for name, member in zip((host, *names), (server, *clients), strict=True):
+        files[f"own_keys/{name}.yml"] = {"name": PROJECT, "participants": [member]}
+    text = _NEXT.format(
+        folder=folder, kits=kits, host=host, port=port, sites=", ".join(names), first=names[0]
+    )
+    for file, content in files.items():
+        _write(folder / file, yaml.safe_dump(content, sort_keys=False))
+    _write(folder / "NEXT.txt", text + "\n")
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    write_text_atomically(path, lambda file: file.write(text))
+
+
+_NEXT = """\
+Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.txt).
+
+1. Certificates, on this machine:
+     nvflare provision -p {folder}/project.yml -w {folder}/kits
+2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
+   the run.yaml that all share. {folder}/kits/{project}/state has the root key: keep it to yourself.
+3. Server:  fedaux-pl fit --config run.yaml --config {folder}/sites.yaml
+4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\
+              --certificates SITE --epsilon_limit 1
+
+Or keys that never leave a site (NVFlare's distributed provisioning), in place of 1 and 2:
+     here:    nvflare cert init --profile {folder}/own_keys/profile.yml -o {folder}/ca
+              and send own_keys/SITE.yml and the printed fingerprint of the root certificate
+     site:    nvflare cert request -p {first}.yml          sends {first}.request.zip back
+     here:    nvflare cert approve {first}.request.zip -c {folder}/ca \\
+                --profile {folder}/own_keys/profile.yml    sends {first}.signed.zip back
+     site:    nvflare package {first}.signed.zip --request-dir {first} --fingerprint FINGERPRINT
+   The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits.""".replace(
+    "{project}", PROJECT
+)

@@ -1,0 +1,286 @@
+"""NVFlare's transport under our own processes: mutual TLS, one port at the server, none at sites.
+
+This file and the filter alone know NVFlare. Its cells exchange messages by name; the name of a cell
+must be the common name of its certificate. A filter refuses everything but what a federation needs:
+a site speaks to the server alone, only when asked, in its own name, and in bytes.
+"""
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.sites.site import say
+from fedaux_pl.sites.site_status import SiteStatus
+from fedaux_pl.sites.wire import Letter, RefusalError, read_letter
+
+try:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+    from nvflare.apis.signal import Signal
+    from nvflare.fuel.f3.cellnet.cell import Cell
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Header
+    from nvflare.fuel.f3.cellnet.defs import ReturnCode
+    from nvflare.fuel.f3.cellnet.utils import new_cell_message
+    from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
+
+    from fedaux_pl.sites.message_filter import SERVER, MessageFilter
+except ImportError as error:
+    raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
+
+if TYPE_CHECKING:
+    from fedaux_pl.sites.site_settings import Sites
+
+_CHANNEL, _TOPIC, _FIELDS = "fedaux", "ask", "fedaux"
+_RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
+_MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+_MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
+
+
+def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
+    """Creates NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
+    files = {"ca_cert": "rootCA.pem", f"{side}_cert": f"{side}.crt", f"{side}_key": f"{side}.key"}
+    folder = kit / "startup" if (kit / "startup").is_dir() else kit
+    for file in files.values():
+        if not (folder / file).is_file():
+            raise ConfigurationError(
+                f"there is no {(folder / file).absolute()}: give certificates the folder that "
+                f"nvflare provision has written for this {side}"
+            )
+    os.environ |= {
+        "NVFLARE_STREAMING_MAX_BLOB_SIZE": str(max_bytes),
+        "NVFLARE_STREAMING_RETRY_TIMEOUT": str(_RETRY_TIMEOUT),
+        "NVFLARE_MAX_MESSAGE_SIZE": str(_MAX_FRAME),
+        "NVFLARE_ALLOW_ADHOC_CONNS": "false",
+    }
+    logging.getLogger("nvflare").setLevel(logging.WARNING)  # it logs whom it refuses
+    _share_memory()
+    credentials = {key: str(folder / file) for key, file in files.items()}
+    try:
+        return Cell(
+            fqcn=name,
+            root_url=url,
+            secure=True,
+            credentials=credentials | {"connection_security": "mtls"},
+            create_internal_listener=False,
+        )
+    except Exception as error:  # of several kinds, for keys that do not fit and damaged files
+        raise ConfigurationError(
+            f"the certificates in {folder.absolute()} cannot be used ({first_line(error)}): "
+            "provision again"
+        ) from error
+
+
+def certificate_name(kit: Path) -> str:
+    """The common name in a site's certificate."""
+    path = (kit / "startup" if (kit / "startup").is_dir() else kit) / "client.crt"
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        [name] = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path.absolute()} is no certificate of a site ({first_line(error)}): give "
+            "certificates the folder that nvflare provision has written for it"
+        ) from error
+    return str(name.value)
+
+
+def _share_memory() -> None:
+    """Lets the threads of a process share two heaps: messages come and go in many threads.
+
+    glibc gives threads heaps of their own, in which the gaps that messages leave add up.
+    """
+    if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
+        set_option(_MALLOC_ARENA_MAX, 2)
+
+
+def _return_memory() -> None:
+    """Gives freed memory back to the system."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
+class ServerHub:
+    """The transport at the server, open while it is used as a context manager.
+
+    Args:
+        sites: The sites and the port.
+        status: Is told who connects and who leaves.
+
+    Raises:
+        ConfigurationError: If NVFlare or certificates are missing, or the port is taken.
+    """
+
+    def __init__(self, sites: "Sites", status: SiteStatus) -> None:
+        self.sites, self.status = sites, status
+        url = f"grpcs://{sites.host}:{sites.port}"
+        self.cell = _create_cell(SERVER, url, Path(sites.certificates), "server", sites.max_bytes)
+        self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
+        MessageFilter(self.cell, sites.names, self._is_answer, self._tell)
+        self.cell.core_cell.set_cell_connected_cb(self._came)
+        self.cell.core_cell.set_cell_disconnected_cb(self._left)
+
+    def __enter__(self) -> Self:
+        try:
+            self.cell.start()
+        except Exception as error:  # the transport raises RuntimeError, OSError and its own
+            raise ConfigurationError(
+                f"the server cannot listen on {self.sites.host}:{self.sites.port} "
+                f"({first_line(error)}): choose another sites.port"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(Exception):  # the result of the run is what counts
+            self.cell.stop()
+
+    def connected(self) -> list[str]:
+        """The names of the sites that are connected."""
+        return [n for n in self.sites.names if self.cell.core_cell.is_cell_connected(n)]
+
+    def ask(
+        self, requests: Mapping[str, Letter], timeout: float
+    ) -> Iterator[tuple[str, Letter | None]]:
+        """Sends requests and yields answers as they come; None for a site that gave none."""
+        if not requests:
+            return
+        pool = ThreadPoolExecutor(len(requests))
+        futures = {pool.submit(self._ask_one, n, r, timeout): n for n, r in requests.items()}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for name in requests:  # after Ctrl-C nobody waits
+                if (stop := self._asked.pop(name, None)) is not None:
+                    stop.trigger("over")
+            pool.shutdown(wait=False)
+            _return_memory()
+
+    def _ask_one(self, name: str, request: Letter, timeout: float) -> Letter | None:
+
+        stop = self._asked[name] = Signal()
+        watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
+        watch.daemon = True
+        watch.start()
+        try:
+            reply = self.cell.send_request(
+                channel=_CHANNEL,
+                topic=_TOPIC,
+                target=name,
+                request=new_cell_message({_FIELDS: request.sealed}, request.body),
+                timeout=timeout,
+                abort_signal=stop,
+            )
+            if reply.get_header(_FIELDS) is None:
+                return None
+            return read_letter(reply.get_header(_FIELDS), bytes(reply.payload or b""))
+        except RefusalError:
+            return Letter({"request": None})  # refused as the answer to another request
+        except Exception as error:  # whatever the transport raises, this site has not answered
+            self._tell(f"{name}: {type(error).__name__} in the transport")
+            return None
+        finally:
+            watch.cancel()
+
+    def _is_answer(self, headers: Mapping[str, Any]) -> bool:
+        """Whether a stream answers an open request of its origin, and is not too large."""
+        waiter = self.cell.requests_dict.get(headers.get(Stream.STREAM_REQ_ID))
+        size = headers.get(Stream.SIZE)
+        return (
+            waiter is not None
+            and waiter.target == headers.get(Header.ORIGIN)
+            and isinstance(size, int)
+            and 0 <= size <= self.sites.max_bytes
+        )
+
+    def _came(self, agent: Any, *_: Any, **__: Any) -> None:
+        name = agent.get_fqcn()
+        if name in self.sites.names:
+            self._tell(f"{name} connected")
+            self.status.connected(name, True)
+
+    def _left(self, agent: Any, *_: Any, **__: Any) -> None:
+        name = agent.get_fqcn()
+        if name in self.sites.names:
+            self._tell(f"{name} disconnected")
+            self.status.connected(name, False)
+            if (stop := self._asked.get(name)) is not None:
+                stop.trigger("gone")
+
+    def _tell(self, text: str) -> None:
+        print_above_bars(f"sites: {text}", flush=True)
+
+
+def serve(
+    name: str, server: str, kit: Path, max_bytes: int, answer: Callable[[Letter], Letter]
+) -> None:
+    """Answers the server's requests, one at a time in this thread, until the process ends.
+
+    Args:
+        name: The site's name, as in its certificate.
+        server: ``host:port`` of the server.
+        kit: The site's folder of certificates.
+        max_bytes: The largest message that is accepted.
+        answer: Computes the answer to a request.
+    """
+    cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
+    work: queue.Queue[tuple[Letter, Future[Any]]] = queue.Queue()
+    free = threading.Semaphore()  # one request at a time
+
+    def reply(letter: Letter) -> Any:
+        return new_cell_message(
+            {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: letter.sealed}, letter.body
+        )
+
+    def is_request(headers: Mapping[str, Any]) -> bool:
+        size = headers.get(Stream.SIZE)
+        is_ours = headers.get(Stream.CHANNEL) == _CHANNEL and headers.get(Stream.TOPIC) == _TOPIC
+        return is_ours and isinstance(size, int) and 0 <= size <= max_bytes
+
+    def receive(request: Any) -> Any:
+        try:
+            letter = read_letter(request.get_header(_FIELDS), bytes(request.payload or b""))
+        except RefusalError as error:
+            say(f"NOT answered: {error}")
+            return reply(Letter({"code": error.code}))
+        if not free.acquire(blocking=False):
+            token = str(letter.fields.get("request", ""))[:64]
+            return reply(Letter({"request": token, "code": "busy"}))
+        done: Future[Any] = Future()
+        work.put((letter, done))
+        return done
+
+    MessageFilter(cell, [SERVER], is_request, say)
+    cell.core_cell.set_cell_connected_cb(lambda *_, **__: say(f"connected to {server}"))
+    cell.core_cell.set_cell_disconnected_cb(lambda *_, **__: say("the connection has ended"))
+    cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=receive)
+
+    def end(number: int, _: object) -> None:
+        say(f"ended by {signal.Signals(number).name}")
+        os._exit(0)  # the transport's threads would not end, and nothing is left to be written
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
+        signal.signal(number, end)
+    say(f"{name} waits for the server {server}")
+    cell.start()
+    while True:
+        letter, done = work.get()
+        done.set_result(reply(answer(letter)))
+        free.release()
+        del letter, done
+        _return_memory()

@@ -1,0 +1,139 @@
+"""What server and sites send each other: JSON of plain values, and tensors as safetensors.
+
+Each side checks what it gets against what it expects before it uses it. A site that does not
+answer says why by a code, never by the text of an exception: that could hold paths or data.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedaux_pl.errors import FedauxError
+from fedaux_pl.functional.averaging import State
+
+FORMAT = 1
+"""The format of the messages, increased when server and sites of two releases cannot talk."""
+
+MAX_FIELDS = 2**20
+"""The maximum characters of a message's plain values."""
+
+CODES = {
+    "busy": "it still works on an earlier request",
+    "settings": "its configuration differs from the server's",
+    "limits": "the request is beyond the limits that it has set itself",
+    "budget": "the release would cost more privacy than its epsilon_limit",
+    "message": "the request is damaged, or of other shapes than its models",
+    "diverged": "its training gave NaN or infinity",
+    "storage": "its disk is full or not writable",
+    "failed": "it failed; its own log says why",
+}
+"""Why a site does not answer."""
+
+
+class RefusalError(FedauxError):
+    """A message that is not accepted.
+
+    Args:
+        code: One of `CODES`: all that the other side gets to know.
+        reason: The reason, for the log of this side.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message.
+
+    Attributes:
+        fields: Plain values.
+        body: Tensors as `write_tensors` gives them.
+    """
+
+    fields: Mapping[str, Any]
+    body: bytes = b""
+    sealed: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sealed", json.dumps(dict(self.fields)))
+
+
+def read_letter(fields: object, body: bytes) -> Letter:
+    """Reads a message; raises a RefusalError if its plain values are damaged."""
+    if not isinstance(fields, str) or len(fields) > MAX_FIELDS:
+        raise RefusalError("message", "it has no plain values, or too many")
+    try:
+        values = json.loads(fields)
+    except (ValueError, RecursionError) as error:
+        raise RefusalError("message", "its plain values are no JSON") from error
+    if not isinstance(values, dict):
+        raise RefusalError("message", "its plain values have no names")
+    return Letter(values, body)
+
+
+def write_tensors(tensors: State) -> bytes:
+    """Writes tensors to bytes.
+
+    Example:
+        >>> content = write_tensors({"w": torch.ones(2)})
+        >>> read_tensors(content, {"w": torch.zeros(2)})["w"]
+        tensor([1., 1.])
+    """
+    # clones: safetensors refuses tensors that share memory, as tied weights do
+    content: bytes = save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()})
+    return content
+
+
+def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
+    """Reads tensors that must have the names, shapes and dtypes of ``like``, in its order.
+
+    Raises:
+        RefusalError: If they differ, are damaged, or hold NaN or infinity.
+    """
+    expected = sum(tensor.nbytes for tensor in like.values())
+    if len(content) > expected + 1024 * (len(like) + 1):
+        raise RefusalError("message", f"{len(content)} bytes where {expected} are expected")
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, OverflowError) as error:
+        raise RefusalError("message", "its tensors are damaged or cut") from error
+    if tensors.keys() != like.keys():
+        other = sorted(tensors.keys() ^ like.keys())
+        raise RefusalError("message", f"other tensors than expected, such as {other[0][:80]!r}")
+    for name, tensor in tensors.items():
+        if tensor.shape != like[name].shape or tensor.dtype != like[name].dtype:
+            raise RefusalError(
+                "message",
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but must be "
+                f"{like[name].dtype} of shape {tuple(like[name].shape)}",
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise RefusalError("diverged", f"{name} holds NaN or infinity")
+    return {name: tensors[name] for name in like}
+
+
+def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
+    """A finite number of a message; raises a RefusalError if it is missing or out of range."""
+    value = fields.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise RefusalError("message", f"{name} must be a number from {low:g} to {high:g}")
+    if not math.isfinite(value):
+        raise RefusalError("message", f"{name} must be finite")
+    return value
+
+
+def read_count(fields: Mapping[str, Any], name: str, high: int = 2**40) -> int:
+    """An integer of a message, from 0 on; raises a RefusalError if there is none."""
+    value = read_number(fields, name, 0, high)
+    if not isinstance(value, int):
+        raise RefusalError("message", f"{name} must be an integer")
+    return value

@@ -1,0 +1,252 @@
+"""Methods whose clients send one release and nothing else."""
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+
+from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedClassMeans, Released
+from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.functional import soft_labels
+from fedaux_pl.scoring import Budget, ClassMeans, Logistic, Mean, Whitened
+from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
+
+METHODS = [FedClassMeans, FedAUXfdp]
+MAP = Whitened(dimensions=8)
+
+
+def method(kind, **options):
+    return kind(**({"feature_map": MAP, "epsilon": 5.0} | options))
+
+
+class LockPrivateData(FederationCallback):
+    """Once the clients have made their releases, nobody may read their data."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.monkeypatch = monkeypatch
+
+    def on_federation_prepared(self, trainer, federation):
+        def refuse(*args, **options):
+            raise AssertionError("private data were read after the release")
+
+        for name in ("client", "client_batches", "class_counts"):
+            self.monkeypatch.setattr(FederatedDataModule, name, refuse)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_private_data_are_read_for_the_release_only(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    federation = create(method(kind, secret_noise=True))
+    fit(tmp_path, federation, 2, callbacks=[LockPrivateData(monkeypatch)])
+    assert len(federation.history) == 2
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_only_the_release_is_sent(kind, tmp_path, monkeypatch):
+    trained = []
+    train = LocalClients.train
+    monkeypatch.setattr(
+        LocalClients,
+        "train",
+        lambda pool, t, clients, *more: trained.extend(clients) or train(pool, t, clients, *more),
+    )
+    federation = run(tmp_path, method(kind), 2)
+    assert trained == []
+    sizes = {FedClassMeans: 10 * 9, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
+    for entry in federation.history:
+        assert (entry["bytes/up"], entry["bytes/down"]) == (0, 0)
+        assert entry["bytes/up_total"] == 3 * 8 * sizes[kind]
+        assert not [name for name in entry if name.startswith("client_loss")]
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_all_that_leaves_a_client_is_said(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    simulated = run(tmp_path, method(kind, epsilon=0.5), 0).privacy()
+    assert "would with secret noise be (epsilon 0.5, delta 1e-05)-private" in simulated[-1]
+    [*_, last] = run(tmp_path, method(kind, epsilon=0.5, secret_noise=True), 0).privacy()
+    assert last.startswith("all that leaves a client: one release of ")
+    assert "which is (epsilon 0.5, delta 1e-05)-private" in last
+    assert "the number of its records, which counts as public" in last
+    assert not any("model updates" in line for line in simulated)
+    [*_, none] = run(tmp_path, method(kind, epsilon=None), 0).privacy()
+    assert "WITHOUT any guarantee" in none
+    held = create(method(kind))
+    fit(tmp_path, held, 0, split(3, validation=0.2))
+    assert held.privacy()[-1].startswith("NOT private: the accuracies on the validation data")
+    assert "and what the next line says" in held.privacy()[-2]
+    assert f"privacy: {last}" in capsys.readouterr().out
+
+
+def test_parts_are_added_up_for_comparison(tmp_path):
+    [*_, line] = run(tmp_path, method(FedAUXfdp, epsilon=0.5, share=0.5), 0).privacy()
+    assert "in total, by exact composition (adding up its parts would state epsilon 0.361 " in line
+    assert "for the scores + 0.361 for the head = 0.721 at the same delta)" in line
+
+
+def test_a_flaw_takes_the_guarantee_away(tmp_path):
+    flawed = method(FedAUXfdp, scorer=Logistic(normalized=False, tolerance=1e-6))
+    [first, last] = run(tmp_path, flawed, 0).privacy()
+    assert first.startswith("NOT private")
+    assert "WITHOUT any guarantee" in last
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_resumed_run_ends_with_the_same_weights(kind, tmp_path):
+    whole, first, resumed = (create(method(kind)) for _ in range(3))
+    fit(tmp_path, whole, 3)
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
+    fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
+    [path] = (tmp_path / "saved").glob("*.ckpt")
+    fit(tmp_path, resumed, 3, ckpt_path=path)
+    assert_same(weights(resumed), weights(whole))
+    assert measured(resumed) == measured(whole)
+
+
+class HeadAtStart(Callback):
+    def on_train_start(self, trainer, federation):
+        self.state = weights(federation)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_student_starts_from_the_teacher(kind, tmp_path):
+    federation, start = create(method(kind, epsilon=None)), HeadAtStart()
+    fit(tmp_path, federation, 1, split(3, auxiliary=FewDigits(auxiliary=400)), callbacks=[start])
+    first = federation.history[0]
+    assert first["averaged_accuracy/resnet8"] == pytest.approx(first["teachers/accuracy"], abs=0.15)
+    assert first["teachers/accuracy"] > 0.3
+    assert first["distillation_loss/resnet8"] < 1.5  # log 10 = 2.3 for a head without knowledge
+
+
+def test_labels_do_not_depend_on_the_test_data(tmp_path):
+    one, other = create(method(FedClassMeans)), create(method(FedClassMeans))
+    fit(tmp_path, one, 1)
+    fit(tmp_path, other, 1, split(3, private=FewDigits(test=7)))
+    assert torch.equal(one.labels["distill"], other.labels["distill"])
+    assert_same(weights(one), weights(other))
+
+
+def test_a_second_run_uses_the_release_again_and_another_one_adds_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    secret = [create(method(FedClassMeans, epsilon=1.0, secret_noise=True)) for _ in range(2)]
+    for federation in secret:
+        fit(tmp_path, federation, 0)
+    assert torch.equal(secret[0].heads[0].weight, secret[1].heads[0].weight)
+    assert secret[1].total_cost.releases == 1
+    another = create(method(FedAUXfdp, epsilon=1.0, secret_noise=True))
+    fit(tmp_path, another, 0)
+    assert another.total_cost.releases == 2
+    assert another.total_cost.epsilon == pytest.approx(1.47, abs=0.01)  # mu grows by sqrt(2)
+
+
+def test_other_labels_are_another_release(tmp_path, counted_releases):
+    run(tmp_path, method(FedClassMeans), 0)
+    run(tmp_path, method(FedClassMeans), 0)
+    assert counted_releases() == 1
+
+    class Relabeled(FewDigits):
+        def train(self):
+            examples = super().train()
+            return Examples(examples.inputs, (examples.targets + 1) % 10, examples.classes)
+
+    fit(tmp_path, create(method(FedClassMeans)), 0, split(3, private=Relabeled()))
+    assert counted_releases() == 1
+
+
+@pytest.fixture
+def counted_releases(monkeypatch):
+    count, prepare = [0], LocalClients.prepare
+
+    def counted(*args, **options):
+        count[0] += 1
+        return prepare(*args, **options)
+
+    monkeypatch.setattr(LocalClients, "prepare", counted)
+
+    def since():
+        found, count[0] = count[0], 0
+        return found
+
+    return since
+
+
+def released(algorithm, rows, labels, public, sizes=(30, 30)):
+    """The releases of clients with these features and labels, and public data to label."""
+    scoring = algorithm.scoring
+    public_map = scoring.fit_map(public, public)
+    one_hot = torch.eye(10)[labels]
+    heads = [
+        scoring.release(i, rows[own], public, public_map, i, one_hot[own])
+        for i, own in enumerate(torch.arange(len(rows)).split(list(sizes)))
+    ]
+    features = {"resnet8": public}
+    return Released(heads, ["resnet8"] * len(sizes), sizes, len(public), 10, features, features)
+
+
+def blobs(count=60, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 10
+    centers = 4 * torch.randn(10, 12, generator=generator)
+    return centers[labels] + torch.randn(count, 12, generator=generator), labels
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_teachers_of_exact_releases_know_the_classes(kind):
+    rows, labels = blobs()
+    algorithm = method(kind, epsilon=None)
+    found = algorithm.label(released(algorithm, rows, labels, rows))
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(60).to(found))
+    assert (found.argmax(dim=1) == labels).float().mean() > 0.9
+
+
+def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
+    """A_s (eq. 3 of FedAUX) with the clients' heads, computed naively."""
+    algorithm = method(FedAUXfdp, epsilon=None, scorer=Mean())
+    rows, labels = blobs()
+    sent = released(algorithm, rows, labels, rows)
+    public = sent.heads[0].public_map.rows(rows)
+    scores, logits = [], []
+    for head in sent.heads:
+        weight, matrix = algorithm.release.split(head.weight, 10, 30, 60)
+        scores.append(algorithm.scoring.calibration.scores(public @ weight, public @ weight))
+        constant = torch.cat([public, torch.ones(60, 1)], dim=1) / 2**0.5
+        logits.append(constant @ matrix.T)
+    expected = soft_labels(torch.stack(logits), torch.stack(scores))
+    torch.testing.assert_close(algorithm.teach(sent).softmax(dim=1), expected)
+
+
+def test_class_means_are_pooled_in_records():
+    algorithm = method(FedClassMeans, epsilon=2.0)
+    rows, labels = blobs()
+    sent = released(algorithm, rows, labels, rows, sizes=(20, 40))
+    sums, counts, sigmas = algorithm.class_sums(sent)
+    assert (sums.shape, counts.shape) == ((2, 10, 8), (2, 10))
+    # sigma of a sum in records is the same for all clients: sqrt(2) sqrt(2) / n times n
+    multiplier = Budget(2.0).record(1.0).sigma
+    torch.testing.assert_close(sigmas, torch.full((2,), 2 * multiplier).double())
+
+
+def test_settings_are_those_of_the_constructor():
+    plain = FedAUXfdp(share=0.3, regularization=0.2).settings()
+    assert (plain["share"], plain["regularization"], plain["scorer"]) == (
+        0.3,
+        0.2,
+        {"class": "Mean"},
+    )
+    assert (FedAUXfdp().name, FedClassMeans().name) == ("FedAUXfdp", "FedClassMeans")
+
+
+def test_what_a_method_cannot_use_is_refused():
+    with pytest.raises(ConfigurationError, match="2 architectures"):
+        create(method(FedClassMeans), {"resnet8": 2, "shufflenet": 1})
+    with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
+        FedAUX(scorer=ClassMeans())
+
+
+def test_fedauxfdp_mixes_architectures(tmp_path):
+    federation = run(tmp_path, method(FedAUXfdp), 1, clients={"resnet8": 2, "shufflenet": 1})
+    assert {"accuracy/resnet8", "accuracy/shufflenet"} <= set(federation.history[0])

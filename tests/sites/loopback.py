@@ -1,0 +1,139 @@
+"""Sites in this process: the real server and the real sites, without a network."""
+
+from functools import partial
+
+import pytorch_lightning as pl
+
+from fedaux_pl.callbacks import FederationReport
+from fedaux_pl.data import FederatedDataModule, Source
+from fedaux_pl.sites.connection import attach
+from fedaux_pl.sites.site import Limits, SiteFederation
+from fedaux_pl.sites.site_clients import SiteClients
+from fedaux_pl.sites.site_settings import Sites
+from fedaux_pl.sites.site_status import SiteStatus
+from fedaux_pl.sites.wire import read_letter
+
+
+class Given(Source):
+    """The examples that it is given; there are no others."""
+
+    def __init__(self, train=None, test=None, auxiliary=None, **input_format):
+        self.parts = {"train": train, "test": test, "auxiliary": auxiliary}
+        self.given_format = input_format
+
+    def train(self):
+        return self._get("train")
+
+    def test(self):
+        return self._get("test")
+
+    def auxiliary(self):
+        return self._get("auxiliary")
+
+    @property
+    def input_format(self):
+        return self.given_format
+
+    def _get(self, part):
+        if self.parts[part] is None:
+            raise AssertionError(f"there are no {part} data here, and nobody may ask for them")
+        return self.parts[part]
+
+
+def apart(data):
+    """The data of the server and of each site, from those of a simulation."""
+    data.setup()
+    auxiliary = None
+    if data.auxiliary is not None:
+        auxiliary = Given(auxiliary=data.auxiliary_inputs)
+    own = {"seed": data.seed, "num_clients": data.num_clients, "negatives": data.negatives}
+    server = FederatedDataModule(Given(test=data.test_examples), auxiliary, holds="public", **own)
+    classes = list(data.classes)
+    sites = [
+        FederatedDataModule(Given(train=data.client(i)), holds="private", classes=classes, **own)
+        for i in range(data.num_clients)
+    ]
+    return server, sites
+
+
+def quiet_trainer(root, rounds):
+    return pl.Trainer(
+        max_epochs=rounds,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=root,
+        callbacks=[FederationReport(images=False)],
+    )
+
+
+def start_site(federation_of, data, root, limits):
+    """A site that is ready to answer."""
+    site = federation_of(SiteFederation)
+    site.limits = limits
+
+    site.serve = lambda answer: None
+    trainer = quiet_trainer(root, 1)
+    trainer.fit(site, datamodule=data)
+    return site
+
+
+class Loopback:
+    """A hub that calls sites directly, through the bytes of their messages.
+
+    Attributes:
+        faults: For a site, a function of the answering function and the request.
+        sent: All messages that have left a site.
+    """
+
+    def __init__(self, sites):
+        self.sites = sites
+        self.faults = {}
+        self.away = set()
+        self.sent = []
+
+    def connected(self):
+        return [name for name in self.sites if name not in self.away]
+
+    def ask(self, requests, timeout):
+        for name, letter in requests.items():
+            arrived = read_letter(letter.sealed, letter.body)
+            answer = self.sites[name].answer
+            if name in self.faults and letter.fields["kind"] != "hello":
+                letter = self.faults[name](answer, arrived)
+            else:
+                letter = answer(arrived)
+            if letter is not None:
+                self.sent.append(letter)
+                letter = read_letter(letter.sealed, letter.body)
+            yield name, letter
+
+
+REHEARSAL = Limits(rehearsal=True)
+
+
+def prepare(root, federation_of, data, limits=REHEARSAL, **options):
+    """The server's federation with its trainer and data, and the hub."""
+    names = [f"site-{i}" for i in range(data.num_clients)]
+    server_data, site_data = apart(data)
+    settings = Sites(names, root, wait=0, timeout=1, **({"rehearsal": True} | options))
+    sites = {
+        name: start_site(federation_of, own, root / name, limits)
+        for name, own in zip(names, site_data, strict=True)
+    }
+    federation = federation_of(None)
+    attach(federation, server_data, settings)
+    hub = Loopback(sites)
+    (root / "server").mkdir(exist_ok=True)
+    status = SiteStatus(root / "server" / "sites.json", names)
+    federation.create_pool = partial(SiteClients, hub, status, settings, federation)
+    return federation, server_data, hub
+
+
+def fit(root, federation, data, rounds=2, **options):
+    trainer = quiet_trainer(root / "server", rounds)
+    trainer.fit(federation, datamodule=data, **options)
+    return trainer

@@ -1,0 +1,141 @@
+"""A federation over sites ends bit for bit as the simulation of the same split."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedaux_pl.algorithms import (
+    FedAUX,
+    FedAUXfdp,
+    FedAvg,
+    FedBE,
+    FedClassMeans,
+    FedDF,
+    FedProx,
+)
+from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
+from fedaux_pl.scoring import Identity, Logistic, Sigmoid, Whitened
+from fedaux_pl.sites.agreement import agreement
+from fedaux_pl.sites.wire import Letter
+from tests import texts
+from tests.federations import assert_same, create, measured, split, weights
+from tests.federations import fit as fit_locally
+from tests.sites.loopback import Given, fit, prepare
+
+SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+PAPER = FedAUX(
+    scorer=Logistic(),
+    feature_map=Identity(),
+    calibration=Sigmoid(),
+    norm_bound="negatives",
+    shrink=False,
+    remember=False,
+)
+METHODS = {
+    "FedAVG": FedAvg(),
+    "FedPROX": FedProx(mu=0.1),
+    "FedAVG+P": FedAvg(pretrained=True),
+    "FedDF": FedDF(),
+    "FedBE": FedBE(),
+    "FedAUX": SMALL_AUX,
+    "FedClassMeans": FedClassMeans(feature_map=Whitened(dimensions=8), epsilon=1.0),
+    "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), epsilon=1.0),
+    "FedAUX of the paper": PAPER,
+}
+# how many bytes a method sends is known to both, but not who has answered
+OWN = ("answered/", "seconds/")
+
+
+def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
+    federation, server_data, hub = prepare(tmp_path, federation_of, data)
+    fit(tmp_path, federation, server_data, rounds)
+    local = federation_of(None)
+    fit_locally(tmp_path / "local", local, rounds, data=data)
+    assert_same(weights(federation), weights(local))
+    over_sites = [
+        {key: value for key, value in entry.items() if not key.startswith(OWN)}
+        for entry in federation.history
+    ]
+    assert over_sites == measured(local)
+    return federation, hub
+
+
+def images(method, clients, **options):
+    def federation_of(kind):
+        made = create(copy.deepcopy(method), clients, **options)
+        return made if kind is None else kind(**made.arguments())
+
+    return federation_of
+
+
+def all_but(quick, cases):
+    """The quick cases for CI; the others have the marker."""
+    return [c if c in quick else pytest.param(c, marks=pytest.mark.sites) for c in cases]
+
+
+@pytest.mark.parametrize("method", all_but(["FedAVG", "FedAUX of the paper"], METHODS))
+def test_methods_end_bit_for_bit_as_local_clients(method, tmp_path):
+    auxiliary = {} if METHODS[method].needs_auxiliary else {"auxiliary": None}
+    assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3, **auxiliary))
+
+
+def test_one_private_message_is_all_that_a_site_sends(tmp_path):
+    federation, hub = assert_equal_runs(
+        tmp_path, images(METHODS["FedClassMeans"], {"resnet8": 3}), split(3)
+    )
+    assert len(hub.sent) == 3
+    request = Letter({"kind": "train", "request": "x", "client": 0, "round": 1})
+    request = replace(request, fields={**request.fields, "agreement": agreement(federation)})
+    assert hub.sites["site-0"].answer(request).fields == {"request": "x", "code": "settings"}
+
+
+@pytest.mark.parametrize("method", all_but(["FedDF"], ["FedAVG", "FedDF", "FedAUX"]))
+def test_mixed_architectures(method, tmp_path):
+    clients = {"resnet8": 2, "shufflenet": 1}
+    assert_equal_runs(tmp_path, images(METHODS[method], clients, participation=0.7), split(3))
+
+
+def test_heads_alone_are_trained_and_sent(tmp_path):
+    # of FedAUX, and who has answered is in the log and in the status
+    federation, hub = assert_equal_runs(
+        tmp_path, images(SMALL_AUX, {"resnet8": 3}, train="head"), split(3), rounds=1
+    )
+    update = hub.sent[-1]
+    whole = sum(t.nbytes for t in federation.students["resnet8"].state_dict().values())
+    assert len(update.body) < whole / 2
+    assert all(entry["answered/site-1"] == 1.0 for entry in federation.history)
+    status = json.loads((tmp_path / "server" / "sites.json").read_text())
+    assert [site["last_round"] for site in status["sites"].values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("method", all_but(["FedAUX"], ["FedAVG", "FedDF", "FedAUX"]))
+def test_text_encoders_of_two_sizes(method, tmp_path):
+    inputs = texts.ids(*([8, 12, 20] * 16))
+    labels = torch.arange(48) % 3
+    source = Given(
+        Examples(inputs, labels, ("a", "b", "c")),
+        Examples(inputs[:12], labels[:12], ("a", "b", "c")),
+    )
+    auxiliary = Given(auxiliary=texts.ids(*([10, 14] * 12), seed=1))
+    data = FederatedDataModule(source, auxiliary, num_clients=3, alpha=100.0)
+
+    def federation_of(kind):
+        return (kind or Federation)(
+            copy.deepcopy(METHODS[method]),
+            {"encoder": 2, "encoder-wide": 1},
+            participation=1.0,
+            local=LocalTraining(batch_size=8),
+            distillation=Distillation(batch_size=8),
+            pretraining=Pretraining(epochs=1, batch_size=8),
+            model_options={
+                "mask_id": 4,
+                "encoder": {"config": texts.CONFIG},
+                "encoder-wide": {"config": texts.CONFIG | {"hidden_size": 24}},
+            },
+        )
+
+    assert_equal_runs(tmp_path, federation_of, data)

@@ -1,0 +1,234 @@
+"""What a site answers, and what it refuses."""
+
+import math
+
+import pytest
+import torch
+
+from fedaux_pl.algorithms import FedAUX, FedAvg
+from fedaux_pl.data.fingerprints import key_id, machine_key
+from fedaux_pl.errors import DataError
+from fedaux_pl.scoring import Ledger, Whitened
+from fedaux_pl.sites import Limits
+from fedaux_pl.sites.wire import CODES, Letter, read_letter, write_tensors
+from tests.federations import split
+from tests.sites.loopback import apart, fit, prepare
+from tests.sites.test_same_results import images
+
+AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+SECRET = Limits()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A site of FedAVG and a request that it answers."""
+    root = tmp_path_factory.mktemp("plain")
+    federation, data, hub = prepare(
+        root, images(FedAvg(), {"resnet8": 3}), split(3, auxiliary=None)
+    )
+    seen = []
+
+    def remember(answer, request):
+        seen.append(request)
+        return answer(request)
+
+    hub.faults["site-0"] = remember
+    fit(root, federation, data, rounds=1)
+    return hub.sites["site-0"], seen[0]
+
+
+def changed(request, **fields):
+    return Letter({**request.fields, **fields}, request.body)
+
+
+def other_agreement(request, **fields):
+    return changed(request, agreement={**request.fields["agreement"], **fields})
+
+
+REFUSED = {
+    "more epochs": (lambda r: changed(r, epochs=21), "limits"),
+    "no epochs": (lambda r: changed(r, epochs=0), "limits"),
+    "a huge batch": (lambda r: changed(r, batch_size=4096), "limits"),
+    "tiny batches": (lambda r: changed(r, batch_size=1), "limits"),
+    "half an epoch": (lambda r: changed(r, epochs=0.5), "message"),
+    "another method": (lambda r: other_agreement(r, algorithm={"method": "FedDF"}), "settings"),
+    "other classes": (lambda r: other_agreement(r, classes=["cat", "dog"]), "settings"),
+    "another format": (lambda r: other_agreement(r, format=2), "settings"),
+    "no agreement": (lambda r: changed(r, agreement=None), "settings"),
+    "an unknown client": (lambda r: changed(r, client=3), "message"),
+    "a negative client": (lambda r: changed(r, client=-1), "message"),
+    "something else": (lambda r: changed(r, kind="data"), "message"),
+    "a head in FedAVG": (lambda r: changed(r, kind="prepare"), "settings"),
+    "a cut message": (lambda r: Letter(r.fields, r.body[:-100]), "message"),
+    "a pickle": (lambda r: Letter(r.fields, b"\x80\x04\x95"), "message"),
+    "other tensors": (lambda r: Letter(r.fields, write_tensors({"w": torch.ones(2)})), "message"),
+    "nothing": (lambda r: Letter({}), "settings"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_site_refuses_by_a_code_alone(case, plain, capsys):
+    site, request = plain
+    change, code = REFUSED[case]
+    answer = site.answer(change(request))
+    assert answer.fields["code"] == code
+    assert code in CODES
+    assert answer.fields.keys() == {"request", "code"}
+    assert answer.body == b""
+    assert "NOT answered" in capsys.readouterr().out  # the reason stays here
+
+
+def test_no_exception_text_leaves_a_site(plain, monkeypatch, capsys):
+    site, request = plain
+
+    def fail(*_):
+        raise DataError("patient 4711 in /secret/path")
+
+    monkeypatch.setattr(type(site.pool), "train", fail)
+    answer = site.answer(request)
+    assert answer.fields == {"request": request.fields["request"], "code": "failed"}
+    assert "patient 4711" in capsys.readouterr().out
+
+
+def test_a_training_that_diverges_has_a_code(plain, monkeypatch):
+    site, request = plain
+
+    def fail(*_):
+        raise FloatingPointError("the loss became nan")
+
+    monkeypatch.setattr(type(site.pool), "train", fail)
+    assert site.answer(request).fields["code"] == "diverged"
+
+
+def test_the_server_may_ask_for_epochs_within_the_limits(plain):
+    site, request = plain
+    one, two = (site.answer(changed(request, epochs=e)) for e in (1, 2))
+    assert "code" not in two.fields
+    assert one.body != two.body
+    assert site.answer(changed(request, epochs=1)).body == one.body
+
+
+@pytest.mark.parametrize(
+    "fields", ["{", "[]", "3", None, b"{}", "[" * 100_000, '"' + "x" * 2**20 + '"']
+)
+def test_plain_values_of_a_message_are_checked(fields):
+    from fedaux_pl.sites.wire import RefusalError
+
+    with pytest.raises(RefusalError):
+        read_letter(fields, b"")
+
+
+# --- releases ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return lambda: Ledger(key_id(machine_key()))
+
+
+def released(root, limits, method=AUX, seed=0, **options):
+    federation, data, hub = prepare(
+        root,
+        images(method, {"resnet8": 3}, seed=seed),
+        split(3, seed=seed),
+        limits=limits,
+        rehearsal=False,
+        **options,
+    )
+    fit(root, federation, data, rounds=1)
+    return federation, hub
+
+
+def test_a_site_answers_a_second_request_with_the_same_head(tmp_path, ledger):
+    first, _ = released(tmp_path, SECRET)
+    assert all(head.release.is_private for head in first.heads)
+    assert len(ledger().entries()) == 3  # one a site, on its own disk
+    again, _ = released(tmp_path, SECRET)
+    assert len(ledger().entries()) == 3
+    for one, other in zip(first.heads, again.heads, strict=True):
+        assert torch.equal(one.weight, other.weight)
+    assert "is (epsilon 1, delta 1e-05)-private" in again.privacy()[0]
+
+
+def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):
+    from fedaux_pl.errors import ConfigurationError
+
+    released(tmp_path, SECRET)
+    other = FedAUX(feature_map=Whitened(dimensions=4), epsilon=1.0)  # needs a new release
+    with pytest.raises(ConfigurationError, match="site-0: budget"):
+        released(tmp_path, SECRET, other)
+    assert len(ledger().entries()) == 3
+    assert "above the epsilon_limit 1" in capsys.readouterr().out
+    released(tmp_path, Limits(epsilon_limit=2.0), other)
+    assert len(ledger().entries()) == 6
+    assert "spent so far: epsilon 1.4" in capsys.readouterr().out
+
+
+def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):
+    from fedaux_pl.errors import ConfigurationError
+
+    bare = FedAUX(feature_map=Whitened(dimensions=8), epsilon=None)
+    with pytest.raises(ConfigurationError, match="budget"):
+        released(tmp_path, SECRET, bare)
+    released(tmp_path, Limits(epsilon_limit=math.inf), bare)
+
+
+def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
+    federation, data, hub = prepare(
+        tmp_path,
+        images(AUX, {"resnet8": 3}),
+        split(3),
+        limits=SECRET,
+        rehearsal=False,
+        min_answers=2,
+    )
+    answer = hub.sites["site-1"].answer
+
+    def full(path, write):
+        raise OSError(28, "No space left on device")
+
+    def on_a_full_disk(_, request):
+        with monkeypatch.context() as patch:
+            patch.setattr("fedaux_pl.scoring.ledger.write_atomically", full)
+            return answer(request)
+
+    hub.faults["site-1"] = on_a_full_disk
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [0, 2]
+    assert "its disk is full or not writable (code storage)" in capsys.readouterr().out
+    assert len(ledger().entries()) == 2
+    assert not any(b"space" in letter.body for letter in hub.sent)
+
+
+def test_a_site_that_is_no_rehearsal_refuses_seeded_noise(tmp_path, capsys):
+    from fedaux_pl.errors import ConfigurationError
+
+    federation, data, _ = prepare(
+        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=True
+    )
+    with pytest.raises(ConfigurationError, match="site-0: settings"):
+        fit(tmp_path, federation, data)
+    assert "secret_noise is True here, False at the server" in capsys.readouterr().out
+
+
+def test_a_site_may_lack_classes_and_has_no_other_data():
+    _, [first, *_] = apart(split(3, alpha=0.01))
+    first.setup()
+    assert len(first.classes) == 10
+    assert not first.has_auxiliary
+    with pytest.raises(DataError, match="they are at the server"):
+        _ = first.test_examples
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epsilon_limit": 0.0}, "epsilon_limit must be positive"),
+        ({"max_epochs": 0}, "at least 1"),
+        ({"min_batch_size": 8, "max_batch_size": 4}, "max_batch_size at least"),
+    ],
+)
+def test_wrong_limits(options, words):
+    with pytest.raises(ValueError, match=words):
+        Limits(**options)

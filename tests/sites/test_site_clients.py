@@ -1,0 +1,263 @@
+"""What the server does when a site does not answer, or not as it should."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from fedaux_pl.algorithms import FedAUX, FedAvg, Scaffold
+from fedaux_pl.cli.entry import main
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.scoring import Whitened
+from fedaux_pl.sites import Limits, Sites
+from fedaux_pl.sites.connection import attach
+from fedaux_pl.sites.wire import Letter
+from tests.federations import FewDigits, assert_same, create, split, weights
+from tests.sites.loopback import Given, fit, prepare
+from tests.sites.test_same_results import images
+
+AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """FedAVG over three sites, without auxiliary data."""
+    return prepare(tmp_path, images(FedAvg(), {"resnet8": 3}), split(3, auxiliary=None))
+
+
+def answered(federation, name):
+    return [entry.get(f"answered/{name}") for entry in federation.history]
+
+
+def changed(change):
+    """A fault that changes the tensors of an answer."""
+
+    def fault(answer, request):
+        letter = answer(request)
+        return Letter(letter.fields, save(change(load(letter.body))))
+
+    return fault
+
+
+def first(tensors, value):
+    name = next(name for name in sorted(tensors) if tensors[name].is_floating_point())
+    return {**tensors, name: value(tensors[name])}
+
+
+DAMAGED = {
+    "no answer in time": lambda answer, request: None,
+    "NaN": changed(lambda tensors: first(tensors, lambda t: torch.full_like(t, torch.nan))),
+    "another shape": changed(lambda tensors: first(tensors, lambda t: t.flatten()[:-1].clone())),
+    "another dtype": changed(lambda tensors: first(tensors, lambda t: t.double())),
+    "a tensor more": changed(lambda tensors: {**tensors, "other": torch.zeros(1)}),
+    "cut in half": lambda answer, request: dataclasses.replace(
+        (letter := answer(request)), body=letter.body[: len(letter.body) // 2]
+    ),
+    "a pickle": lambda answer, request: dataclasses.replace(answer(request), body=b"\x80\x04N."),
+    "no size": lambda answer, request: Letter({"request": request.fields["request"]}),
+    "a size of NaN": lambda answer, request: Letter(
+        {**(letter := answer(request)).fields, "size": float("nan")}, letter.body
+    ),
+    "a boolean for a loss": lambda answer, request: Letter(
+        {**(letter := answer(request)).fields, "loss": True}, letter.body
+    ),
+    "an unknown code": lambda answer, request: Letter(
+        {"request": request.fields["request"], "code": "/etc/passwd"}
+    ),
+    "far too large": changed(lambda tensors: {**tensors, "x": torch.zeros(1_000_000)}),
+}
+
+
+def test_a_damaged_answer_is_left_out_and_the_round_goes_on(plain, tmp_path, capsys):
+    federation, data, hub = plain
+    hub.faults["site-1"] = DAMAGED["NaN"]
+    fit(tmp_path, federation, data, rounds=2)
+    assert answered(federation, "site-1") == [0.0, 0.0]
+    assert answered(federation, "site-0") == [1.0, 1.0]
+    assert "site-1 gave no answer to round 1" in capsys.readouterr().out
+    # as if the site had never been there
+    other = tmp_path / "other"
+    other.mkdir()
+    federation2, data2, hub2 = prepare(
+        other, images(FedAvg(), {"resnet8": 3}), split(3, auxiliary=None)
+    )
+    hub2.away = {"site-1"}
+    fit(other, federation2, data2, rounds=2)
+    assert_same(weights(federation), weights(federation2))
+
+
+def test_every_kind_of_damage_is_refused(plain, tmp_path, capsys):
+    federation, data, hub = plain
+    kinds = iter(DAMAGED.values())
+    hub.faults["site-2"] = lambda answer, request: next(kinds)(answer, request)
+    fit(tmp_path, federation, data, rounds=len(DAMAGED))
+    assert answered(federation, "site-2") == [0.0] * len(DAMAGED)
+    out = capsys.readouterr().out
+    assert out.count("site-2 gave no answer to round") == len(DAMAGED)
+    assert "passwd" not in out
+
+
+def test_an_old_answer_is_no_answer(plain, tmp_path, capsys):
+    federation, data, hub = plain
+    seen = []
+
+    def replay(answer, request):
+        seen.append(answer(request))
+        return seen[0]
+
+    hub.faults["site-0"] = replay
+    fit(tmp_path, federation, data, rounds=2)
+    assert answered(federation, "site-0") == [1.0, 0.0]
+    assert "it has answered an earlier request" in capsys.readouterr().out
+
+
+def test_a_round_asks_again_until_there_are_enough_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedaux_pl.sites.site_clients._RETRY", 0.0)
+    federation, data, hub = prepare(
+        tmp_path, images(FedAvg(), {"resnet8": 3}), split(3, auxiliary=None), min_answers=3
+    )
+    silent = iter([True, True, False, False])
+    hub.faults["site-0"] = lambda answer, request: None if next(silent) else answer(request)
+    fit(tmp_path, federation, data, rounds=1)
+    assert answered(federation, "site-0") == [1.0]
+
+
+def test_a_site_joins_later_and_the_absent_teach_by_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedaux_pl.sites.site_clients._PAUSE", 0.0)
+    fresh, data, hub = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+    hub.away = {"site-2"}
+    rounds = iter(range(1, 6))
+
+    ask = hub.ask
+
+    def come_and_go(requests, timeout):
+        if any(letter.fields["kind"] == "train" for letter in requests.values()):
+            number = next(rounds)
+            hub.away = {"site-2"} if number < 3 else {"site-0"} if number == 4 else set()
+            if number == 1:
+                assert [head.client for head in fresh.heads] == [0, 1]
+                assert bool((fresh.scores["distill"][2] == 0).all())
+        yield from ask(requests, timeout)
+
+    monkeypatch.setattr(hub, "ask", come_and_go)
+    fit(tmp_path, fresh, data, rounds=5)
+    assert answered(fresh, "site-2") == [None, None, None, 1.0, 1.0]
+    assert answered(fresh, "site-0") == [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert [head.client for head in fresh.heads] == [0, 1, 2]
+    assert fresh.history[-1]["memory/clients"] == 3  # site 0 teaches by memory
+
+
+def test_a_run_resumes_with_its_checkpoint(tmp_path):
+    whole, data, _ = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+    fit(tmp_path, whole, data, rounds=3)
+    first, data, _ = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+    trainer = fit(tmp_path, first, data, rounds=2)
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    second, data, hub = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+    fit(tmp_path, second, data, 3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
+    assert_same(weights(second), weights(whole))
+    assert len(hub.sent) == 3  # the heads were in the checkpoint: one round of updates alone
+
+
+def test_refusals_of_all_sites_end_the_run_with_their_codes(tmp_path):
+    federation, data, _ = prepare(
+        tmp_path,
+        images(FedAvg(), {"resnet8": 3}),
+        split(3, auxiliary=None),
+        limits=Limits(max_batch_size=8, rehearsal=True),
+    )
+    with pytest.raises(ConfigurationError, match="site-0: limits, site-1: limits"):
+        fit(tmp_path, federation, data)
+
+
+def test_the_server_runs_where_no_private_data_exist(plain, tmp_path):
+    federation, data, hub = plain
+    assert data.private.parts["train"] is None  # asking for it fails the test
+    fit(tmp_path, federation, data, rounds=1)
+    assert data.client_sizes == [len(hub.sites[f"site-{i}"].data.client(0)) for i in range(3)]
+    assert data.client_names == ["site-0", "site-1", "site-2"]
+    assert "private" not in data.fingerprints
+
+
+WRONG = {
+    "clients": ({"names": ["a", "b"]}, {}, {}, "2 sites, but the federation has 3 clients"),
+    "data": ({}, {"holds": None}, {}, "data.holds must be public"),
+    "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
+    "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_run_over_sites_is_refused(case, tmp_path):
+    names, own, options, words = WRONG[case]
+    settings = Sites(**{"names": ["a", "b", "c"], "certificates": tmp_path, **names})
+    data = FederatedDataModule(FewDigits(), num_clients=3, **({"holds": "public"} | own))
+    with pytest.raises(ConfigurationError, match=words):
+        attach(create(**({"local": _sgd()} | options)), data, settings)
+
+
+def _sgd():
+    from fedaux_pl.federation import LocalTraining
+
+    return LocalTraining(batch_size=16, optimizer="sgd")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"names": ["a", "a"]}, "different names"),
+        ({"names": ["server"]}, "not 'server'"),
+        ({"names": ["a.b"]}, "letters, digits"),
+        ({"names": ["a"], "min_answers": 2}, "min_answers must lie in 1 ... 1"),
+        ({"names": ["a"], "timeout": 0}, "timeout must be positive"),
+    ],
+)
+def test_wrong_settings_of_sites(options, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        Sites(certificates=tmp_path, **options)
+
+
+def test_noise_is_secret_unless_it_is_a_rehearsal(tmp_path):
+    settings = Sites(["a", "b", "c"], tmp_path)
+    data = FederatedDataModule(Given(), holds="public", num_clients=3)
+    federation = create(FedAUX())
+    attach(federation, data, settings)
+    assert federation.algorithm.secret_noise
+
+
+def test_status_says_who_is_there(plain, tmp_path, capsys):
+    federation, data, hub = plain
+    hub.away = {"site-1"}
+    fit(tmp_path, federation, data, rounds=1)
+    path = tmp_path / "server" / "sites.json"
+    content = json.loads(path.read_text())
+    content["sites"]["site-0"] |= {"connected": True, "since": 0.0}
+    path.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert main(["sites", "status", f"--root={tmp_path / 'server'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "runs" in lines[0]
+    assert lines[1].startswith("site-0  connected")
+    assert lines[1].endswith("last round 1")
+    assert lines[2].startswith("site-1  not connected")
+    assert lines[2].endswith("none yet")
+    assert main(["sites", "status", f"--root={tmp_path}"]) == 1
+    assert "there is no" in capsys.readouterr().err
+
+
+def test_wrong_command_lines_of_sites(tmp_path, capsys):
+    assert main(["sites", "statsu"]) == 1
+    assert "init or status, but is followed by statsu (did you mean status?)" in (
+        capsys.readouterr().err
+    )
+    init = ["sites", "init", "--server=host", f"--folder={tmp_path / 'sites'}"]
+    with pytest.raises(SystemExit):
+        main([*init, "--sites=a,host"])
+    assert "must have different names" in capsys.readouterr().err
+    assert main([*init, "--sites=a,b"]) == 0
+    assert "nvflare provision -p" in capsys.readouterr().out
+    assert main([*init, "--sites=a,b"]) == 1  # keeps what is there
+    assert "exists: choose another --folder" in capsys.readouterr().err

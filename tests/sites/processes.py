@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from fedaux_pl.cli.entry import main
-from fedaux_pl.data import FederatedDataModule, NpzImages
+from fedaux_pl.data import Examples, FederatedDataModule, NpzImages, Source
 from fedaux_pl.engine.checkpoints import find_last, load_checkpoint
 
 CONFIG = {
@@ -100,6 +100,45 @@ def npz(path, **options):
     return {"class_path": "NpzImages", "init_args": {"path": str(path), **options}}
 
 
+class Tokens(Source):
+    """Token ids from a file of arrays."""
+
+    def __init__(self, path):
+        self.arrays = np.load(path)
+
+    def train(self):
+        return self._read("train")
+
+    def test(self):
+        return self._read("test")
+
+    def auxiliary(self):
+        return torch.from_numpy(self.arrays["auxiliary"])
+
+    def _read(self, part):
+        inputs, labels = (torch.from_numpy(self.arrays[f"{part}_{k}"]) for k in "xy")
+        return Examples(inputs, labels, tuple(self.arrays["classes"].tolist()))
+
+
+def write_texts(folder, data):
+    """The token ids of a simulation as files, as :func:`write_data` writes images."""
+    data.setup()
+    folder.mkdir(parents=True, exist_ok=True)
+    classes, test = np.array(data.classes), data.test_examples
+    tested = {"test_x": test.inputs.numpy(), "test_y": test.targets.numpy()}
+    np.savez(folder / "test.npz", **tested, classes=classes)
+    np.savez(folder / "aux.npz", auxiliary=data.auxiliary_inputs.numpy())
+    for i in range(data.num_clients):
+        own = data.client(i)
+        given = {"train_x": own.inputs.numpy(), "train_y": own.targets.numpy()}
+        np.savez(folder / f"site-{i}.npz", **given, classes=classes)
+    return data
+
+
+def tokens(path, **_):
+    return {"class_path": "tests.sites.processes.Tokens", "init_args": {"path": str(path)}}
+
+
 def log_to(path):
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, 1)
@@ -123,15 +162,17 @@ class Federated:
         config: What server and sites share; written before each start.
     """
 
-    def __init__(self, folder, data, method, rehearsal=True, **settings):
+    def __init__(self, folder, data, method, rehearsal=True, source=npz, **settings):
         self.folder, self.port = folder, free_port()
         self.names = [f"site-{i}" for i in range(data.num_clients)]
         self.kits = provision(folder / "sites", self.names, self.port)
-        self.simulation = write_data(folder / "data", data)
+        self.source = source
+        write = write_data if source is npz else write_texts
+        self.simulation = write(folder / "data", data)
         self.rehearsal = rehearsal
         self.config = {k: dict(v) for k, v in CONFIG.items()}
         self.config["model"]["algorithm"] = method
-        self.config["data"] = {"auxiliary": npz(folder / "data" / "aux.npz", labels=None)}
+        self.config["data"] = {"auxiliary": source(folder / "data" / "aux.npz", labels=None)}
         shared = yaml.safe_load((folder / "sites" / "sites.yaml").read_text())
         shared["sites"] |= {"rehearsal": rehearsal, "timeout": 30, "wait": 60, **settings}
         self.sites_yaml = folder / "sites.yaml"
@@ -155,7 +196,7 @@ class Federated:
 
     def start_server(self, *more):
         root = f"--trainer.default_root_dir={self.folder / 'logs'}"
-        source = npz(self.folder / "data" / "test.npz", labels=None)
+        source = self.source(self.folder / "data" / "test.npz", labels=None)
         own = self.folder / "server.yaml"
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
         args = ["fit", self._shared(), f"--config={own}", f"--config={self.sites_yaml}", root]
@@ -163,7 +204,7 @@ class Federated:
 
     def start_site(self, number, *more, kit=None, name=None):
         own = self.folder / f"my_data-{number}.yaml"
-        source = npz(self.folder / "data" / f"site-{number}.npz")
+        source = self.source(self.folder / "data" / f"site-{number}.npz")
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
         kit = kit or self.kits / f"site-{number}"
         args = ["site", self._shared(), f"--config={own}", f"--server=localhost:{self.port}"]

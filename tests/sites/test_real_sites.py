@@ -1,12 +1,17 @@
 """Three site processes with mutual TLS on loopback: the test of CI, and longer ones by a marker."""
 
 import pytest
+import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.scoring import Whitened
+from tests import texts
 from tests.federations import assert_same, create, split, weights
 from tests.federations import fit as fit_locally
-from tests.sites.processes import Federated
+from tests.sites.loopback import Given
+from tests.sites.processes import Federated, tokens
 
 AUX = {
     "class_path": "FedAUX",
@@ -23,15 +28,22 @@ METHODS = {
 MIXED = {"resnet8": 2, "shufflenet": 1}
 
 
+PATIENT = {"wait": 200, "timeout": 100, "min_answers": 3}  # with a busy machine
+
+
 def assert_equal_runs(tmp_path, method, clients):
     options, create_method = METHODS[method]
-    patient = {"wait": 200, "timeout": 100, "min_answers": 3}  # with a busy machine
-    with Federated(tmp_path, split(3), options, **patient) as federated:
-        federated.config["model"]["clients"] = clients
+    federated = Federated(tmp_path, split(3), options, **PATIENT)
+    federated.config["model"]["clients"] = clients
+    compare(tmp_path, federated, create(create_method(), clients))
+
+
+def compare(tmp_path, federated, local):
+    """Runs a federation over sites and the simulation; both end with the same weights."""
+    with federated:
         federated.start_server()
         for number in range(3):
             federated.start_site(number)
-        local = create(create_method(), clients)
         fit_locally(tmp_path / "local", local, rounds=3, data=federated.simulation)
         federated.join()
         over_sites = federated.checkpoint()["state_dict"]
@@ -56,3 +68,35 @@ def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_all_methods_end_bit_for_bit_as_local_clients(method, clients, tmp_path):
     assert_equal_runs(tmp_path, method, clients)
+
+
+@pytest.mark.sites
+@pytest.mark.parametrize("method", METHODS)
+def test_text_encoders_of_two_sizes(method, tmp_path):
+    inputs, labels, classes = texts.ids(*([8, 12, 20] * 16)), torch.arange(48) % 3, ("a", "b", "c")
+    source = Given(Examples(inputs, labels, classes), Examples(inputs[:12], labels[:12], classes))
+    auxiliary = Given(auxiliary=texts.ids(*([10, 14] * 12), seed=1))
+    data = FederatedDataModule(source, auxiliary, num_clients=3, alpha=100.0)
+    options, create_method = METHODS[method]
+    federated = Federated(tmp_path, data, options, source=tokens, **PATIENT)
+    federated.config["data"]["classes"] = list(classes)
+    federated.config["model"] |= {
+        "clients": {"encoder": 2, "encoder-wide": 1},
+        "local": {"batch_size": 8},
+        "distillation": {"batch_size": 8},
+        "pretraining": {"epochs": 1, "batch_size": 8},
+        "model_options": {
+            "mask_id": 4,
+            "encoder": {"config": texts.CONFIG},
+            "encoder-wide": {"config": texts.CONFIG | {"hidden_size": 24}},
+        },
+    }
+    own = {k: federated.config["model"][k] for k in ("clients", "participation", "model_options")}
+    local = Federation(
+        create_method(),
+        local=LocalTraining(batch_size=8),
+        distillation=Distillation(batch_size=8),
+        pretraining=Pretraining(epochs=1, batch_size=8),
+        **own,
+    )
+    compare(tmp_path, federated, local)

@@ -56,8 +56,9 @@ First runs (no download, about a minute each):
   fedaux-pl fit --config text_quickstart
 
 Common options:
-  --model.algorithm FedAUX             the method: FedAUX, FedAdam, FedAvg, FedAvgM, FedBE, FedDF,
-                                       FedProx, Scaffold or Centralised
+  --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
+                                       FedAdam, Scaffold or Centralised; with everything private:
+                                       FedClassMeans or FedAUXfdp
   --model.algorithm.pretrained true    start from features learned on the auxiliary data
   --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +66,10 @@ class OneRelease(Algorithm, ABC):
     def name(self) -> str:
         """The method without the +P, which it always has."""
         return super().name.replace("+P", "")
+
+    def settings(self) -> dict[str, Any]:
+        """The method and its options as plain values; its clients train nothing."""
+        return super().settings() | {"trains_clients": self.trains_clients}
 
     def label(self, released: Released) -> Tensor:
         """The teacher's probabilities of the classes, shape (N, C): post-processing."""

@@ -19,8 +19,8 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str]) -> str:
     kind = "images, uint8" if len(federation["input_shape"]) == 3 else "token ids"
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
     role = f"{settings['participation']:.0%} take part in a round"
-    if "client_loss/mean" not in _last(federation):
-        role = "each sends one release and nothing else"
+    if not algorithm.pop("trains_clients", True):
+        role = "each sends one release and no model"
     method = algorithm.pop("method")
     rows = [
         ("method", f"{method}, {_rounds(federation)}"),

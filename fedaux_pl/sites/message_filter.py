@@ -51,7 +51,6 @@ class MessageFilter:
         return make_reply(ReturnCode.UNAUTHENTICATED)
 
     def _problem(self, message: Any) -> str | None:
-
         origin, headers = message.get_header(Header.ORIGIN), message.headers
         owner = message.get_prop(MessagePropKey.COMMON_NAME)
         if origin not in self.peers:

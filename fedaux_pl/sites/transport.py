@@ -50,7 +50,7 @@ _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
 def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
     """Creates NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
     files = {"ca_cert": "rootCA.pem", f"{side}_cert": f"{side}.crt", f"{side}_key": f"{side}.key"}
-    folder = kit / "startup" if (kit / "startup").is_dir() else kit
+    folder = _folder(kit)
     for file in files.values():
         if not (folder / file).is_file():
             raise ConfigurationError(
@@ -81,9 +81,14 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
         ) from error
 
 
+def _folder(kit: Path) -> Path:
+    """The folder of the certificates: provisioning writes them to ``startup`` of a kit."""
+    return kit / "startup" if (kit / "startup").is_dir() else kit
+
+
 def certificate_name(kit: Path) -> str:
     """The common name in a site's certificate."""
-    path = (kit / "startup" if (kit / "startup").is_dir() else kit) / "client.crt"
+    path = _folder(kit) / "client.crt"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         [name] = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -172,7 +177,6 @@ class ServerHub:
             _return_memory()
 
     def _ask_one(self, name: str, request: Letter, timeout: float) -> Letter | None:
-
         stop = self._asked[name] = Signal()
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
         watch.daemon = True

@@ -6,7 +6,9 @@ import shutil
 import pytest
 import torch
 
+from fedaux_pl.algorithms import FedClassMeans
 from fedaux_pl.cli.export import export, export_run, to_onnx
+from fedaux_pl.cli.model_card import model_card
 from fedaux_pl.cli.prediction import probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
@@ -49,6 +51,17 @@ def test_a_reloaded_export_predicts_the_same_bit_for_bit(run, images, tmp_path):
     (first, second) = model.config["models"]
     assert first["normalization"] == {"mean": [0.5], "std": [0.25]}
     assert second["options"] == {"in_channels": 1, "width": 6}
+
+
+def test_the_card_says_what_clients_send_by_the_method_alone(run):
+    """Not by metrics, which a checkpoint may lack."""
+    federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
+    federation |= {"history": [], "round": {}}
+    assert "one release" not in model_card(federation, [])
+    federation["settings"]["algorithm"] = FedClassMeans().settings()
+    card = model_card(federation, [])
+    assert "each sends one release and no model" in card
+    assert "trains_clients" not in card
 
 
 def test_the_model_card(run, tmp_path):

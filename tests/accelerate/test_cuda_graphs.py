@@ -116,6 +116,24 @@ def test_replayed_steps_agree_with_uncaptured_ones(deterministic, precision, opt
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_replayed_steps_of_shufflenet(deterministic, precision):
+    """Its inner channels are padded; with weight gradients on both streams."""
+    torch.manual_seed(0)
+    module = ClientModule(create_model("shufflenet", 10), 10)
+    start = module.trained_state()
+    uncaptured, inline, replayed = results(
+        module,
+        lambda runner, one: runner.run_all(one, jobs(start)),
+        precision,
+        (Uncaptured, partial(CudaGraphs, overlap=False), CudaGraphs),
+    )
+    for one, other, third in zip(uncaptured, inline, replayed, strict=True):
+        assert distance(one.state, third.state, start) < 1e-3
+        assert distance(other.state, third.state, start) < 1e-3
+        assert one.loss == pytest.approx(third.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("train", ["full", "head"])
 def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, train):
     """SCAFFOLD's clients: two rounds with other corrections, in the same replicas."""

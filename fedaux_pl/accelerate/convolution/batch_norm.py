@@ -70,6 +70,7 @@ def batch_norm_act(
     residual: Tensor | None,
     activation: Activation,
     moments: Moments | None = None,
+    shuffled_groups: int = 0,
 ) -> Tensor:
     """Compute act(norm(x) + residual) in training mode, with the statistics of the batch.
 
@@ -79,11 +80,14 @@ def batch_norm_act(
         residual: Added before the activation; of the shape and dtype of ``x``.
         activation: The activation.
         moments: The moments of ``x``, if they are known; they save a pass over it.
+        shuffled_groups: If positive, the first channels of ``x`` are those of the layer after a
+            channel shuffle with so many groups, 1 for their own order. Further channels are
+            padding; those of the output and of the gradients of ``x`` are zero.
     """
     buffers = _running_statistics(norm)
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None,
-        moments,
+        moments, shuffled_groups,
     )  # fmt: skip
     if not torch.is_inference_mode_enabled():
         # autograd does not see that the kernel writes to the buffers
@@ -177,6 +181,7 @@ class _BatchNormAct(torch.autograd.Function):
         activation: Activation,
         single_kernel: bool | None,
         moments: Moments | None = None,
+        shuffled_groups: int = 0,
     ) -> tuple[Tensor, Tensor]:
         from fedaux_pl.accelerate import kernels
 
@@ -192,25 +197,29 @@ class _BatchNormAct(torch.autograd.Function):
             moments = Moments(partials, tiling.chunk_rows)
         partials = moments.partials
         unit = math.gcd(channels, VECTOR)
-        sizes = (rows, channels // unit, tiling.chunks, tiling.chunk_rows)
+        sizes = (rows, channels // unit, len(weight), tiling.chunks, tiling.chunk_rows)
         with on_device_of(x):
             if computes_moments:
                 kernels.moments_kernel[tiling.grid](
-                    x, partials, *sizes, UNIT=unit, **tiling.launch_options("moments", x.itemsize)
-                )
+                    x, partials, rows, channels // unit, tiling.chunks, tiling.chunk_rows,
+                    UNIT=unit, **tiling.launch_options("moments", x.itemsize),
+                )  # fmt: skip
             kernels.normalize_kernel[tiling.grid](
                 x, x if residual is None else channels_last(residual), y, partials, statistics,
                 weight, bias, *buffers,
-                rows, channels // unit, tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
+                rows, channels // unit, len(weight),
+                tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
                 *momentum_and_eps, activation.bound,
-                UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+                UNIT=unit, GROUPS=shuffled_groups,
+                ACT=activation.kind, HAS_RESIDUAL=residual is not None,
                 SINGLE=single, BLOCK_P=tiling.block_partials,
                 **tiling.launch_options("normalize", x.itemsize),
             )  # fmt: skip
         # Without a residual the backward pass recomputes the output from x, which is saved anyway.
         saves_output = activation.relu and residual is not None
         ctx.save_for_backward(x, weight, bias, statistics, *([y] if saves_output else []))
-        ctx.activation, ctx.tiling, ctx.unit, ctx.sizes = activation, tiling, unit, sizes
+        ctx.activation, ctx.tiling, ctx.sizes = activation, tiling, sizes
+        ctx.constants = {"UNIT": unit, "GROUPS": shuffled_groups, "ACT": activation.kind}
         ctx.set_materialize_grads(False)
         return y, y.detach()
 
@@ -221,7 +230,7 @@ class _BatchNormAct(torch.autograd.Function):
 
         received = [channels_last(dy) for dy in gradients if dy is not None]
         if not received:
-            return (None,) * 9
+            return (None,) * 10
         dy, dy2, has_dy2 = received[0], received[-1], len(received) == 2
         x, weight, bias, statistics, *output = ctx.saved_tensors
         tiling, activation = ctx.tiling, ctx.activation
@@ -238,13 +247,12 @@ class _BatchNormAct(torch.autograd.Function):
         write_dz = (bool(output) or has_dy2) and ctx.needs_input_grad[3]
         write_dz = write_dz or (has_dy2 and not single)
         dz = torch.empty_like(x) if write_dz else dy
-        constants = {"ACT": activation.kind, "UNIT": ctx.unit}
         with on_device_of(x):
             if not single:
                 kernels.gradient_sums_kernel[tiling.grid](
                     dy, dy2, x, y, dz, partials, statistics, weight, bias,
                     *ctx.sizes, activation.bound,
-                    MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **constants,
+                    MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
                     **tiling.launch_options("sums", x.itemsize),
                 )  # fmt: skip
                 if write_dz:  # the second kernel reads dz in place of dy, dy2 and y
@@ -253,11 +261,11 @@ class _BatchNormAct(torch.autograd.Function):
                 dy, dy2, x, y, dx, dz, partials, statistics, weight, bias, dweight, dbias,
                 *ctx.sizes, activation.bound,
                 MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz,
-                SINGLE=single, BLOCK_P=tiling.block_partials, **constants,
+                SINGLE=single, BLOCK_P=tiling.block_partials, **ctx.constants,
                 **tiling.launch_options("gradient", x.itemsize),
             )  # fmt: skip
         dresidual = dz if ctx.needs_input_grad[3] else None
-        return dx, dweight, dbias, dresidual, None, None, None, None, None
+        return dx, dweight, dbias, dresidual, None, None, None, None, None, None
 
 
 def _matrix_shape(x: Tensor) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     is_depthwise,
 )
 from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
-from fedaux_pl.accelerate.convolution.grouped import convolve_grouped
+from fedaux_pl.accelerate.convolution.grouped import convolve_grouped, has_matrix
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_stem,
@@ -72,7 +72,7 @@ def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
     dtype = compute_dtype(x)
     is_casting = fusable(x) and dtype in HALF and torch.is_grad_enabled() and model.training
     modules = list(model.modules()) if is_casting else []
-    convs = [module for module in modules if is_castable(module)]
+    convs = [module for module in modules if is_castable(module) and not has_matrix(module)]
     if not convs or not any(map(is_standard_batch_norm, modules)):
         yield
         return

@@ -23,6 +23,11 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     on_device_of,
 )
 from fedaux_pl.accelerate.convolution.tiling import choose_tiling
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    SideStream,
+    current_side_stream,
+    uses_side_stream,
+)
 from fedaux_pl.accelerate.eligibility import has_hooks
 
 BLOCK_CHANNELS = 32
@@ -77,25 +82,34 @@ class _Launch:
     constants: dict[str, int]
 
 
-def _plan(x: Tensor, stride: int, pitch: int | None = None, programs: int | None = None) -> _Launch:
+def _plan(
+    x: Tensor,
+    weight: Tensor | None,
+    stride: int,
+    pitch: int | None = None,
+    programs: int | None = None,
+) -> _Launch:
     """The launch for activations ``x``; a pixel of the output has ``pitch`` values."""
     n, channels, height, width = x.shape
     pitch, programs = pitch or channels, programs or PROGRAMS
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
+    parameters = channels if weight is None else len(weight)
     unit = math.gcd(channels, pitch, VECTOR)
     block_channels = min(BLOCK_CHANNELS, max(4, 1 << (channels - 1).bit_length()))
     block = TILE // block_channels
     channel_blocks = -(-channels // block_channels)
     columns = n * out_width
     chunk = -(-columns * channel_blocks // (programs * block)) * block
+    sizes = (columns, channels // unit, parameters, chunk, height, width, out_height, out_width)
     return _Launch(
-        sizes=(columns, channels // unit, chunk, height, width, out_height, out_width),
+        sizes=sizes,
         out_units=pitch // unit,
         grid=(channel_blocks, -(-columns // chunk)),
         out_rows=chunk * out_height,
         constants={
             "UNIT": unit,
             "STRIDE": stride,
+            "POOL": weight is None,
             "BLOCK_M": block,
             "BLOCK_C": block_channels,
             "num_warps": WARPS,
@@ -130,7 +144,7 @@ def average_pool(x: Tensor) -> Tensor:
     Args:
         x: Activations (N, C, H, W).
     """
-    pooled: Tensor = _Depthwise.apply(x, _ninths(x), 2)[0]  # type: ignore[no-untyped-call]
+    pooled: Tensor = _Depthwise.apply(x, None, 2, None)[0]  # type: ignore[no-untyped-call]
     return pooled
 
 
@@ -141,33 +155,33 @@ def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
         x: Activations (N, C, H, W).
         out: Where the result is written: channels of channels-last activations.
     """
-    convolve_eval(channels_last(x), _ninths(x), 2, activation=Activation(), out=out)
-
-
-def _ninths(x: Tensor) -> Tensor:
-    return torch.full((x.shape[1], 1, 3, 3), 1 / 9, device=x.device)
+    convolve_eval(channels_last(x), None, 2, activation=Activation(), out=out)
 
 
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
+    Partial sums of the weight's gradient are added up on the side stream if there is one.
+
     Args:
         conv: A convolution for which :func:`is_depthwise` is true.
-        x: Activations (N, C, H, W).
+        x: Activations (N, C, H, W). Channels beyond those of the convolution are padding; those of
+            the output are zero.
 
     Returns:
         The output, and its moments for ``batch_norm_act``; None if that would not use them.
     """
-    out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0])  # type: ignore[no-untyped-call]
+    side_stream = current_side_stream() if uses_side_stream(conv) else None
+    out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0], side_stream)  # type: ignore[no-untyped-call]
     if partials is None:
         return out, None
-    launch = _plan(x, conv.stride[0])
+    launch = _plan(x, conv.weight, conv.stride[0])
     return out, Moments(partials, launch.out_rows)
 
 
 def convolve_eval(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     stride: int,
     statistics: tuple[Tensor | None, ...] | None = None,
     eps: float = 0.0,
@@ -180,7 +194,8 @@ def convolve_eval(
 
     Args:
         x: Activations (N, C, H, W), channels last.
-        weight: Weight (C, 1, 3, 3), float32.
+        weight: Weight (C or less, 1, 3, 3), float32; that of further channels is zero. None for
+            average pooling.
         stride: 1 or 2.
         statistics: Weight, bias, running mean and running variance of a norm layer, or None.
         eps: The norm layer's ``eps``.
@@ -195,9 +210,10 @@ def convolve_eval(
     from fedaux_pl.accelerate import kernels
 
     programs = EVAL_PROGRAMS if partials is None else PROGRAMS
-    launch = _plan(x, stride, None if out is None else out.stride(3), programs)
+    launch = _plan(x, weight, stride, None if out is None else out.stride(3), programs)
     if out is None:
         out = x.new_empty(len(x), *launch.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+    weight = x if weight is None else weight  # not read
     with on_device_of(x):
         kernels.depthwise_kernel[launch.grid](
             x, weight, out, weight if partials is None else partials,
@@ -211,41 +227,69 @@ def convolve_eval(
 class _Depthwise(torch.autograd.Function):
     """The convolution and the moments of its output.
 
-    Small outputs have none, and neither have those of a constant weight, that of pooling.
+    Small outputs have none, and neither have those of average pooling, which has no weight.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, stride: int, side_stream: SideStream | None
+    ) -> tuple[Tensor, Tensor | None]:
         x = channels_last(x)
-        launch = _plan(x, stride)
+        launch = _plan(x, weight, stride)
         channels, out_rows = x.shape[1], launch.sizes[0] * launch.sizes[-2]
         partials = None
-        is_layer = ctx.needs_input_grad[1]
-        if is_layer and not choose_tiling(out_rows, channels).is_single_kernel:
+        if ctx.needs_input_grad[1] and not choose_tiling(out_rows, channels).is_single_kernel:
             partials = torch.empty(2, launch.grid[1], channels, device=x.device)
             ctx.mark_non_differentiable(partials)
         ctx.save_for_backward(x, weight)
-        ctx.stride = stride
+        ctx.stride, ctx.side_stream = stride, side_stream
+        ctx.set_materialize_grads(False)  # no zeros as the gradient of the moments
         return convolve_eval(x, weight, stride, partials=partials), partials
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor, _: object) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, ...]:
         from fedaux_pl.accelerate import kernels
 
+        if dy is None:
+            return None, None, None, None
         x, weight = ctx.saved_tensors
-        launch = _plan(x, ctx.stride)
+        launch = _plan(x, weight, ctx.stride)
         needs_dx = ctx.needs_input_grad[0]
         dx = torch.empty_like(x) if needs_dx else x
-        dweight = torch.empty_like(weight)
-        chunks = launch.grid[1]
-        partials = torch.empty(chunks, weight.numel(), device=x.device)
+        partials = x
+        if weight is not None:
+            partials = torch.empty(launch.grid[1], weight.numel(), device=x.device)
         with on_device_of(x):
             kernels.depthwise_backward_kernel[launch.grid](
-                channels_last(dy), x, weight, dx, partials, *launch.sizes,
+                channels_last(dy), x, x if weight is None else weight, dx, partials, *launch.sizes,
                 NEEDS_DX=needs_dx, **launch.constants,
             )  # fmt: skip
-            kernels.sum_partials_kernel[(-(-weight.numel() // SUM_BLOCK["BLOCK_W"]),)](
-                partials, dweight, chunks, weight.numel(), **SUM_BLOCK
+        dweight = None if weight is None else _sum_partials(partials, weight, ctx.side_stream)
+        return dx if needs_dx else None, dweight, None, None
+
+
+def _sum_partials(
+    partials: Tensor, weight: Tensor, side_stream: SideStream | None
+) -> Tensor | None:
+    """The gradient of a weight from its parts; None if the side stream computes it."""
+    from fedaux_pl.accelerate import kernels
+
+    gradient = torch.empty_like(weight)
+
+    def launch() -> None:
+        chunks, size = partials.shape
+        with on_device_of(partials):
+            kernels.sum_partials_kernel[(-(-size // SUM_BLOCK["BLOCK_W"]),)](
+                partials, gradient, chunks, size, **SUM_BLOCK
             )
-        return dx if needs_dx else None, dweight, None
+
+    if side_stream is None:
+        launch()
+        return gradient
+    side_stream.stream.wait_stream(torch.cuda.current_stream(partials.device))
+    with torch.cuda.stream(side_stream.stream):
+        launch()
+    side_stream.pending.append((weight, gradient))
+    side_stream.in_use.append((partials,))
+    return None

@@ -17,6 +17,7 @@ from fedaux_pl.accelerate.contexts import setting
 from fedaux_pl.accelerate.convolution.batch_norm import branch
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
+from fedaux_pl.accelerate.convolution.grouped import matrices_written
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     MAX_NCHW_CHANNELS,
@@ -24,7 +25,13 @@ from fedaux_pl.accelerate.convolution.image_stem import (
     standardize,
 )
 from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
-from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels, shuffle_unit_eval
+from fedaux_pl.accelerate.convolution.shuffle_unit import (
+    fits_padding,
+    fits_three_kernels,
+    padded_products,
+    shuffle_unit_eval,
+    shuffle_unit_train,
+)
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
@@ -155,7 +162,7 @@ class FastMobileNetV2(FastFeatures, MobileNetV2):
 
 @fast_version(ShuffleUnit)
 class FastShuffleUnit(ShuffleUnit):
-    """The unit as three fused layers; in training the shuffle keeps the channels-last layout."""
+    """The unit without copies for the shuffle; unusual units and float32 as three fused layers."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps, of half the size with stride 2."""
@@ -163,6 +170,8 @@ class FastShuffleUnit(ShuffleUnit):
             return super().forward(x)
         if fits_three_kernels(self, x):
             return shuffle_unit_eval(self, x)
+        if fits_padding(self, x):
+            return shuffle_unit_train(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
         out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
@@ -174,7 +183,12 @@ class FastShuffleUnit(ShuffleUnit):
 
 @fast_version(ShuffleNet)
 class FastShuffleNet(FastFeatures, ShuffleNet):
-    """ShuffleNet with a fused stem."""
+    """ShuffleNet with a fused stem; in training one kernel writes the matrices of all units."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Map images to features of shape (N, feature_dim)."""
+        with matrices_written(padded_products(self.units, x), compute_dtype(x)):
+            return super().features(x)
 
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardized images to the output of the last stage."""

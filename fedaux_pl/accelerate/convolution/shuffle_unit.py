@@ -1,24 +1,38 @@
-"""A unit of ShuffleNet in three kernels, for predictions.
+"""A unit of ShuffleNet: in three kernels for predictions, and without a copy in training.
 
 The inner layers have 50, 100 or 200 channels, in groups of 25, 50 or 100: numbers for which tensor
 cores and vector loads have no fast path. So grouped convolutions are products with matrices that
 have zeros outside of the groups, the inner channels are padded to a multiple of 8, and the shuffle
-is the order of the first matrix's rows. cuDNN's kernel is the fastest for the first product and
-ours for the last one, which also writes beside the pooled input.
+is the order of the first matrix's rows. In predictions, cuDNN's kernel is the fastest for the first
+product and ours for the last one, which also writes beside the pooled input.
 """
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from fedaux_pl.accelerate.convolution.batch_norm import channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import (
+    Activation,
+    batch_norm_act,
+    branch,
+    channels_last,
+)
 from fedaux_pl.accelerate.convolution.depthwise import (
+    average_pool,
     average_pool_relu_eval,
+    convolve_depthwise,
     convolve_eval,
     is_depthwise,
 )
 from fedaux_pl.accelerate.convolution.folding import FoldedConvolution, active_cache, convolve_act
+from fedaux_pl.accelerate.convolution.grouped import (
+    MatrixLayout,
+    Product,
+    convolve_grouped,
+)
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
 from fedaux_pl.accelerate.convolution.pointwise import multiply_pixels
@@ -47,8 +61,7 @@ class FoldedShuffleUnit:
 
     def __init__(self, unit: ShuffleUnit, dtype: torch.dtype) -> None:
         self._unit, self._layers = unit, (unit.depthwise, cast(nn.BatchNorm2d, unit.norm2))
-        middle = unit.depthwise.in_channels
-        padded = middle + -middle % ALIGNMENT
+        padded = _padded_channels(unit)
         weight = unit.depthwise.weight
         self._folds = [
             FoldedConvolution(layers, None, dtype)  # type: ignore[arg-type]
@@ -94,6 +107,104 @@ class FoldedShuffleUnit:
         torch._foreach_copy_(targets, values)
 
 
+def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
+    """Whether :func:`shuffle_unit_train` can compute a unit.
+
+    Units whose norm layers get one value per channel are left to the modules, which raise an error.
+
+    Args:
+        unit: The unit; its layers can be of other types than in our network.
+        x: Its input.
+    """
+    return (
+        _has_standard_layers(unit, x, training=True)
+        and x.dtype == compute_dtype(x)
+        and unit.depthwise.stride == ((2, 2) if unit.downsample else (1, 1))
+        and (unit.downsample or unit.expand.out_channels == x.shape[1])
+        and x[:, 0, :: unit.depthwise.stride[0], :: unit.depthwise.stride[0]].numel() > 1
+    )
+
+
+def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
+    """Compute a unit in training mode, with gradients.
+
+    Args:
+        unit: A unit for which :func:`fits_padding` is true.
+        x: Its input (N, C, H, W).
+    """
+    x, shortcut_input = branch(x)
+    groups, relu = unit.groups, Activation()
+    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    (_, reduce), (_, expand) = _products(unit)
+    inner = convolve_grouped(unit.reduce, x, reduce)
+    inner = batch_norm_act(norm1, inner, None, relu, shuffled_groups=groups)
+    inner, moments = convolve_depthwise(unit.depthwise, inner)
+    inner = batch_norm_act(norm2, inner, None, Activation(False), moments, shuffled_groups=1)
+    out = convolve_grouped(unit.expand, inner, expand)
+    if not unit.downsample:
+        return batch_norm_act(norm3, out, shortcut_input, relu)
+    pooled = F.relu(average_pool(shortcut_input))
+    return torch.cat([pooled, batch_norm_act(norm3, out, None, relu)], dim=1)
+
+
+def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
+    """The matrices of all units that :func:`shuffle_unit_train` may compute.
+
+    Args:
+        units: The units, or other modules.
+        x: The inputs of their network.
+    """
+    if not fusable(x) or compute_dtype(x) not in HALF:
+        return []
+    return [
+        product
+        for unit in units
+        if isinstance(unit, ShuffleUnit) and unit.training and _has_matrices(unit)
+        for product in _products(unit)
+    ]
+
+
+def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
+    """The first and the last convolution, and the layouts of their matrices."""
+    reduce, expand = unit.reduce, unit.expand
+    padded = _padded_channels(unit)
+    return (
+        (reduce, MatrixLayout(padded, reduce.in_channels, reduce.groups, unit.groups)),
+        (expand, MatrixLayout(expand.out_channels, padded, expand.groups)),
+    )
+
+
+def _padded_channels(unit: ShuffleUnit) -> int:
+    """The inner channels, with padding."""
+    return unit.reduce.out_channels + -unit.reduce.out_channels % ALIGNMENT
+
+
+def _has_matrices(unit: ShuffleUnit) -> bool:
+    """Whether the first and the last convolution can be matrix products."""
+    return (
+        is_pointwise(unit.reduce)
+        and is_pointwise(unit.expand)
+        and unit.expand.in_channels == unit.reduce.out_channels
+        and unit.reduce.out_channels % unit.groups == 0
+    )
+
+
+def _has_standard_layers(unit: ShuffleUnit, x: Tensor, *, training: bool) -> bool:
+    """Whether our kernels support all layers of a unit, with BatchNorm in the given mode."""
+    layers = (unit.reduce, unit.norm1), (unit.depthwise, unit.norm2), (unit.expand, unit.norm3)
+    return (
+        fusable(x)
+        and compute_dtype(x) in HALF
+        and x.ndim == 4
+        and x.numel() > 0
+        and all(is_standard_batch_norm(norm) and norm.training == training for _, norm in layers)
+        and _has_matrices(unit)
+        and unit.reduce.in_channels == x.shape[1]
+        and is_depthwise(unit.depthwise, x[:1, :1].expand(1, unit.reduce.out_channels, -1, -1))
+        and all(norm.num_features == conv.out_channels for conv, norm in layers)
+    )
+
+
 def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
     """Whether :func:`shuffle_unit_eval` can compute a unit.
 
@@ -101,22 +212,13 @@ def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
         unit: The unit; its layers can be of other types than in our network.
         x: Its input.
     """
-    layers = (unit.reduce, unit.norm1), (unit.depthwise, unit.norm2), (unit.expand, unit.norm3)
     return (
         not torch.is_grad_enabled()
-        and fusable(x)
-        and compute_dtype(x) in HALF
-        and x.ndim == 4
-        and x.numel() > 0
-        and all(is_standard_batch_norm(norm) and not norm.training for _, norm in layers)
-        and is_pointwise(unit.reduce)
-        and is_pointwise(unit.expand)
-        and unit.reduce.in_channels == x.shape[1]
+        and _has_standard_layers(unit, x, training=False)
         and x.shape[1] % ALIGNMENT == 0
         and torch.backends.cudnn.enabled
         and unit.reduce.groups in (1, unit.groups)
         and unit.expand.groups == unit.groups
-        and is_depthwise(unit.depthwise, x[:1, :1].expand(1, unit.reduce.out_channels, -1, -1))
     )
 
 

@@ -96,7 +96,7 @@ def join_weight_gradients() -> None:
 
 
 def uses_side_stream(conv: nn.Conv2d) -> bool:
-    """Whether the weight gradient of an ungrouped convolution is computed on a side stream."""
+    """Whether the weight gradient of a convolution is computed on a side stream."""
     side_stream = _side_stream.get()
     return (
         side_stream is not None

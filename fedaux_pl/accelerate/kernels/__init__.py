@@ -34,6 +34,7 @@ from fedaux_pl.accelerate.kernels.gelu_kernels import (
 )
 from fedaux_pl.accelerate.kernels.grouped_kernels import (
     block_diagonal_kernel,
+    block_diagonals_kernel,
     diagonal_blocks_kernel,
 )
 from fedaux_pl.accelerate.kernels.layer_norm_kernels import (
@@ -62,6 +63,7 @@ __all__ = [
     "attention_backward_kernel",
     "attention_kernel",
     "block_diagonal_kernel",
+    "block_diagonals_kernel",
     "depthwise_backward_kernel",
     "depthwise_kernel",
     "diagonal_blocks_kernel",

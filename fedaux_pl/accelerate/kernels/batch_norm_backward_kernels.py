@@ -8,7 +8,7 @@ dx = weight / std * (dz - dbias / rows - (x - mean) / std * dweight / rows).
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import CLAMP, SIZES
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import CLAMP, SIZES, _parameters_of
 
 # MASK, how act'(z) is computed: it is 1 everywhere, z is recomputed from x, or y was saved
 MASK_NONE = tl.constexpr(0)
@@ -51,14 +51,16 @@ def _load_dz(
 @triton.jit
 def _sum_gradients(
     dy, dy2, x, y, dz_out, mean, invstd, weight, bias,
-    count, channels, channel, upper,
+    count, channels, parameters, channel, upper,
+    GROUPS: tl.constexpr,
     ACT: tl.constexpr, MASK: tl.constexpr, HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of dz and of dz * (x - mean) / std over ``count`` rows, in the order of the moments."""
     channel_mask = channel < channels
-    scale = invstd * tl.load(weight + channel, mask=channel_mask, other=0.0)
-    shift = tl.load(bias + channel, mask=channel_mask, other=0.0)
+    index, parameter_mask = _parameters_of(channel, channels, parameters, GROUPS)
+    scale = invstd * tl.load(weight + index, mask=parameter_mask, other=0.0)
+    shift = tl.load(bias + index, mask=parameter_mask, other=0.0)
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
@@ -78,8 +80,8 @@ def _sum_gradients(
 @triton.jit(do_not_specialize=SIZES)
 def gradient_sums_kernel(
     dy, dy2, x, y, dz_out, partials, statistics, weight, bias,
-    rows, units, chunks, chunk_rows, upper,
-    UNIT: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
+    rows, units, parameters, chunks, chunk_rows, upper,
+    UNIT: tl.constexpr, GROUPS: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
     HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -98,8 +100,8 @@ def gradient_sums_kernel(
         dz_out + chunk_offset,
         tl.load(statistics + channel, mask=channel_mask, other=0.0),
         tl.load(statistics + channels + channel, mask=channel_mask, other=0.0),
-        weight, bias, tl.minimum(chunk_rows, rows - start), channels, channel, upper,
-        ACT, MASK, HAS_DY2, WRITE_DZ, BLOCK_M, BLOCK_C, STAGES,
+        weight, bias, tl.minimum(chunk_rows, rows - start), channels, parameters, channel, upper,
+        GROUPS, ACT, MASK, HAS_DY2, WRITE_DZ, BLOCK_M, BLOCK_C, STAGES,
     )  # fmt: skip
     tl.store(partials + chunk * channels + channel, total, mask=channel_mask)
     tl.store(partials + (chunks + chunk) * channels + channel, product, mask=channel_mask)
@@ -108,8 +110,8 @@ def gradient_sums_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def input_gradient_kernel(
     dy, dy2, x, y, dx, dz_out, partials, statistics, weight, bias, dweight, dbias,
-    rows, units, chunks, chunk_rows, upper,
-    UNIT: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
+    rows, units, parameters, chunks, chunk_rows, upper,
+    UNIT: tl.constexpr, GROUPS: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
     HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr, SINGLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -127,8 +129,9 @@ def input_gradient_kernel(
     invstd = tl.load(statistics + channels + channel, mask=channel_mask, other=0.0)
     if SINGLE:
         total, product = _sum_gradients(
-            dy, dy2, x, y, dz_out, mean, invstd, weight, bias, count, channels, channel, upper,
-            ACT, MASK, HAS_DY2, False, BLOCK_M, BLOCK_C, STAGES,
+            dy, dy2, x, y, dz_out, mean, invstd, weight, bias,
+            count, channels, parameters, channel, upper,
+            GROUPS, ACT, MASK, HAS_DY2, False, BLOCK_M, BLOCK_C, STAGES,
         )  # fmt: skip
     else:
         total = tl.zeros_like(mean)
@@ -140,11 +143,12 @@ def input_gradient_kernel(
             total += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
             offsets += chunks * channels
             product += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
-    tl.store(dweight + channel, product, mask=channel_mask & (chunk == 0))
-    tl.store(dbias + channel, total, mask=channel_mask & (chunk == 0))
+    index, parameter_mask = _parameters_of(channel, channels, parameters, GROUPS)
+    tl.store(dweight + index, product, mask=parameter_mask & (chunk == 0))
+    tl.store(dbias + index, total, mask=parameter_mask & (chunk == 0))
 
-    scale = invstd * tl.load(weight + channel, mask=channel_mask, other=0.0)
-    shift = tl.load(bias + channel, mask=channel_mask, other=0.0)
+    scale = invstd * tl.load(weight + index, mask=parameter_mask, other=0.0)
+    shift = tl.load(bias + index, mask=parameter_mask, other=0.0)
     constant = total / rows
     slope = product * invstd / rows
     chunk_offset = start.to(tl.int64) * channels

@@ -9,6 +9,10 @@ is (channel blocks, chunks).
 ``channels`` is passed as ``units * UNIT`` with a compile-time power of two ``UNIT``: the compiler
 needs it for wide memory accesses. The run-time sizes are not specialized on, so a network compiles
 few variants.
+
+The layer has one parameter for each channel, in their order, if ``GROUPS`` is 0. Otherwise the
+activations are those of a channel shuffle of ``parameters`` channels in ``GROUPS`` groups (1: in
+their order), and further channels are padding: their outputs and gradients are zero.
 """
 
 import triton
@@ -19,7 +23,7 @@ LINEAR = tl.constexpr(0)
 RELU = tl.constexpr(1)
 CLAMP = tl.constexpr(2)  # ReLU with an upper bound
 
-SIZES = ["rows", "units", "chunks", "chunk_rows"]
+SIZES = ["rows", "units", "parameters", "chunks", "chunk_rows"]
 
 
 @triton.jit
@@ -30,6 +34,18 @@ def _activate(z, upper, ACT: tl.constexpr):
     if ACT == CLAMP:
         z = tl.where(z > upper, upper, z)
     return z
+
+
+@triton.jit
+def _parameters_of(channel, channels, parameters, GROUPS: tl.constexpr):
+    """The indices of the channels' parameters, and which channels have any."""
+    index = channel
+    mask = channel < channels
+    if GROUPS > 0:
+        mask = channel < parameters
+    if GROUPS > 1:
+        index = channel % GROUPS * (parameters // GROUPS) + channel // GROUPS
+    return index, mask
 
 
 @triton.jit
@@ -87,22 +103,28 @@ def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_
 @triton.jit
 def _store_statistics(
     mean, m2, statistics, running_mean, running_var, batches,
-    rows, channels, channel, momentum, eps, is_first,
+    rows, channels, parameters, channel, momentum, eps, is_first,
+    GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Save mean and 1 / std for the backward pass, update the buffers, and return 1 / std.
 
-    All programs of a channel block compute the same values; only the first one writes them.
+    All programs of a channel block compute the same values; only the first one writes them. For
+    padding, 1 / std is 0 and so are its outputs and gradients.
     """
-    channel_mask = channel < channels
-    invstd = 1.0 / tl.sqrt(m2 / rows + eps)
-    write = channel_mask & is_first
+    index, mask = _parameters_of(channel, channels, parameters, GROUPS)
+    variance = m2 / rows + eps
+    if GROUPS > 0:
+        variance = tl.where(mask, variance, float("inf"))
+    invstd = 1.0 / tl.sqrt(variance)
+    write = (channel < channels) & is_first
     tl.store(statistics + channel, mean, mask=write)
     tl.store(statistics + channels + channel, invstd, mask=write)
-    old_mean = tl.load(running_mean + channel, mask=write, other=0.0)
-    old_var = tl.load(running_var + channel, mask=write, other=0.0)
-    tl.store(running_mean + channel, (1 - momentum) * old_mean + momentum * mean, mask=write)
+    write = mask & is_first
+    old_mean = tl.load(running_mean + index, mask=write, other=0.0)
+    old_var = tl.load(running_var + index, mask=write, other=0.0)
+    tl.store(running_mean + index, (1 - momentum) * old_mean + momentum * mean, mask=write)
     unbiased = m2 / (rows - 1)
-    tl.store(running_var + channel, (1 - momentum) * old_var + momentum * unbiased, mask=write)
+    tl.store(running_var + index, (1 - momentum) * old_var + momentum * unbiased, mask=write)
     if is_first & (tl.program_id(0) == 0):
         tl.store(batches, tl.load(batches) + 1)
     return invstd
@@ -111,13 +133,15 @@ def _store_statistics(
 @triton.jit
 def _normalize(
     x, residual, y, mean, invstd, weight, bias,
-    count, channels, channel, upper,
+    count, channels, parameters, channel, upper,
+    GROUPS: tl.constexpr,
     ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write y = act((x - mean) / std * weight + bias + residual) of ``count`` rows."""
     channel_mask = channel < channels
-    scale = invstd * tl.load(weight + channel, mask=channel_mask, other=0.0)
-    shift = tl.load(bias + channel, mask=channel_mask, other=0.0)
+    index, parameter_mask = _parameters_of(channel, channels, parameters, GROUPS)
+    scale = invstd * tl.load(weight + index, mask=parameter_mask, other=0.0)
+    shift = tl.load(bias + index, mask=parameter_mask, other=0.0)
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
         row = first + tl.arange(0, BLOCK_M)
         mask = (row < count)[:, None] & channel_mask[None, :]
@@ -149,12 +173,13 @@ def moments_kernel(
     tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=channel < channels)
 
 
-@triton.jit(do_not_specialize=["rows", "units", "chunk_rows", "moment_chunks", "moment_rows"])
+@triton.jit(do_not_specialize=[*SIZES, "moment_chunks", "moment_rows"])
 def normalize_kernel(
     x, residual, y, partials, statistics,
     weight, bias, running_mean, running_var, batches,
-    rows, units, chunk_rows, moment_chunks, moment_rows, momentum, eps, upper,
-    UNIT: tl.constexpr, ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SINGLE: tl.constexpr,
+    rows, units, parameters, chunk_rows, moment_chunks, moment_rows, momentum, eps, upper,
+    UNIT: tl.constexpr, GROUPS: tl.constexpr,
+    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SINGLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Second of two kernels: write the output, the running statistics and ``statistics``.
@@ -176,12 +201,12 @@ def normalize_kernel(
         )
     invstd = _store_statistics(
         mean, m2, statistics, running_mean, running_var, batches,
-        rows, channels, channel, momentum, eps, tl.program_id(1) == 0,
+        rows, channels, parameters, channel, momentum, eps, tl.program_id(1) == 0, GROUPS,
     )  # fmt: skip
     chunk_offset = start.to(tl.int64) * channels
     _normalize(
         x + chunk_offset, residual + chunk_offset, y + chunk_offset, mean, invstd, weight, bias,
-        count, channels, channel, upper, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
+        count, channels, parameters, channel, upper, GROUPS, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
     )  # fmt: skip
 
 
@@ -202,5 +227,5 @@ def normalize_eval_kernel(
     _normalize(
         x + chunk_offset, residual + chunk_offset, y + chunk_offset,
         mean, 1.0 / tl.sqrt(variance + eps), weight, bias, tl.minimum(chunk_rows, rows - start),
-        channels, channel, upper, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
+        channels, channels, channel, upper, 0, ACT, HAS_RESIDUAL, BLOCK_M, STAGES,
     )  # fmt: skip

@@ -7,7 +7,9 @@ nine times: its contributions to three output rows are added as soon as it is lo
 load of a value comes from device memory; the others come from the cache.
 
 The grid is (channel blocks, chunks), ``channels`` is ``units * UNIT`` and no size is specialized
-on, see ``batch_norm_kernels``. The arithmetic is float32. Weights are (channels, 3, 3), float32.
+on, see ``batch_norm_kernels``. The arithmetic is float32. Weights are (parameters, 3, 3), float32;
+further channels are padding, whose weights are zero. With ``POOL`` no weights are read: they are
+1/9, which is average pooling.
 """
 
 import triton
@@ -15,7 +17,10 @@ import triton.language as tl
 
 from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
 
-SIZES = ["columns", "units", "chunk_columns", "height", "width", "out_height", "out_width"]
+SIZES = [
+    "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
+]  # fmt: skip
+NINTH = tl.constexpr(1 / 9)
 
 
 @triton.jit
@@ -36,9 +41,28 @@ def _load_three(x, row, column, height, width, channels, channel, mask):
 
 
 @triton.jit
-def load_weight(weight, channel, tap: tl.constexpr, channel_mask):
+def _load_weight(weight, channel, tap: tl.constexpr, mask, POOL: tl.constexpr):
     """One of the nine weights of each channel, as (1, BLOCK_C)."""
-    return tl.load(weight + channel * 9 + tap, mask=channel_mask, other=0.0)[None, :]
+    if POOL:
+        value = tl.where(mask, NINTH, 0.0)
+    else:
+        value = tl.load(weight + channel * 9 + tap, mask=mask, other=0.0)
+    return value[None, :]
+
+
+@triton.jit
+def _load_weights(weight, channel, mask, POOL: tl.constexpr):
+    """The nine weights of each channel, row by row, each as (1, BLOCK_C)."""
+    w00 = _load_weight(weight, channel, 0, mask, POOL)
+    w01 = _load_weight(weight, channel, 1, mask, POOL)
+    w02 = _load_weight(weight, channel, 2, mask, POOL)
+    w10 = _load_weight(weight, channel, 3, mask, POOL)
+    w11 = _load_weight(weight, channel, 4, mask, POOL)
+    w12 = _load_weight(weight, channel, 5, mask, POOL)
+    w20 = _load_weight(weight, channel, 6, mask, POOL)
+    w21 = _load_weight(weight, channel, 7, mask, POOL)
+    w22 = _load_weight(weight, channel, 8, mask, POOL)
+    return w00, w01, w02, w10, w11, w12, w20, w21, w22
 
 
 @triton.jit
@@ -94,8 +118,9 @@ def _store_moments(sums, squares, shift, count, partials, chunk, chunks, channel
 @triton.jit(do_not_specialize=[*SIZES, "out_units"])
 def depthwise_kernel(
     x, weight, y, partials, gamma, beta, running_mean, running_var,
-    columns, units, chunk_columns, height, width, out_height, out_width, out_units, eps, upper,
-    UNIT: tl.constexpr, STRIDE: tl.constexpr,
+    columns, units, parameters, chunk_columns, height, width, out_height, out_width, out_units,
+    eps, upper,
+    UNIT: tl.constexpr, STRIDE: tl.constexpr, POOL: tl.constexpr,
     HAS_NORM: tl.constexpr, ACT: tl.constexpr, HAS_MOMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -112,15 +137,8 @@ def depthwise_kernel(
     chunk = tl.program_id(1)
     start = chunk * chunk_columns
     count = tl.minimum(chunk_columns, columns - start)
-    w00 = load_weight(weight, channel, 0, channel_mask)
-    w01 = load_weight(weight, channel, 1, channel_mask)
-    w02 = load_weight(weight, channel, 2, channel_mask)
-    w10 = load_weight(weight, channel, 3, channel_mask)
-    w11 = load_weight(weight, channel, 4, channel_mask)
-    w12 = load_weight(weight, channel, 5, channel_mask)
-    w20 = load_weight(weight, channel, 6, channel_mask)
-    w21 = load_weight(weight, channel, 7, channel_mask)
-    w22 = load_weight(weight, channel, 8, channel_mask)
+    weight_mask = channel < parameters
+    w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
     scale = tl.zeros((BLOCK_C,), tl.float32)
     shift = tl.zeros((BLOCK_C,), tl.float32)
     if HAS_NORM:
@@ -180,37 +198,31 @@ def depthwise_kernel(
 
 
 @triton.jit
-def _store_weight_sums(partials, sums, channel, tap: tl.constexpr, channel_mask):
-    tl.store(partials + channel * 9 + tap, tl.sum(sums, 0), mask=channel_mask)
+def _store_weight_sums(partials, sums, channel, tap: tl.constexpr, mask):
+    tl.store(partials + channel * 9 + tap, tl.sum(sums, 0), mask=mask)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def depthwise_backward_kernel(
     dy, x, weight, dx, partials,
-    columns, units, chunk_columns, height, width, out_height, out_width,
-    UNIT: tl.constexpr, STRIDE: tl.constexpr, NEEDS_DX: tl.constexpr,
+    columns, units, parameters, chunk_columns, height, width, out_height, out_width,
+    UNIT: tl.constexpr, STRIDE: tl.constexpr, POOL: tl.constexpr, NEEDS_DX: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x, and each chunk's part of the weight's gradient, in one pass.
 
-    ``partials`` is (chunks, channels * 9); ``sum_partials_kernel`` adds up its rows. Columns are
-    those of the output. With stride 2, a program computes the two by two input pixels whose first
-    one is the center of an output pixel.
+    ``partials`` is (chunks, parameters * 9); ``sum_partials_kernel`` adds up its rows. ``POOL``,
+    which has no such gradient, is for stride 2 only. Columns are those of the output. With stride
+    2, a program computes the two by two input pixels whose first one is the center of an output
+    pixel.
     """
     channels = units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     channel_mask = channel < channels
     start = tl.program_id(1) * chunk_columns
     count = tl.minimum(chunk_columns, columns - start)
-    w00 = load_weight(weight, channel, 0, channel_mask)
-    w01 = load_weight(weight, channel, 1, channel_mask)
-    w02 = load_weight(weight, channel, 2, channel_mask)
-    w10 = load_weight(weight, channel, 3, channel_mask)
-    w11 = load_weight(weight, channel, 4, channel_mask)
-    w12 = load_weight(weight, channel, 5, channel_mask)
-    w20 = load_weight(weight, channel, 6, channel_mask)
-    w21 = load_weight(weight, channel, 7, channel_mask)
-    w22 = load_weight(weight, channel, 8, channel_mask)
+    weight_mask = channel < parameters
+    w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
     s00 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     s01 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     s02 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
@@ -274,43 +286,45 @@ def depthwise_backward_kernel(
                 c = _load_row(
                     gradient, below, out_column + 1, out_height, out_width, channels, channel, mask
                 )
-                value = _load_row(source, row, column, height, width, channels, channel, mask)
-                s11 += value * b
-                value = _load_row(source, row, column + 1, height, width, channels, channel, mask)
-                s12 += value * b
-                s10 += value * a
-                value = _load_row(source, row + 1, column, height, width, channels, channel, mask)
-                s21 += value * b
-                s01 += value * d
-                value = _load_row(
-                    source, row + 1, column + 1, height, width, channels, channel, mask
-                )
-                s22 += value * b
-                s20 += value * a
-                s02 += value * d
-                s00 += value * c
+                if not POOL:
+                    right = column + 1
+                    value = _load_row(source, row, column, height, width, channels, channel, mask)
+                    s11 += value * b
+                    value = _load_row(source, row, right, height, width, channels, channel, mask)
+                    s12 += value * b
+                    s10 += value * a
+                    lower = row + 1
+                    value = _load_row(source, lower, column, height, width, channels, channel, mask)
+                    s21 += value * b
+                    s01 += value * d
+                    value = _load_row(source, lower, right, height, width, channels, channel, mask)
+                    s22 += value * b
+                    s20 += value * a
+                    s02 += value * d
+                    s00 += value * c
                 if NEEDS_DX:
                     pointers = target + row * width * channels
                     dtype: tl.constexpr = dx.dtype.element_ty
                     right_mask = mask & is_right_inside
                     tl.store(pointers, (b * w11).to(dtype), mask=mask)
-                    right = b * w12 + a * w10
-                    tl.store(pointers + channels, right.to(dtype), mask=right_mask)
+                    upper_right = b * w12 + a * w10
+                    tl.store(pointers + channels, upper_right.to(dtype), mask=right_mask)
                     pointers += width * channels
                     lower_mask = mask & (row + 1 < height)
-                    lower = b * w21 + d * w01
-                    tl.store(pointers, lower.to(dtype), mask=lower_mask)
+                    lower_left = b * w21 + d * w01
+                    tl.store(pointers, lower_left.to(dtype), mask=lower_mask)
                     corner = b * w22 + a * w20 + (d * w02 + c * w00)
                     tl.store(pointers + channels, corner.to(dtype), mask=lower_mask & right_mask)
                 b = d
                 a = c
-    partials += tl.program_id(1).to(tl.int64) * channels * 9
-    _store_weight_sums(partials, s00, channel, 0, channel_mask)
-    _store_weight_sums(partials, s01, channel, 1, channel_mask)
-    _store_weight_sums(partials, s02, channel, 2, channel_mask)
-    _store_weight_sums(partials, s10, channel, 3, channel_mask)
-    _store_weight_sums(partials, s11, channel, 4, channel_mask)
-    _store_weight_sums(partials, s12, channel, 5, channel_mask)
-    _store_weight_sums(partials, s20, channel, 6, channel_mask)
-    _store_weight_sums(partials, s21, channel, 7, channel_mask)
-    _store_weight_sums(partials, s22, channel, 8, channel_mask)
+    if not POOL:
+        partials += tl.program_id(1).to(tl.int64) * parameters * 9
+        _store_weight_sums(partials, s00, channel, 0, weight_mask)
+        _store_weight_sums(partials, s01, channel, 1, weight_mask)
+        _store_weight_sums(partials, s02, channel, 2, weight_mask)
+        _store_weight_sums(partials, s10, channel, 3, weight_mask)
+        _store_weight_sums(partials, s11, channel, 4, weight_mask)
+        _store_weight_sums(partials, s12, channel, 5, weight_mask)
+        _store_weight_sums(partials, s20, channel, 6, weight_mask)
+        _store_weight_sums(partials, s21, channel, 7, weight_mask)
+        _store_weight_sums(partials, s22, channel, 8, weight_mask)

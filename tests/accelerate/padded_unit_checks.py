@@ -1,0 +1,262 @@
+"""Training steps of ShuffleNet's units with padded, shuffled channels, in Triton's interpreter."""
+
+import collections
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
+
+from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
+from fedaux_pl.accelerate.convolution import depthwise, grouped, networks, shuffle_unit, tiling
+from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
+from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding, shuffle_unit_train
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    join_weight_gradients,
+    weight_gradients_on,
+)
+from fedaux_pl.accelerate.eligibility import plain_layers
+from fedaux_pl.models import create_model
+from fedaux_pl.models.shufflenet import ShuffleUnit
+from tests.accelerate.convolution_helpers import (
+    create_stream,
+    fuse_on_cpu,
+    randomize_norms,
+    use_one_program,
+    use_small_tiles,
+)
+
+# input and output channels, stride, groups, groups of the first layer
+UNITS = [
+    (12, 12, 1, 1, 1),  # 3 inner channels
+    (40, 40, 1, 2, 2),  # 10 inner channels
+    (6, 24, 2, 2, 1),  # the first unit has no groups in its first layer
+    (24, 72, 2, 3, 3),  # 18 inner channels
+    (36, 36, 1, 3, 3),
+    (80, 80, 1, 4, 4),
+    (64, 64, 1, 4, 4),  # 16 inner channels: no padding
+    (32, 96, 2, 8, 8),  # 24 inner channels: no padding
+]
+
+
+@pytest.fixture(autouse=True)
+def _fused(monkeypatch):
+    fuse_on_cpu(monkeypatch)
+    use_small_tiles(monkeypatch, tile_size=512)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def in_float32(monkeypatch):
+    """Units take the path of half precision in float32, for exact comparisons."""
+    monkeypatch.setattr(shuffle_unit, "HALF", (torch.float32,))
+
+
+@pytest.fixture
+def two_kernels(monkeypatch):
+    """Several programs each way for BatchNorm and depthwise convolutions."""
+    monkeypatch.setattr(tiling, "SINGLE_KERNEL_ROWS", 0)
+    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 8)
+    monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 8)
+    monkeypatch.setattr(depthwise, "TILE", 64)
+    monkeypatch.setattr(depthwise, "PROGRAMS", 4)
+
+
+@pytest.fixture
+def called(monkeypatch):
+    calls = []
+
+    def compute(unit, x):
+        calls.append(unit)
+        return shuffle_unit_train(unit, x)
+
+    monkeypatch.setattr(networks, "shuffle_unit_train", compute)
+    return calls
+
+
+def create(*sizes):
+    return speed_up(randomize_norms(ShuffleUnit(*sizes, nn.BatchNorm2d)))
+
+
+def step(unit, x):
+    """Output, gradients and buffers of a training step."""
+    x = x.clone().requires_grad_()
+    y = unit(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y)
+    (y * weights.to(y.dtype)).sum().backward()
+    join_weight_gradients()
+    found = {"y": y.detach(), "dx": x.grad} | dict(unit.named_buffers())
+    return found | {f"d{name}": value.grad for name, value in unit.named_parameters()}
+
+
+def compare(unit, x, tolerance, run=step):
+    """With the plain unit in float64."""
+    exact = copy.deepcopy(unit).double()
+    found = run(unit, x)
+    with plain_layers():
+        expected = step(exact, x.double())
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].shape == value.shape
+        # clamped: a bias before a layer that is followed by a norm layer has a gradient of zero
+        scale = value.double().norm().clamp_min(1.0)
+        error = (found[name].double() - value.double()).norm() / scale
+        assert error < tolerance, f"{name} is off by {error}"
+    for name, parameter in unit.named_parameters():
+        assert parameter.grad.stride() == parameter.stride(), name  # as fused optimizers need
+
+
+@pytest.mark.parametrize("sizes", UNITS)
+@pytest.mark.usefixtures("in_float32")
+def test_units(sizes, called):
+    unit = create(*sizes)
+    compare(unit, torch.randn(3, sizes[0], 5, 3), 3e-5)
+    assert called == [unit]
+
+
+@pytest.mark.parametrize("sizes", [UNITS[1], UNITS[3]])
+@pytest.mark.usefixtures("in_float32", "two_kernels")
+def test_several_programs(sizes, called):
+    compare(create(*sizes), torch.randn(3, sizes[0], 3, 4), 3e-5)
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("sizes", [UNITS[1], UNITS[3]])
+@pytest.mark.usefixtures("in_float32")
+def test_weight_gradients_on_the_side_stream(sizes, monkeypatch):
+    unit, stream = create(*sizes).to(memory_format=torch.channels_last), create_stream(monkeypatch)
+
+    def run(unit, x):
+        with weight_gradients_on(stream):
+            unit(x).sum().backward()
+            late = {name for name, value in unit.named_parameters() if value.grad is None}
+            assert late == {"reduce.weight", "depthwise.weight", "expand.weight"}
+            join_weight_gradients()
+            unit.zero_grad()
+            unit.load_state_dict(start)
+            return step(unit, x)
+
+    start = copy.deepcopy(unit.state_dict())
+    compare(unit, torch.randn(3, sizes[0], 4, 4), 3e-5, run)
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_units_in_a_row():
+    """Gradients of both branches are added by the BatchNorm kernel."""
+    units = nn.Sequential(create(8, 40, 2, 2, 1), create(40, 40, 1, 2, 2), create(40, 40, 1, 2, 2))
+
+    def run(units, x):
+        with fused_gradient_sums():
+            return step(units, x)
+
+    compare(units, torch.randn(8, 8, 4, 4), 1e-4, run)
+
+
+def test_half_precision(called):
+    """The interpreter truncates to bfloat16 where GPUs round."""
+    unit, x = create(*UNITS[1]), torch.randn(4, 40, 4, 4).bfloat16()
+    exact = copy.deepcopy(unit).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = unit(x)
+    with plain_layers():
+        expected = exact(x.double())
+    assert called == [unit]
+    assert y.dtype == torch.bfloat16
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert (y - expected).norm() < 2**-5 * expected.norm()
+
+
+def test_a_network_writes_all_matrices_at_once(monkeypatch):
+    """The first layer's weight needs no cast; gradients are those of the layers one by one."""
+    use_one_program(monkeypatch)
+    model = speed_up(create_model("shufflenet", 4, width=0.25)).train()
+    model.units = model.units[:2]
+    x = torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8)
+    launched, cast = [], []
+    launch, cast_all = grouped._launch, fused.cast_all
+    monkeypatch.setattr(
+        grouped,
+        "_launch",
+        lambda name, *args, **size: launched.append(name) or launch(name, *args, **size),
+    )
+    monkeypatch.setattr(fused, "cast_all", lambda w, dtype: cast.extend(w) or cast_all(w, dtype))
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            model.features(x).logsumexp(1).float().sum().backward()
+        return [p.grad for p in model.units.parameters()]
+
+    found = gradients()
+    assert set(launched) == {"diagonal_blocks_kernel"}
+    assert len(launched) == 4
+    assert not cast
+    monkeypatch.setattr(networks, "padded_products", lambda units, x: [])
+    assert all(map(torch.equal, found, gradients()))
+    assert launched.count("block_diagonal_kernel") == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        # products forward and for both gradients; autograd adds the gradients of two branches
+        (UNITS[1], {"mm": 6, "add": 1}),
+        # and the output is concatenated: the norm layer copies its part of the gradient
+        (
+            UNITS[3],
+            {"mm": 6, "add": 1, "relu": 1, "cat": 1, "threshold_backward": 1, "clone": 1},
+        ),
+    ],
+)
+@pytest.mark.usefixtures("in_float32", "two_kernels")
+def test_a_step_has_no_copies_and_no_zeros(sizes, expected):
+    unit = create(*sizes)
+    x = torch.randn(2, sizes[0], 3, 3).contiguous(memory_format=torch.channels_last)
+    size = 2 if unit.downsample else 3
+    dy = torch.randn(2, sizes[1], size, size).contiguous(memory_format=torch.channels_last)
+    operations = collections.Counter()
+
+    class Counter(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if not function.is_view:
+                operations[function.__name__.split(".")[0]] += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counter():
+        unit(x.requires_grad_()).backward(dy)
+    # set_ and copy_ are the interpreter's
+    found = {name for name in operations if "empty" not in name} - {"set_", "copy_"}
+    assert {name: operations[name] for name in found} == expected
+
+
+def test_other_units_run_as_layers(called):
+    x = torch.randn(2, 16, 4, 4).bfloat16()
+    unit = create(16, 16, 1, 2, 2)
+    assert not fits_padding(unit, x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fits_padding(unit, x)
+        assert not fits_padding(unit, x.float())  # the residual is float32
+        assert not fits_padding(unit, x[:, :8])
+        assert not fits_padding(unit, x[:1, :, :1, :1])
+        assert not fits_padding(create(16, 32, 2, 2, 1), x[:1, :, :2, :2])
+        assert not fits_padding(create(16, 16, 1, 2, 2).eval(), x)
+        for name, layer in (
+            ("norm1", nn.GroupNorm(1, 4)),
+            ("norm2", nn.BatchNorm2d(8)),
+            ("norm3", nn.BatchNorm2d(16).eval()),
+            ("expand", nn.Conv2d(4, 8, 1, bias=False)),
+            ("reduce", nn.Conv2d(16, 4, 1)),
+            ("depthwise", nn.Conv2d(4, 4, 3, 2, 1, groups=4, bias=False)),
+            ("groups", 3),
+        ):
+            other = create(16, 16, 1, 2, 2)
+            setattr(other, name, layer)
+            assert not fits_padding(other, x), name
+        hooked = create(16, 16, 1, 2, 2)
+        hooked.norm2.register_forward_hook(lambda *_: None)
+        hooked(x)
+    assert not called

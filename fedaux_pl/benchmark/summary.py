@@ -166,6 +166,7 @@ def _start(federation: MeasuredFederation, clock: RoundClock) -> dict[str, Any]:
         if all(f"seconds/{name}" in entry for entry in federation.history)
     }
     return {
+        "preparation_seconds": federation.preparation_seconds,
         "extra_seconds": {
             name: times[0] - median(times[1:])
             for name, times in (epochs | rounds | {"whole round": clock.rounds}).items()

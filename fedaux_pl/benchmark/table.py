@@ -37,6 +37,9 @@ def format_table(summary: dict[str, Any]) -> str:
             f" ({_bytes(memory['device_reserved_bytes'])} reserved)"
         )
     if start := summary.get("start"):
+        lines.append(
+            f"before the first round, without pre-training: {start['preparation_seconds']:.3g} s"
+        )
         extra = [f"{name} {s:.3g} s" for name, s in start["extra_seconds"].items()]
         lines.append(f"the first epoch or round takes longer by: {', '.join(extra)}")
         for kind, part in (start["preparations"] | start["kernels"]).items():

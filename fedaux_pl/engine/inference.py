@@ -38,12 +38,16 @@ def prediction_batch_size(
         statistics: With "batch" predictions depend on the batch size, so it is always the same.
         captured: Whether the prediction is replayed from a CUDA graph.
     """
-    if not getattr(model, "fixed_size_inputs", True):
+    if not _has_fixed_size(model):
         return VARIABLE_SIZE_BATCH
     size = CAPTURED_BATCH_SIZE if captured else BATCH_SIZE
     if statistics == "running" and inputs.is_cuda and _uses_float32(model, inputs):
         return -(-size // FLOAT32_DIVISOR)
     return size
+
+
+def _has_fixed_size(model: nn.Module) -> bool:
+    return bool(getattr(model, "fixed_size_inputs", True))
 
 
 def _uses_float32(model: nn.Module, inputs: Tensor) -> bool:
@@ -126,6 +130,33 @@ def _predict(
 ) -> Tensor:
     """Applies a function of the model to all inputs, batch by batch."""
     size = batch_size or prediction_batch_size(model, inputs, statistics)
-    starts = range(0, len(inputs), size)
+    # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
+    equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
+    parts = split_range(len(inputs), size, equal=equal)
     with evaluating(model, statistics):
-        return torch.cat([function(inputs[start : start + size]).float() for start in starts])
+        return torch.cat([function(inputs[start:end])[drop:].float() for start, end, drop in parts])
+
+
+def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, int]]:
+    """Splits ``count`` inputs into batches.
+
+    Args:
+        count: The number of inputs.
+        size: The number of inputs in a batch.
+        equal: Whether the last batch begins earlier where it would be smaller: cuDNN tries its
+            kernels for every new size, which takes longer than to predict inputs twice.
+
+    Returns:
+        For each batch where it begins, where it ends, and how many of its first inputs were in the
+        batch before.
+
+    Example:
+        >>> split_range(5, 2, equal=False)
+        [(0, 2, 0), (2, 4, 0), (4, 5, 0)]
+        >>> split_range(5, 2, equal=True)
+        [(0, 2, 0), (2, 4, 0), (3, 5, 1)]
+    """
+    parts = [(start, min(start + size, count), 0) for start in range(0, count, size)]
+    if equal and count > size and count % size:
+        parts[-1] = count - size, count, size - count % size
+    return parts

@@ -1,6 +1,7 @@
 """``fedaux-pl report FILE``: tables, figures and a page of a sweep or of an analysis."""
 
 import argparse
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,11 +70,18 @@ def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict
         print(f"To run them: {status.command}")
     return {
         "title": sweep.title,
-        "note": sweep.note,
+        "note": f"{sweep.note}\n\n{_changes(options.extra)}",
         "items": [*make_figures(sweep, groups), *tables],
         "details": [cells_table(sweep, groups)],
         "status": status,
     }
+
+
+def _changes(extra: Sequence[str]) -> str:
+    """A paragraph on options of the command line, which change what the sweep file describes."""
+    if not extra:
+        return ""
+    return f"All cells ran with these options, whatever else is said here: {shlex.join(extra)}"
 
 
 def _print_tables(items: Sequence[Item]) -> None:

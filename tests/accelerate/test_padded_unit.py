@@ -56,7 +56,7 @@ def test_cuda_units_are_as_exact_as_plain_ones(groups, kind, shape):
         exact = step(unit.double(), x.double(), dy.double(), half=False)
     for name, value in exact.items():
         assert torch.equal(found[name], again[name]), name
-        error, allowed = (found[name] - value).norm(), 2 * (plain[name] - value).norm()
+        error, allowed = (found[name] - value).norm(), 3 * (plain[name] - value).norm()
         # the gradient of norm2's bias is zero: the next layer is followed by a norm layer
         scale = exact["dnorm2.weight" if name == "dnorm2.bias" else name].norm()
-        assert error <= allowed + 2e-3 * scale, name
+        assert error <= allowed + 5e-3 * scale, name

@@ -283,6 +283,8 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True):
         entry["seconds/clients"] = seconds
     federation.stopwatch.laps["pre-training resnet8"] = [4.0, 1.0, 1.0]
+    assert 0 < federation.preparation_seconds < 60
+    federation.preparation_seconds = 2.5
     federation.start.seconds["first step"] += [1.5, 0.25]
     federation.start.kernels["compiled"] += [0.5]
     summary = summarize(federation, timer, 1, [])
@@ -292,6 +294,7 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     assert extra["pre-training resnet8"] == 3.0
     assert set(extra) > {"averaging", "teachers", "distillation", "evaluation"}
     printed = format_table(summary)
+    assert "before the first round, without pre-training: 2.5 s\n" in printed
     assert "longer by: pre-training resnet8 3 s, clients 3.75 s, " in printed
     assert "  first step: 2, 1.75 s in all\n  kernels compiled: 1, 0.5 s in all" in printed
 

@@ -11,7 +11,7 @@ from fedaux_pl.engine import (
     predict_features,
     predict_logits,
 )
-from fedaux_pl.engine.inference import prediction_batch_size
+from fedaux_pl.engine.inference import prediction_batch_size, split_range
 from fedaux_pl.models import create_model
 from tests.federations import network
 
@@ -79,6 +79,25 @@ def test_inputs_are_predicted_in_batches(model, monkeypatch):
     torch.testing.assert_close(predict_features(model, x), expected)
     predict_logits(model, x, batch_size=16)
     assert seen == [20, 8, 8, 4, 16, 4]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 20])
+def test_batches_of_equal_size_hold_every_input_once(count):
+    parts = split_range(count, 8, equal=True)
+    assert {end - start for start, end, _ in parts} == {min(count, 8)}
+    assert [i for start, end, drop in parts for i in range(start + drop, end)] == [*range(count)]
+
+
+@pytest.mark.cuda
+def test_a_gpu_sees_batches_of_one_size(model, monkeypatch):
+    """cuDNN would try its kernels for every other size."""
+    x, seen = images(20).cuda(), []
+    model = model.cuda()
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
+    expected = predict_features(model, x)
+    torch.testing.assert_close(predict_features(model, x, batch_size=8), expected)
+    assert seen == [20, 8, 8, 8]
 
 
 def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatch):

@@ -63,6 +63,9 @@ def test_a_sweep(root, capsys):
     assert rows[4]["command"] == "c4"
     assert rows[4]["published"] == "74.6"
     assert rows[7]["command"].startswith("fedaux-pl fit --config quickstart --data.alpha 1.0e+2")
+    page = (root / "reports" / "small" / "index.html").read_text()
+    changes = "All cells ran with these options, whatever else is said here"
+    assert f"<p>Digits.</p>\n<p>{changes}: --trainer.max_epochs 2</p>" in page
 
 
 def test_a_selection_in_a_folder_of_its_own(root, tmp_path, capsys):

@@ -73,8 +73,10 @@ class OneRelease(Algorithm, ABC):
 
     def label(self, released: Released) -> Tensor:
         """The teacher's probabilities of the classes, shape (N, C): post-processing."""
-        reference = self.teach(replace(released, features=released.reference))
-        return standardized_labels(self.teach(released), reference, self.sharpness)
+        reference = logits = self.teach(replace(released, features=released.reference))
+        if released.features is not released.reference:
+            logits = self.teach(released)
+        return standardized_labels(logits, reference, self.sharpness)
 
     @abstractmethod
     def teach(self, released: Released) -> Tensor:

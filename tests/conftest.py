@@ -7,12 +7,26 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined, see accelerate/interpreted
 
+torch.set_num_threads(1)  # also for fixtures of modules, which are made before those of tests
+
 settings.register_profile("same_examples", derandomize=True)  # a green commit stays green
 settings.load_profile("same_examples")
 
 
+# Tests with several processes. They come first: no worker is left alone with one at the end, and
+# those of one worker share one forkserver, which takes seconds to import the packages.
+FIRST = (
+    "federation/test_parallel.py",
+    "test_kills.py",
+    "cli/test_run_folder.py",
+    "modules/test_distributed.py",
+    "sweeps/test_miniature.py",
+)
+
+
 def pytest_collection_modifyitems(config, items):
-    """Skips tests marked ``cuda`` without a CUDA device, and ``sites`` unless asked for."""
+    """Puts ``FIRST`` first; skips ``cuda`` without a CUDA device, ``sites`` unless asked for."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(FIRST))
     for item in items:
         if item.get_closest_marker("sites") and "sites" not in config.getoption("-m"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: pytest -n 0 -m sites"))

@@ -122,6 +122,7 @@ def test_some_stems_read_nchw_images(name, options, statistics, read_channels, m
         return fused.conv_norm_act(conv, norm, images, upper=upper)
 
     monkeypatch.setattr(type(model), "feature_map", stem_alone)
+    monkeypatch.setattr(networks, "padded_products", lambda units, x: [])  # of the other layers
     monkeypatch.setattr(networks, "standardize", standardize_and_note)
     for module in (image_stem, folding):
         monkeypatch.setattr(module, "convolve_images", convolve_and_note)

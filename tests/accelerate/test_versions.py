@@ -112,7 +112,8 @@ def test_registering_versions_defines_no_kernels():
     """Kernels need Triton, which may be missing. PyTorch itself may import it."""
     code = """
 import sys
-import fedaux_pl.accelerate
-assert "fedaux_pl.accelerate.kernels" not in sys.modules
+import fedaux_pl.accelerate.bert
+assert not any(name.startswith("fedaux_pl.accelerate.kernels") for name in sys.modules)
 """
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -41,6 +41,12 @@ def measured(root, algorithm, clients=None, rounds=2, compare_plain=False, **opt
     return federation, timer
 
 
+@pytest.fixture
+def known_peak(monkeypatch):
+    """Measuring the peak takes longer than a round."""
+    monkeypatch.setattr(report, "matmul_peak", lambda device, dtype: (1e11, 1024))
+
+
 # --- the command -------------------------------------------------------------------------------
 
 
@@ -211,6 +217,7 @@ def test_a_few_texts_stand_for_all():
     assert len(_representative(create_model("resnet8", 2, width=0.125), images).unique()) == 8
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_samples_of_each_stage(tmp_path):
     """4 clients hold 16 of the 64 digits each, and 2 take part; 32 are distilled on, 40 tested."""
     federation, timer = measured(tmp_path, FedDF())
@@ -245,6 +252,7 @@ def test_models_that_a_method_samples_are_counted_too(tmp_path):
     assert federation.predicted[0]["evaluation", "resnet8"] == (models + 1) * 40
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_a_table_without_validation(tmp_path):
     federation, timer = measured(tmp_path, FedAvg(), rounds=1)
     printed = format_table(summarize(federation, timer, 0, []))
@@ -277,6 +285,7 @@ def test_the_peak_is_that_of_a_product():
 # --- the start ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_the_first_round_is_compared_with_later_ones(tmp_path):
     federation, timer = measured(tmp_path, FedDF(pretrained=True), rounds=3)
     timer.rounds[:] = [9.0, 2.0, 3.0]
@@ -299,6 +308,7 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     assert "  first step: 2, 1.75 s in all\n  kernels compiled: 1, 0.5 s in all" in printed
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_one_round_has_no_start(tmp_path):
     assert "start" not in summarize(*measured(tmp_path, FedAvg(), rounds=1), 0, [])
 

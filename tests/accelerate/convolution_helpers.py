@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import depthwise, folding, tiling
+from fedaux_pl.accelerate.convolution import depthwise, folding, networks, tiling
 from fedaux_pl.models import create_model
 
 
@@ -55,6 +55,13 @@ def fuse_on_cpu(monkeypatch):
     monkeypatch.setattr(torch, "cudnn_convolution_relu", relu)
     monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
     monkeypatch.setattr(eligibility, "has_kernels", lambda device: True)
+
+
+def record_units(monkeypatch, name):
+    """The units that a function of ``networks`` computes from now on, by its name."""
+    units, compute = [], getattr(networks, name)
+    monkeypatch.setattr(networks, name, lambda unit, x: units.append(unit) or compute(unit, x))
+    return units
 
 
 def create_stream(monkeypatch):

@@ -14,7 +14,7 @@ from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import depthwise, grouped, networks, shuffle_unit, tiling
 from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
-from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding, shuffle_unit_train
+from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
     weight_gradients_on,
@@ -26,6 +26,7 @@ from tests.accelerate.convolution_helpers import (
     create_stream,
     fuse_on_cpu,
     randomize_norms,
+    record_units,
     use_one_program,
     use_small_tiles,
 )
@@ -68,14 +69,7 @@ def two_kernels(monkeypatch):
 
 @pytest.fixture
 def called(monkeypatch):
-    calls = []
-
-    def compute(unit, x):
-        calls.append(unit)
-        return shuffle_unit_train(unit, x)
-
-    monkeypatch.setattr(networks, "shuffle_unit_train", compute)
-    return calls
+    return record_units(monkeypatch, "shuffle_unit_train")
 
 
 def create(*sizes):

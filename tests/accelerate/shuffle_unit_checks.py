@@ -8,13 +8,17 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
-from fedaux_pl.accelerate.convolution import networks
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.folding import FoldCache
-from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels, shuffle_unit_eval
+from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels
 from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import ShuffleUnit
-from tests.accelerate.convolution_helpers import fold_in_pytorch, fuse_on_cpu, randomize_norms
+from tests.accelerate.convolution_helpers import (
+    fold_in_pytorch,
+    fuse_on_cpu,
+    randomize_norms,
+    record_units,
+)
 
 UNITS = [
     (16, 16, 1, 2, 2),
@@ -34,14 +38,7 @@ def _fused(monkeypatch):
 
 @pytest.fixture
 def called(monkeypatch):
-    calls = []
-
-    def compute(unit, x):
-        calls.append(unit)
-        return shuffle_unit_eval(unit, x)
-
-    monkeypatch.setattr(networks, "shuffle_unit_eval", compute)
-    return calls
+    return record_units(monkeypatch, "shuffle_unit_eval")
 
 
 def create(*sizes):

@@ -288,8 +288,6 @@ def _sum_partials(
         launch()
         return gradient
     side_stream.stream.wait_stream(torch.cuda.current_stream(partials.device))
-    with torch.cuda.stream(side_stream.stream):
+    with side_stream.computing(weight, gradient, partials):
         launch()
-    side_stream.pending.append((weight, gradient))
-    side_stream.in_use.append((partials,))
     return None

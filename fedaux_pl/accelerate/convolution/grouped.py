@@ -159,10 +159,8 @@ class _GroupedProduct(torch.autograd.Function):
             return drows, gradient, None, None, None
         side_stream.stream.wait_stream(torch.cuda.current_stream(rows.device))
         drows = dy @ dense if ctx.needs_input_grad[0] else None
-        with torch.cuda.stream(side_stream.stream):
+        with side_stream.computing(weight, gradient, dy, rows, ddense):
             compute_weight_gradient()
-        side_stream.pending.append((weight, gradient))
-        side_stream.in_use.append((dy, rows, ddense))
         return drows, None, None, None, None
 
 

@@ -42,6 +42,20 @@ class SideStream:
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.in_use: list[tuple[Tensor, ...]] = []
 
+    @contextmanager
+    def computing(self, weight: Tensor, gradient: Tensor, *in_use: Tensor) -> Iterator[None]:
+        """Within it work runs on the stream: it writes the gradient of a weight.
+
+        Args:
+            weight: The weight as the optimizer has it.
+            gradient: Its gradient, allocated on the main stream.
+            *in_use: What the work reads.
+        """
+        with torch.cuda.stream(self.stream):
+            yield
+        self.pending.append((weight, gradient))
+        self.in_use.append(in_use)
+
     def can_accumulate(self, weights: Sequence[Tensor]) -> bool:
         """Whether the gradients of these weights can be added to ``grad`` without autograd.
 
@@ -209,9 +223,7 @@ class _SideStreamConvolution(torch.autograd.Function):
 
         side_stream.stream.wait_stream(torch.cuda.current_stream(x.device))
         dx = compute_gradients(True, False, False)[0] if ctx.needs_input_grad[0] else None
-        with torch.cuda.stream(side_stream.stream):
+        with side_stream.computing(parameter, gradient, dy, x, weight):
             dweight = compute_gradients(False, True, False)[1]
             gradient.copy_(dweight[:, : parameter.shape[1]])
-        side_stream.pending.append((parameter, gradient))
-        side_stream.in_use.append((dy, x, weight))
         return dx, None, None, None, None, None

@@ -5,7 +5,7 @@ import contextlib
 import os
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedaux_pl.errors import FedauxError, counted
@@ -66,7 +66,8 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
         "unfinished ones are resumed: the same command continues a sweep.",
     )
     add = parser.add_argument
-    add("--jobs", type=int, help="runs at a time (default: one per GPU; 1 without a GPU)")
+    about = "runs at a time (default: one per GPU, else 1); they divide the threads of the CPU"
+    add("--jobs", type=int, help=f"{about} unless OMP_NUM_THREADS is set")
     add("--retry", action="store_true", help="run failed cells again")
     about = "run here, submit to SLURM, or print the command lines (default: local)"
     add("--launcher", choices=_LAUNCHERS, default=_LAUNCHERS[0], help=about)
@@ -141,8 +142,11 @@ def _hand_over(tasks: Sequence[Task], name: str, options: argparse.Namespace) ->
     print(f"{len(idle)} jobs; `fedaux-pl sweep ... --status` shows how far they are")
 
 
-def _slots(jobs: int | None, cells: Sequence[ResolvedCell]) -> list[Mapping[str, str]]:
-    """The environments of the jobs that run at a time: each on a GPU of its own, if it uses one."""
+def _slots(jobs: int | None, cells: Sequence[ResolvedCell]) -> list[dict[str, str]]:
+    """The environments of the jobs that run at a time: each on a GPU of its own, if it uses one.
+
+    Several jobs divide the threads of the CPU, unless OMP_NUM_THREADS says how many each has.
+    """
     import torch
 
     trainers = [cell.config["trainer"] for cell in cells]
@@ -150,8 +154,14 @@ def _slots(jobs: int | None, cells: Sequence[ResolvedCell]) -> list[Mapping[str,
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     if not uses_one or not gpus or not torch.cuda.is_available():
-        return [{}] * (jobs or 1)
-    return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
+        slots: list[dict[str, str]] = [{} for _ in range(jobs or 1)]
+    else:
+        count = jobs or len(gpus)
+        slots = [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(count)]
+    if len(slots) > 1 and "OMP_NUM_THREADS" not in os.environ:
+        threads = max(1, torch.get_num_threads() // len(slots))
+        slots = [{**slot, "OMP_NUM_THREADS": str(threads)} for slot in slots]
+    return slots
 
 
 def _report_line(options: argparse.Namespace) -> str:

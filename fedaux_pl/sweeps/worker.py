@@ -69,6 +69,10 @@ def run_forked(task: str, environment: Mapping[str, str]) -> NoReturn:
     import __main__
 
     os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment:  # torch read it when the server imported it
+        import torch
+
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     # by these, Lightning starts the other processes of a run on several devices
     __main__.__spec__ = find_spec("fedaux_pl.sweeps.worker")
     sys.argv[1:] = [task]

@@ -96,7 +96,8 @@ def test_a_gpu_sees_batches_of_one_size(model, monkeypatch):
     features = model.features
     monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
     expected = predict_features(model, x)
-    torch.testing.assert_close(predict_features(model, x, batch_size=8), expected)
+    found = predict_features(model, x, batch_size=8)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)  # TF32 has 10 bits
     assert seen == [20, 8, 8, 8]
 
 

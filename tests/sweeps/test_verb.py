@@ -222,6 +222,17 @@ def test_a_job_for_each_gpu(tasks, file, monkeypatch):
     assert [slot["CUDA_VISIBLE_DEVICES"] for slot in verb._slots(None, on_gpu)] == ["4", "GPU-7"]
 
 
+@pytest.mark.parametrize(("jobs", "threads"), [(2, "4"), (3, "2"), (16, "1")])
+def test_jobs_divide_the_threads(jobs, threads, tasks, file, monkeypatch):
+    cells = resolve(read_sweep(file).cells)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert verb._slots(1, cells) == [{}]
+    assert verb._slots(jobs, cells) == [{"OMP_NUM_THREADS": threads}] * jobs
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert verb._slots(jobs, cells) == [{}] * jobs
+
+
 def test_the_bar_shows_cells_and_the_time_left(tasks, monkeypatch, capsys):
     monkeypatch.setattr(progress, "is_terminal", lambda: True)
     shown = progress.Progress(2, 1, 2, lambda: Estimate(600.0, 3, 0))

@@ -154,7 +154,7 @@ def _slots(jobs: int | None, cells: Sequence[ResolvedCell]) -> list[dict[str, st
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     if not uses_one or not gpus or not torch.cuda.is_available():
-        slots: list[dict[str, str]] = [{} for _ in range(jobs or 1)]
+        slots: list[dict[str, str]] = [{}] * (jobs or 1)
     else:
         count = jobs or len(gpus)
         slots = [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(count)]

@@ -150,9 +150,9 @@ def _stub_verb(command):
     return 0
 
 
-def _fork(one, _):
+def _fork(one, environment):
     process = multiprocessing.get_context("fork").Process(
-        target=worker.run_forked, args=(one.as_json(), {})
+        target=worker.run_forked, args=(one.as_json(), environment)
     )
     process.start()
     return process
@@ -168,11 +168,7 @@ def _write_threads(command):
 def test_a_job_has_the_threads_of_its_slot(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "run_verb", _write_threads)
     one = task(tmp_path, "c0")
-    process = multiprocessing.get_context("fork").Process(
-        target=worker.run_forked, args=(one.as_json(), {"OMP_NUM_THREADS": "3"})
-    )
-    process.start()
-    process.join()
+    _fork(one, {"OMP_NUM_THREADS": "3"}).join()
     assert (one.folder.path / "threads.txt").read_text() == "(3, 3)"
 
 

@@ -1,5 +1,7 @@
 import os
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy and SciPy are imported
+
 import pytest
 import torch
 from hypothesis import settings
@@ -18,7 +20,6 @@ settings.load_profile("same_examples")
 FIRST = (
     "federation/test_parallel.py",
     "test_kills.py",
-    "cli/test_run_folder.py",
     "modules/test_distributed.py",
     "sweeps/test_miniature.py",
 )

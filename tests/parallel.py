@@ -68,7 +68,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         rounds,
         split(len(federation.architectures), auxiliary=FewDigits(auxiliary=42)),
         ckpt_path,
-        callbacks=[checkpoints, FederationReport(images=scenario == "FedAUX")],  # slow
+        callbacks=[checkpoints, FederationReport(images=folder.name == "FedAUX")],  # slow
         enable_checkpointing=True,
         plugins=[AtomicCheckpointIO()],
         **({"strategy": ClientParallel(), "devices": size} if size > 1 else {}),

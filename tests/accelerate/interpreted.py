@@ -6,6 +6,7 @@ interpreter on machines without a CUDA device; elsewhere run
 """
 
 import inspect
+import math
 import os
 from functools import cache
 
@@ -22,6 +23,8 @@ from triton.runtime import interpreter
 _patch = interpreter._patch_lang_tensor
 _np_dtype = cache(interpreter._get_np_dtype)
 _dot = interpreter.InterpreterBuilder.create_dot
+_init_block = tl.block_type.__init__
+_blocks = {}  # attributes by the name of the element type and the shape
 
 
 def _patch_for_numpy(tensor, scope):
@@ -55,7 +58,32 @@ def _dot_of_bfloat16(self, a, b, *options):
     return _dot(self, a, b, *options)
 
 
+def _create_block(self, element_ty, shape):
+    """Triton describes the shape of each result anew, which takes longer than to compute it."""
+    sizes = tuple(getattr(size, "value", size) for size in shape)
+    key = str(element_ty), sizes
+    if key not in _blocks:
+        _init_block(self, element_ty, list(sizes))
+        _blocks[key] = vars(self).copy()
+    vars(self).update(_blocks[key], element_ty=element_ty)
+
+
+@cache
+def _constants(sizes):
+    return tl.core.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(math.prod(sizes))
+
+
+def _create_tensor(self, handle, kind):
+    """As for blocks, with the shape as constants."""
+    self.handle, self.type, self.dtype = handle, kind, kind.scalar
+    self.shape, self.numel = _constants(tuple(kind.shape) if kind.is_block() else ())
+
+
 interpreter._patch_lang_tensor = _patch_for_numpy
 interpreter._patch_builtin = _patch_builtin
 interpreter._get_np_dtype = _get_np_dtype
 interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16
+# it computes every integer operation twice, and asserts something with debug=True alone
+interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+tl.block_type.__init__ = _create_block
+tl.tensor.__init__ = _create_tensor

@@ -50,6 +50,7 @@ def known_peak(monkeypatch):
 # --- the command -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
     (tmp_path / "cache").mkdir()
     more = ["--rounds=2", "--warmup=1", "--pretraining_steps=2", "--compare_plain=true"]

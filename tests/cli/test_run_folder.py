@@ -1,8 +1,5 @@
 """Every run has a folder of its own, whatever its logger and whatever else runs."""
 
-import contextlib
-import json
-import multiprocessing
 import os
 import signal
 from types import SimpleNamespace
@@ -68,40 +65,7 @@ def load(folder):
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-# --- runs side by side ---------------------------------------------------------------------------
-
-
-def fit_together(args, output, start):
-    """Runs a command in this process when all are ready."""
-    torch.set_num_threads(1)
-    with open(output, "w") as file, contextlib.redirect_stdout(file):
-        start.wait()
-        assert main(args) == 0
-
-
-def test_two_runs_started_together(command, runs, tmp_path):
-    """Two folders, both complete; the heads, whose noise is secret, are released once."""
-    context = multiprocessing.get_context("forkserver")  # a fork of a process with all imports
-    context.set_forkserver_preload(["fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot"])
-    start = context.Barrier(2)
-    args = command("fit", "--model.algorithm=FedAUX", "--model.algorithm.secret_noise=true")
-    outputs = [tmp_path / name for name in ("one", "other")]
-    processes = [context.Process(target=fit_together, args=(args, out, start)) for out in outputs]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    names = [name.replace("FedAvg", "FedAUX") for name in NAMES]
-    assert sorted(path.name for path in runs.iterdir()) == names
-    for name in names:
-        assert contents(runs / name).keys() >= FILES
-        assert json.loads((runs / name / "summary.json").read_text())["rounds"] == 2
-    printed = [out.read_text() for out in outputs]
-    for name in names:
-        assert sum(f"checkpoint: {runs / name}\n" in text for text in printed) == 1
-    assert_same(*(load(runs / name)["state_dict"] for name in names))
+# --- runs side by side; test_kills.py starts two at once ----------------------------------------
 
 
 def test_a_run_that_still_runs_is_not_resumed(command, runs, capsys):

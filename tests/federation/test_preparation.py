@@ -1,5 +1,6 @@
 """The cache of the preparation is used by runs with the same settings only; scores."""
 
+import fcntl
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -16,7 +17,16 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.functional import derive_seed, shrink_to_mean
 from fedaux_pl.models import complete_options, create_model
-from fedaux_pl.scoring import Centered, Logistic, Mean, Sigmoid, Standardized, Whitened, spent
+from fedaux_pl.scoring import (
+    Centered,
+    Ledger,
+    Logistic,
+    Mean,
+    Sigmoid,
+    Standardized,
+    Whitened,
+    spent,
+)
 from fedaux_pl.scoring.records import pack, unpack
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import paper_fedaux, paper_scoring
@@ -162,6 +172,28 @@ def test_secret_noise_is_released_once(tmp_path, counted, ledger):
     assert len(list(ledger.glob("*.pt"))) == 1
     assert first.total_cost.releases == elsewhere.total_cost.releases == 1
     assert not files(tmp_path, "simulated-heads")
+
+
+def test_a_release_keeps_other_runs_out_of_the_ledger(tmp_path, monkeypatch, ledger):
+    """From reading the ledger until the new release is in it: else two runs would both release."""
+    seen = []
+
+    def while_locked(owner, name):
+        call = getattr(owner, name)
+
+        def watched(*args, **kwargs):
+            with (ledger / "lock").open("ab") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            seen.append(name)
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    while_locked(Ledger, "entries")
+    while_locked(LocalClients, "prepare")
+    while_locked(Ledger, "add")
+    fit(tmp_path, secret(), 0)
+    assert seen[:3] == ["entries", "prepare", "add"]
 
 
 def test_releases_under_other_settings_are_added_up(tmp_path, ledger):

@@ -60,6 +60,7 @@ def test_it_learns_and_its_features_load_into_a_classifier(objective, tmp_path):
     x = ids(*[12] * 64, width=14, vocabulary=12)
     labels = torch.arange(64) % 2
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet |= {"check_val_every_n_epoch": 25, "num_sanity_val_steps": 0}
     trainer = pl.Trainer(max_epochs=25, accelerator="cpu", default_root_dir=tmp_path, **quiet)
     loader = DataLoader(TensorDataset(x, labels), 16)
     trainer.fit(module, loader, loader)

@@ -51,7 +51,7 @@ def test_it_learns_features_that_tell_classes_apart(trainer, digits):
     train, test = digits.train(), digits.test()
     probe = [loader(train.inputs, train.labels), loader(test.inputs, test.labels)]
     model = small(lr=3e-3, min_scale=0.5)
-    fit = trainer(max_epochs=12, check_val_every_n_epoch=12)
+    fit = trainer(max_epochs=9, check_val_every_n_epoch=9)
     before = fit.validate(model, probe, verbose=False)[0]["knn_accuracy"]
     fit.fit(model, DataLoader(digits.auxiliary(), batch_size=128, shuffle=True), probe)
     after = fit.callback_metrics["knn_accuracy"].item()

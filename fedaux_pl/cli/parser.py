@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import pytorch_lightning as pl
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.accelerators import MPSAccelerator
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
@@ -163,6 +164,8 @@ class FederationCLI(LightningCLI):
         if settings.logger in (None, True):
             root = settings.default_root_dir
             kwargs["logger"] = RunLogger(root) if self.save_config_callback else False
+        if settings.accelerator == "auto" and MPSAccelerator.is_available():
+            kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
         if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
             kwargs["strategy"] = ClientParallel()
         plugins = settings.plugins or []  # Lightning gives one plugin, a list or None

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytorch_lightning as pl
 from pytorch_lightning import callbacks as lightning_callbacks
+from pytorch_lightning.accelerators import MPSAccelerator
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.strategies import SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_warn
@@ -40,6 +41,11 @@ def check_trainer(
         architectures: The architectures of the clients, each of which has a metric.
         has_validation: Whether rounds are measured on validation data; None if not known yet.
     """
+    if isinstance(trainer.accelerator, MPSAccelerator):
+        raise ValueError(
+            "trainer.accelerator is mps, but Apple's GPUs have no float64, in which releases are "
+            "computed: choose cpu"
+        )
     if trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
         raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")

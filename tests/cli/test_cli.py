@@ -492,6 +492,13 @@ def test_every_option_in_the_top_level_help_exists(capsys):
     assert cli.trainer.precision == "bf16-mixed"
 
 
+@pytest.mark.filterwarnings("ignore:MPS available but not used")
+def test_auto_is_the_cpu_on_a_mac(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_fabric.accelerators.MPSAccelerator.is_available", lambda: True)
+    _, *args = tiny("fit", tmp_path, "--trainer.accelerator=auto")
+    assert commands.parse("fit", args).trainer.strategy.root_device == torch.device("cpu")
+
+
 def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
     more = ["--model.participation=0.7", "--model.algorithm=FedBE", "--model.algorithm.samples=3"]
     with pytest.raises(SystemExit) as ended:

@@ -78,6 +78,12 @@ def test_refused_settings(options, message):
         check(**options)
 
 
+def test_apple_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("lightning_fabric.accelerators.MPSAccelerator.is_available", lambda: True)
+    with pytest.raises(ValueError, match=r"accelerator is mps, .* no float64, .*: choose cpu"):
+        check(accelerator="mps", devices=1)
+
+
 @pytest.mark.parametrize(
     "options",
     [

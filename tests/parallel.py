@@ -68,7 +68,8 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         rounds,
         split(len(federation.architectures), auxiliary=FewDigits(auxiliary=42)),
         ckpt_path,
-        callbacks=[checkpoints, FederationReport(images=folder.name == "FedAUX")],  # slow
+        # figures are slow: only FedAUX's, and not again when it is resumed in another folder
+        callbacks=[checkpoints, FederationReport(images=folder.name == "FedAUX")],
         enable_checkpointing=True,
         plugins=[AtomicCheckpointIO()],
         **({"strategy": ClientParallel(), "devices": size} if size > 1 else {}),

@@ -59,7 +59,7 @@ def _dot_of_bfloat16(self, a, b, *options):
 
 
 def _create_block(self, element_ty, shape):
-    """Triton describes the shape of each result anew, which takes longer than to compute it."""
+    """Describes each shape once: Triton does it for every result, longer than it computes."""
     sizes = tuple(getattr(size, "value", size) for size in shape)
     key = str(element_ty), sizes
     if key not in _blocks:
@@ -74,7 +74,7 @@ def _constants(sizes):
 
 
 def _create_tensor(self, handle, kind):
-    """As for blocks, with the shape as constants."""
+    """The same for tensors, whose shape is a tuple of constants."""
     self.handle, self.type, self.dtype = handle, kind, kind.scalar
     self.shape, self.numel = _constants(tuple(kind.shape) if kind.is_block() else ())
 
@@ -83,7 +83,7 @@ interpreter._patch_lang_tensor = _patch_for_numpy
 interpreter._patch_builtin = _patch_builtin
 interpreter._get_np_dtype = _get_np_dtype
 interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16
-# it computes every integer operation twice, and asserts something with debug=True alone
+# by default every integer operation is computed twice, for a check that only debug=True makes
 interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 tl.block_type.__init__ = _create_block
 tl.tensor.__init__ = _create_tensor

@@ -96,7 +96,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     before = {task.key: written(task.folder.path) for task in done}
     h0 = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
 
-    # here: its jobs are forks of a server that other tests of this worker share
+    # in this process: its jobs are then forks of a server that other tests share
     for name in ("PYTHONSAFEPATH", "PYTORCH_NVML_BASED_CUDA_CHECK"):
         monkeypatch.setenv(name, "1")  # which the sweep sets
     capsys.readouterr()

@@ -21,6 +21,7 @@ Mechanism = Literal["analytic", "classical"]
 
 MIN_EPSILON, MIN_DELTA = 1e-5, 1e-100
 _MARGIN = 1 + 1e-9  # more than the rounding errors of the analytic mechanism
+_LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margin for them
 
 
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
@@ -158,7 +159,8 @@ def _analytic_multiplier(epsilon: float, delta: float) -> float:
 def gaussian_epsilon(delta: float, multiplier: float) -> float:
     """Finds the smallest epsilon >= 0 that noise of ``multiplier`` x D attains at ``delta``.
 
-    The inverse of ``gaussian_sigma`` with the analytic mechanism.
+    The inverse of ``gaussian_sigma`` with the analytic mechanism, rounded up. Multipliers above
+    4e6, more than any budget needs, count as 4e6.
 
     Args:
         delta: At least 1e-300; at 1 and above nothing is guaranteed, and epsilon is 0.
@@ -173,7 +175,9 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
             "delta must be at least 1e-300 and the multiplier positive and finite, but they are "
             f"{delta} and {multiplier}"
         )
-    goal = math.log(delta)
+    multiplier = min(multiplier, _LARGEST_MULTIPLIER)  # less noise: a larger epsilon, still true
+    # 1e-14 (1 + multiplier) is more than the relative rounding error of delta
+    goal = math.log(delta) - 1e-14 * (1 + multiplier)
 
     def excess(epsilon: float) -> float:
         return gaussian_log_delta(epsilon, multiplier) - goal
@@ -192,7 +196,8 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
 
     Args:
         features: Shape (N, d), finite.
-        bound: A positive number that does not depend on private data.
+        bound: A positive number that does not depend on private data; at least 1e-31 for float32
+            and 1e-292 for float64, because smaller numbers are rounded too coarsely.
 
     Returns:
         A tensor of the same shape whose rows have a norm of at most ``bound``, rounding included.
@@ -209,13 +214,19 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
             f"features must be floats of shape (samples, features), but are {features.dtype} of "
             f"shape {tuple(features.shape)}"
         )
+    dtype = torch.finfo(features.dtype)
+    if bound < (least := dtype.tiny / dtype.eps):
+        raise ValueError(
+            f"the bound must be at least {least:.3g} for {features.dtype}, but is {bound}: rounding "
+            "would make rows longer than it"
+        )
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):
         raise ValueError("features hold NaN or infinity: their norm cannot be clipped")
     # The largest relative rounding errors of the computed norm and of the scaled row.
     norm_error = features.shape[1] * torch.finfo(torch.float64).eps
-    row_error = 4 * torch.finfo(features.dtype).eps
+    row_error = 4 * dtype.eps
     scale = bound / norms * (1 - row_error - norm_error)
     too_long = norms * (1 + norm_error) > bound
     return torch.where(too_long, features * scale, features).to(features.dtype)

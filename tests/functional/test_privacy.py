@@ -201,6 +201,8 @@ def test_clipping_huge_float32_features_does_not_overflow():
         (torch.zeros(2, 2), math.inf, "bound must be positive and finite"),
         (torch.zeros(2), 1, "floats of shape"),
         (torch.zeros(2, 2, dtype=torch.int64), 1, "floats of shape"),
+        (torch.zeros(2, 2), 1e-32, "at least 9.86e-32 for torch.float32, but is 1e-32"),
+        (torch.tensor([[0.6, 0.8]]).double(), 5e-324, "rounding would make rows longer"),
         (torch.tensor([[math.inf, 0]]), 1, "NaN or infinity"),
         (torch.tensor([[math.nan, 0]]), 1, "NaN or infinity"),
     ],

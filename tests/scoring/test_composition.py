@@ -1,6 +1,7 @@
 import math
 
 import dp_accounting
+import mpmath
 import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -74,6 +75,18 @@ def test_epsilon_is_the_inverse_of_sigma(epsilon, exponent):
     assert gaussian_epsilon(delta, gaussian_sigma(epsilon, delta, 1.0)) == pytest.approx(
         epsilon, rel=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("delta", "multiplier"), [(1e-100, 5.6e14), (1e-20, 5.6e14), (1e-12, 3.2e11), (1e-12, 1.7e7)]
+)
+def test_with_very_much_noise_epsilon_is_not_too_small(delta, multiplier):
+    """Where the two terms of delta are equal in double precision; here they have 200 digits."""
+    epsilon = gaussian_epsilon(delta, multiplier)
+    with mpmath.workdps(200):
+        u, e = mpmath.mpf(multiplier), mpmath.mpf(epsilon)
+        upper = mpmath.ncdf(1 / (2 * u) - e * u)
+        assert upper - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * u) - e * u) <= delta
 
 
 def test_with_much_noise_epsilon_is_0():

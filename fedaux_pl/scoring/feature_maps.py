@@ -8,6 +8,7 @@ centering removes it, and whitening makes the variances of the principal compone
 """
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,6 +57,22 @@ class PublicMap:
     def rows(self, features: Tensor) -> Tensor:
         """Maps features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
         return bounded_rows(self.project(features), self.bound)
+
+    def private_rows(self, features: Tensor) -> Tensor:
+        """As ``rows``; 0 for a record whose features are not finite, and a warning to the client.
+
+        An error would tell the server about one record, without noise: whoever chooses h_0 and the
+        map can let any record overflow.
+        """
+        x = self.project(features)
+        is_finite = x.norm(dim=1, keepdim=True).isfinite()
+        if not bool(is_finite.all()):
+            warnings.warn(
+                f"{int((~is_finite).sum())} of {len(x)} private records have features that are not "
+                "finite: they take part in the release as 0",
+                stacklevel=2,
+            )
+        return bounded_rows(torch.where(is_finite, x, 0.0), self.bound)
 
     def largest_norm(self, features: Tensor) -> float:
         """The largest norm of the projected features."""

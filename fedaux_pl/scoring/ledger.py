@@ -156,7 +156,7 @@ class Ledger:
             planned: Releases that are not made yet, to know their cost before.
         """
         pairs = [
-            (entry.digests[client], release)
+            (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
             for entry in [*self.entries(), *planned]
             for client, release in entry.releases.items()
         ]

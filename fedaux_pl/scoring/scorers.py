@@ -163,7 +163,7 @@ class Logistic(Scorer):
 
     def check_converged(self, gradient_norm: float) -> None:
         """Raises a PrivacyError if the sensitivity does not cover a fit with this gradient."""
-        if gradient_norm > self.tolerance:
+        if not gradient_norm <= self.tolerance:  # NaN too
             raise PrivacyError(
                 f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance "
                 f"of {self.tolerance:.3g} that its sensitivity assumes: raise the tolerance or "

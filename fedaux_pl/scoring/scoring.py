@@ -158,7 +158,7 @@ class Scoring:
         public_map = self.client_map(public_map, positives)
         if not self.scorer.uses_negatives:
             negatives = negatives[:0]
-        rows, others = public_map.rows(positives), public_map.rows(negatives)
+        rows, others = public_map.private_rows(positives), public_map.rows(negatives)
         if isinstance(self.scorer, ClassScorer):
             if labels is None:
                 raise ValueError(f"{type(self.scorer).__name__} needs the labels of the client")

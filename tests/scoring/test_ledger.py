@@ -60,6 +60,15 @@ def test_only_releases_that_share_a_record_are_composed(ledger):
     assert ledger.total([twice], 1e-5).releases == 2
 
 
+def test_a_record_that_a_client_holds_twice_is_in_one_release(ledger):
+    """Planned or made: a site with two equal records would otherwise be refused its first one."""
+    twice = {0: np.array([3, 3, 4], dtype=np.uint64)}
+    planned = ledger.total([twice[0]], 1e-5, [entry(records=twice)])
+    ledger.add(entry(records=twice))
+    assert planned == ledger.total([twice[0]], 1e-5)
+    assert planned.releases == 1
+
+
 def test_the_record_with_the_largest_cost_counts(ledger):
     cheap = Budget(0.01, 1e-5).record(0.1)
     for _ in range(3):

@@ -173,6 +173,22 @@ def test_the_defaults_of_the_parts_are_those_of_fedaux():
 def test_a_fit_that_did_not_converge_is_not_released():
     with pytest.raises(PrivacyError, match="above the tolerance of 1e-30"):
         released(paper_scoring(scorer=Logistic(tolerance=1e-30)), own=data(60)[0])
+    with pytest.raises(PrivacyError, match="a gradient norm of nan"):
+        Logistic().check_converged(math.nan)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_record_without_finite_features_is_released_as_0(value):
+    """That a release fails would tell the server about the record."""
+    own, negatives = data()
+    own[4, 2] = value
+    scoring = paper_scoring(scorer=Mean(), norm_bound="unit", epsilon=None)
+    with pytest.warns(UserWarning, match="1 of 30 private records have features that are not fin"):
+        head = released(scoring, own)
+    others = torch.nn.functional.normalize(own[torch.arange(30) != 4].double(), dim=1)
+    torch.testing.assert_close(head.weight, others.sum(dim=0) / 30)
+    with pytest.raises(ValueError, match="NaN or infinity"):  # public ones are an error
+        head.public_map.rows(own)
 
 
 @pytest.mark.parametrize(

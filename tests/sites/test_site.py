@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
@@ -149,6 +150,25 @@ def test_a_site_answers_a_second_request_with_the_same_head(tmp_path, ledger):
     for one, other in zip(first.heads, again.heads, strict=True):
         assert torch.equal(one.weight, other.weight)
     assert "is (epsilon 1, delta 1e-05)-private" in again.privacy()[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*private records have features")
+def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
+    """Whether a site fails would be a free answer about its largest features."""
+    federation, data, hub = prepare(
+        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
+    )
+
+    def overflow(answer, request):
+        tensors = load(request.body)
+        if request.fields["kind"] == "prepare":
+            tensors["map/directions"].fill_(1.7e308)
+        return answer(Letter(request.fields, write_tensors(tensors)))
+
+    hub.faults["site-0"] = overflow
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [0, 1, 2]
+    assert len(ledger().entries()) == 3  # this one costs what every release costs
 
 
 def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):

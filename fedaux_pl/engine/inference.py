@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaux_pl.errors import PrivacyError
+
 BatchNormStatistics = Literal["running", "batch"]
 
 BATCH_SIZE = 2048
@@ -118,6 +120,25 @@ def predict_features(
     """Computes h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
     return _predict(model, features, inputs, statistics, batch_size)
+
+
+def predict_private_features(model: nn.Module, inputs: Tensor) -> Tensor:
+    """As ``predict_features``, but h(x) depends on no other record, not even in its rounding.
+
+    Encoders trim a batch to its longest text, which rounds the features of all its texts in another
+    way. A map that magnifies small differences makes of that more than the sensitivity allows, so
+    texts are predicted one by one.
+
+    Raises:
+        PrivacyError: If the model has a BatchNorm that has no statistics but those of the batch.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    if any(layer.running_mean is None for layer in layers):
+        raise PrivacyError(
+            "h_0 has a BatchNorm with track_running_stats=False, with which the features of a "
+            "record depend on all others: use running statistics, or GroupNorm"
+        )
+    return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
 
 
 @torch.no_grad()

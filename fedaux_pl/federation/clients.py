@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
-from fedaux_pl.engine.inference import predict_features
+from fedaux_pl.engine.inference import predict_features, predict_private_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job
 from fedaux_pl.federation.averaging import trained_parameters
@@ -128,7 +128,8 @@ class LocalClients:
     ) -> ReleasedHead:
         """The release of one client; ``negatives`` are h_0(x) on D^-, if the scorer uses them."""
         data = self.context.data
-        own = predict_features(h0, data.client(client).inputs)
+        predict = predict_private_features if secret_noise else predict_features
+        own = predict(h0, data.client(client).inputs)
         others = own[:0] if negatives is None else negatives
         seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
         labels = one_hot(data.client(client).targets.long(), len(data.classes))

@@ -44,8 +44,9 @@ class ScoringHead(pl.LightningModule):
     stops. ``release`` adds noise, once; ``forward`` and ``predict`` apply the released weight.
 
     The guarantee is for replacing one record. It assumes that a record of D_i occurs once in an
-    epoch (no sampling with replacement), and that the bound does not depend on private data. Rows
-    are clipped to the bound and divided by it, so that their norm is at most 1 (Theorem 1).
+    epoch (no sampling with replacement), that h_0 maps each record by itself (BatchNorm by running
+    statistics), and that the bound does not depend on private data. Rows are clipped to the bound
+    and divided by it, so that their norm is at most 1 (Theorem 1).
 
     Args:
         model: h_0: the name of an architecture, or a module with ``features``, ``head`` and

@@ -11,8 +11,14 @@ from fedaux_pl.engine import (
     predict_features,
     predict_logits,
 )
-from fedaux_pl.engine.inference import prediction_batch_size, split_range
+from fedaux_pl.engine.inference import (
+    predict_private_features,
+    prediction_batch_size,
+    split_range,
+)
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.models import create_model
+from tests import texts
 from tests.federations import network
 
 
@@ -146,3 +152,26 @@ def test_modes_are_restored_after_an_error(model):
     assert model.training
     assert model.bn1.training
     assert model.bn1.momentum == momentum
+
+
+def test_private_features_of_a_text_depend_on_no_other_text(monkeypatch):
+    """In one batch, a longer text can round the features of the others in another way."""
+    model = texts.encoder().eval()
+    short = texts.ids(*[7] * 30)
+    neighbor = torch.cat([texts.ids(20, seed=1), short[1:]])
+    shapes, encode = [], model._encode
+    monkeypatch.setattr(model, "_encode", lambda x: shapes.append(x.shape) or encode(x))
+    one, other = (predict_private_features(model, x) for x in (short, neighbor))
+    assert set(shapes) == {(1, 7), (1, 20)}
+    assert torch.equal(one[1:], other[1:])
+    torch.testing.assert_close(one, predict_features(model, short))
+
+
+def test_private_features_of_images_are_those_of_a_batch(model):
+    assert torch.equal(predict_private_features(model, images()), predict_features(model, images()))
+
+
+def test_a_batchnorm_without_running_statistics_has_no_private_features(model):
+    model.bn1 = torch.nn.BatchNorm2d(model.bn1.num_features, track_running_stats=False)
+    with pytest.raises(PrivacyError, match="the features of a record depend on all others"):
+        predict_private_features(model, images())

@@ -157,6 +157,17 @@ def secret(**options):
     return create(paper_fedaux(secret_noise=True, epsilon=1.0, **options))
 
 
+def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, ledger, monkeypatch):
+    def refuse(model, inputs):
+        raise PrivacyError("h_0 mixes records")
+
+    monkeypatch.setattr("fedaux_pl.federation.clients.predict_private_features", refuse)
+    fit(tmp_path, create(paper_fedaux()), 0)  # a simulation
+    with pytest.raises(PrivacyError, match="h_0 mixes records"):
+        fit(tmp_path, secret(), 0)
+    assert not list(ledger.glob("*.pt"))
+
+
 def test_secret_noise_is_released_once(tmp_path, counted, ledger):
     """It differs in every release, so that a second release would be noticed."""
     first, second = secret(), secret()

@@ -235,16 +235,20 @@ class FederatedDataModule(pl.LightningDataModule):
         return key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """A keyed hash of each record (input and label) of D_i, which only this machine can make.
+        """Two keyed hashes of each record of D_i, which only this machine can make.
+
+        The first is of its input and label. The second, of its input alone, recognizes a record
+        whose label was corrected, or whose classes are numbered in another order.
 
         Args:
             client: i, from 0.
 
         Returns:
-            Shape (|D_i|,).
+            Shape (2 |D_i|,).
         """
-        own = self.client(client)
-        return record_digests(own.inputs, own.targets, machine_key())
+        own, key = self.client(client), machine_key()
+        kinds = [record_digests(own.inputs, labels, key) for labels in (own.targets, None)]
+        return np.concatenate(kinds)
 
     @property
     def shared_rows(self) -> int:

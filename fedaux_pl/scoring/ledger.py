@@ -39,7 +39,7 @@ class Entry:
         key: The settings and the data of the release.
         heads: The released heads, packed by ``records.pack``.
         releases: The record of each client's release.
-        digests: The keyed digests of each client's records.
+        digests: The keyed digests of each client's records; a record may have several.
     """
 
     key: str

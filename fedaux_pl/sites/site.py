@@ -189,7 +189,8 @@ class SiteFederation(Federation):
         with ledger.locked():
             known = {entry.key: entry.heads for entry in ledger.entries()}
             if key not in known:
-                sensitivity = scoring.scorer.sensitivity(len(own), num_negatives)
+                size = self.data.client_sizes[0]
+                sensitivity = scoring.scorer.sensitivity(size, num_negatives)
                 planned = Entry(key, {}, {0: scoring.record(sensitivity, False)}, {0: own})
                 cost = ledger.total([own], delta, [planned]).epsilon
                 if not cost <= limit:

@@ -220,6 +220,14 @@ def test_releases_under_other_settings_are_added_up(tmp_path, ledger):
     assert any("at most 4 releases about a record" in line for line in federation.privacy())
 
 
+def test_a_release_about_relabeled_records_is_added_up(tmp_path, ledger):
+    """Also where the classes are in another order."""
+    names = [str(digit) for digit in range(10)]
+    for order in (names, names[::-1]):
+        fit(tmp_path, federation := secret(), 0, split(classes=order))
+    assert federation.total_cost.releases == 2
+
+
 def test_a_damaged_ledger_stops_the_release(tmp_path, counted, ledger):
     fit(tmp_path, secret(), 0)
     counted.since()

@@ -2,10 +2,10 @@
 
 Neighboring data sets differ in one record that is replaced: |D_i| is public and not protected.
 
-The guarantee is that of real arithmetic. Noise is drawn in double precision: attacks on its
-floating-point representation (Mironov 2012) are not covered. The analytic sigma is enlarged by more
-than its rounding error for epsilon >= 1e-5 and delta >= 1e-100, as a test with 60 digits shows, and
-smaller ones are refused.
+The guarantee is that of real arithmetic. Noise is drawn in double precision, and releases are
+rounded to a grid, so that their low-order bits tell nothing (Mironov 2012). The analytic sigma is
+enlarged by more than its rounding error for epsilon >= 1e-5 and delta >= 1e-100, as a test with 60
+digits shows, and smaller ones are refused.
 """
 
 import math
@@ -217,8 +217,8 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     dtype = torch.finfo(features.dtype)
     if bound < (least := dtype.tiny / dtype.eps):
         raise ValueError(
-            f"the bound must be at least {least:.3g} for {features.dtype}, but is {bound}: rounding "
-            "would make rows longer than it"
+            f"the bound must be at least {least:.3g} for {features.dtype}, but is {bound}: "
+            "rounding would make rows longer than it"
         )
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)

@@ -180,7 +180,7 @@ def test_a_fit_that_did_not_converge_is_not_released():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_record_without_finite_features_is_released_as_0(value):
     """That a release fails would tell the server about the record."""
-    own, negatives = data()
+    own, _ = data()
     own[4, 2] = value
     scoring = paper_scoring(scorer=Mean(), norm_bound="unit", epsilon=None)
     with pytest.warns(UserWarning, match="1 of 30 private records have features that are not fin"):

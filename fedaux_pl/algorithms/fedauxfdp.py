@@ -28,7 +28,7 @@ class FedAUXfdp(OneRelease):
 
     h_0 stays as it is. Every client fits a regularized linear classifier on its features, and
     releases it with its certainty scores, once, with noise that makes both together (epsilon,
-    delta)-private if it is secret. That is all that leaves a client.
+    delta)-private if it is secret. That and the number of its records are all that leaves a client.
 
     Args:
         scorer: What certainty scores are made of, as in ``FedAUX``.

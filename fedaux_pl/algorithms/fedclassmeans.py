@@ -17,9 +17,9 @@ class FedClassMeans(OneRelease):
 
     h_0 stays as it is. Every client sums its feature rows class by class, counts its records, and
     releases both as one vector, once, with noise that makes it (epsilon, delta)-private if it is
-    secret. That is all that leaves a client: C (k + 1) numbers for C classes and k dimensions. The
-    server pools the sums to class means, and makes a linear discriminant of them with the public
-    covariance of the rows.
+    secret. That and the number of its records are all that leaves a client: C (k + 1) numbers for C
+    classes and k dimensions. The server pools the sums to class means, and makes a linear
+    discriminant of them with the public covariance of the rows.
 
     Args:
         feature_map: How features become rows, by statistics of the public auxiliary data.

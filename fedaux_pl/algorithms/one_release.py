@@ -38,7 +38,7 @@ class Released:
 
 
 class OneRelease(Algorithm, ABC):
-    """A method in which all that leaves a client is one private release.
+    """A method whose clients send one private release, and the number of their records.
 
     The server makes a teacher of the releases and of public data, starts its student there, and
     distills the student in every round. Rounds cost no privacy and no communication: the clients

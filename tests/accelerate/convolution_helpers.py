@@ -84,11 +84,39 @@ def create_norm(channels):
 
 @cache
 def depthwise_shapes(size=32):
-    """(channels, stride, input size) of all depthwise layers of our networks, each once.
+    """(channels, stride, input size) of all depthwise layers of our networks, each once."""
+    layers = _convolutions(size)
+    return sorted(
+        {
+            (conv.in_channels, conv.stride[0], input_size)
+            for conv, input_size in layers
+            if conv.groups == conv.in_channels > 1
+        }
+    )
+
+
+@cache
+def pointwise_shapes(size=32):
+    """(input channels, output channels, input size) of all 1x1 layers, each once.
+
+    Channels are padded to multiples of 8, as those of ShuffleNet's matrices are.
+    """
+    return sorted(
+        {
+            (-(-conv.in_channels // 8) * 8, -(-conv.out_channels // 8) * 8, input_size)
+            for conv, input_size in _convolutions(size)
+            if conv.kernel_size == (1, 1)
+        }
+    )
+
+
+@cache
+def _convolutions(size):
+    """All convolutions of our networks, and the sizes of their inputs.
 
     ShuffleNet with 2 and 3 groups, MobileNetV2 with half and the whole width.
     """
-    found = set()
+    found = []
     for name, options in (
         ("shufflenet", {}),
         ("shufflenet", {"groups": 3}),
@@ -97,15 +125,13 @@ def depthwise_shapes(size=32):
     ):
         model = create_model(name, 4, **options).eval()
         for layer in model.modules():
-            if isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1:
+            if isinstance(layer, nn.Conv2d):
                 layer.register_forward_hook(
-                    lambda conv, given, _: found.add(
-                        (conv.in_channels, conv.stride[0], given[0].shape[-1])
-                    )
+                    lambda conv, given, _: found.append((conv, given[0].shape[-1]))
                 )
         with torch.no_grad():
             model(torch.zeros(1, 3, size, size))
-    return sorted(found)
+    return found
 
 
 def randomize_norms(module):

@@ -13,14 +13,14 @@ from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import (
     folding,
-    grouped,
     image_stem,
     networks,
+    pointwise_products,
     weight_gradients,
 )
 from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
 from fedaux_pl.accelerate.convolution.image_stem import convolve_images, standardize
-from fedaux_pl.accelerate.convolution.paths import is_grouped_pointwise
+from fedaux_pl.accelerate.convolution.pointwise_products import fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
     weight_gradients_on,
@@ -242,17 +242,18 @@ def test_images_may_be_standardized_otherwise(normalize):
 
 @pytest.mark.parametrize("on_side", [False, True])
 @pytest.mark.parametrize(
-    ("groups", "layout"), [(2, torch.contiguous_format), (3, torch.channels_last)]
+    ("groups", "layout"),
+    [(1, torch.channels_last), (2, torch.contiguous_format), (3, torch.channels_last)],
 )
-def test_grouped_1x1_convolutions_are_matrix_products(groups, layout, on_side, monkeypatch):
+def test_1x1_convolutions_are_matrix_products(groups, layout, on_side, monkeypatch):
     """With the weight gradient on either stream; several blocks of the kernels."""
-    monkeypatch.setattr(grouped, "BLOCK", 64)
+    monkeypatch.setattr(pointwise_products, "BLOCK", 64)
     stream = create_stream(monkeypatch)
     conv = nn.Conv2d(12, 18, 1, groups=groups, bias=False).to(memory_format=layout)
     inputs = [torch.randn(2, 12, 3, 5).bfloat16().requires_grad_() for _ in range(2)]
     inputs[1].data.copy_(inputs[0])
     with weight_gradients_on(stream) if on_side else nullcontext():
-        found = fused._convolve(conv, inputs[0], torch.bfloat16)
+        found, _ = pointwise_products.convolve_pointwise(conv, inputs[0])
         assert found.dtype == torch.bfloat16
         assert found.is_contiguous(memory_format=torch.channels_last)
         found.float().square().sum().backward()
@@ -276,11 +277,19 @@ def test_grouped_1x1_convolutions_are_matrix_products(groups, layout, on_side, m
     [
         nn.Conv2d(8, 8, 1, groups=8, bias=False),  # a factor per channel
         nn.Conv2d(8, 8, 3, groups=2, bias=False),
-        nn.Conv2d(8, 8, 1, stride=2, groups=2, bias=False),
+        nn.Conv2d(8, 8, 1, stride=2, bias=False),
         nn.Conv2d(8, 8, 1, padding=1, groups=2, bias=False),
-        nn.Conv2d(8, 8, 1, groups=2),
-        nn.Conv2d(8, 8, 1, bias=False),
+        nn.Conv2d(8, 8, 1),
+        nn.Conv2d(16, 8, 1, bias=False),  # raises its error
     ],
 )
 def test_other_convolutions_are_not_matrix_products(conv):
-    assert not is_grouped_pointwise(conv)
+    assert not fits_product(conv, torch.zeros(2, 8, 4, 4), torch.bfloat16)
+
+
+def test_dense_products_need_aligned_channels():
+    assert fits_product(nn.Conv2d(8, 9, 1, bias=False), torch.zeros(2, 8, 4, 4), torch.bfloat16)
+    conv, x = nn.Conv2d(12, 8, 1, bias=False), torch.zeros(2, 12, 4, 4)
+    assert not fits_product(conv, x, torch.bfloat16)
+    assert fits_product(nn.Conv2d(12, 8, 1, groups=2, bias=False), x, torch.bfloat16)
+    assert not fits_product(nn.Conv2d(12, 8, 1, groups=2, bias=False), x, torch.float32)

@@ -8,12 +8,12 @@ from torch import nn
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.convolution import grouped, tiling
+from fedaux_pl.accelerate.convolution import pointwise_products, tiling
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, batch_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import convolve_depthwise
-from fedaux_pl.accelerate.convolution.grouped import (
+from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
-    convolve_grouped,
+    convolve_pointwise,
     has_matrix,
     matrices_written,
 )
@@ -72,7 +72,7 @@ def test_padding_of_a_depthwise_layer_is_zero(stride):
 def test_padding_of_a_matrix_product_is_zero(groups, shuffled_groups):
     conv = nn.Conv2d(12, 18, 1, groups=groups, bias=False)
     x = torch.randn(2, 16, 3, 5).requires_grad_()
-    y = convolve_grouped(conv, x, MatrixLayout(24, 16, groups, shuffled_groups))
+    y, _ = convolve_pointwise(conv, x, MatrixLayout(24, 16, groups, shuffled_groups))
     y.square().sum().backward()
     found, conv.weight.grad = conv.weight.grad, None
     assert not y[:, 18:].any()
@@ -86,23 +86,23 @@ def test_padding_of_a_matrix_product_is_zero(groups, shuffled_groups):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_matrices_of_many_layers_are_those_of_single_ones(dtype, monkeypatch):
     """The same bits, with several blocks each; other layouts and dtypes have their own kernel."""
-    monkeypatch.setattr(grouped, "BLOCK", 64)
+    monkeypatch.setattr(pointwise_products, "BLOCK", 64)
     layers = [
         (nn.Conv2d(12, 18, 1, groups=3, bias=False), MatrixLayout(24, 16, 3, 3)),
         (nn.Conv2d(6, 10, 1, bias=False), MatrixLayout(16, 6, 1, 5)),
         (nn.Conv2d(8, 8, 1, groups=2, bias=False), MatrixLayout(8, 8, 2)),
     ]
     inputs = [torch.randn(2, layout.columns, 3, 3).to(dtype) for _, layout in layers]
-    launch, launched = grouped._launch, []
+    launch, launched = pointwise_products._launch, []
     monkeypatch.setattr(
-        grouped,
+        pointwise_products,
         "_launch",
         lambda name, *args, **size: launched.append(1) or launch(name, *args, **size),
     )
 
     def run():
         return [
-            convolve_grouped(conv, x, layout)
+            convolve_pointwise(conv, x, layout)[0]
             for (conv, layout), x in zip(layers, inputs, strict=True)
         ]
 
@@ -112,7 +112,7 @@ def test_matrices_of_many_layers_are_those_of_single_ones(dtype, monkeypatch):
         assert all(map(torch.equal, run(), expected))
         assert len(launched) == 3
         assert has_matrix(layers[0][0])
-        convolve_grouped(layers[2][0], inputs[2], MatrixLayout(16, 8, 2))
-        convolve_grouped(*layers[2][:1], inputs[2].half(), layers[2][1])
+        convolve_pointwise(layers[2][0], inputs[2], MatrixLayout(16, 8, 2))
+        convolve_pointwise(*layers[2][:1], inputs[2].half(), layers[2][1])
     assert len(launched) == 5
     assert not has_matrix(layers[0][0])

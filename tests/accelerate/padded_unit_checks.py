@@ -12,7 +12,13 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
-from fedaux_pl.accelerate.convolution import depthwise, grouped, networks, shuffle_unit, tiling
+from fedaux_pl.accelerate.convolution import (
+    depthwise,
+    networks,
+    pointwise_products,
+    shuffle_unit,
+    tiling,
+)
 from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding
 from fedaux_pl.accelerate.convolution.weight_gradients import (
@@ -171,9 +177,9 @@ def test_a_network_writes_all_matrices_at_once(monkeypatch):
     model.units = model.units[:2]
     x = torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8)
     launched, cast = [], []
-    launch, cast_all = grouped._launch, fused.cast_all
+    launch, cast_all = pointwise_products._launch, fused.cast_all
     monkeypatch.setattr(
-        grouped,
+        pointwise_products,
         "_launch",
         lambda name, *args, **size: launched.append(name) or launch(name, *args, **size),
     )

@@ -29,7 +29,6 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     is_depthwise,
 )
 from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
-from fedaux_pl.accelerate.convolution.grouped import convolve_grouped, has_matrix
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_stem,
@@ -43,10 +42,14 @@ from fedaux_pl.accelerate.convolution.paths import (
     is_bias_free_conv,
     is_castable,
     is_dense_conv,
-    is_grouped_pointwise,
     is_standard_batch_norm,
 )
 from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise_norm_act_eval
+from fedaux_pl.accelerate.convolution.pointwise_products import (
+    convolve_pointwise,
+    fits_product,
+    has_matrix,
+)
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     convolve_with_side_stream,
     uses_side_stream,
@@ -126,16 +129,14 @@ def conv_norm_act(
     moments: Moments | None = None
     if path == "plain":
         out: Tensor = conv(x)
-    elif is_depthwise(conv, x):
-        if path == "apply" and residual is None:
-            return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
-        out, moments = convolve_depthwise(conv, x.to(dtype))
+    elif path == "apply" and residual is None and is_depthwise(conv, x):
+        return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and residual is None and _is_half_stem(conv, x, dtype):
         return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
         return pointwise_norm_act_eval((conv, norm), x.to(dtype), residual, activation)  # type: ignore[arg-type]
     else:
-        out = _convolve(conv, x, dtype)
+        out, moments = _convolve(conv, x, dtype)
     if path != "plain" and isinstance(norm, nn.BatchNorm2d) and _fits_kernel(out, residual, dtype):
         if path == "train":
             return batch_norm_act(norm, out, residual, activation, moments)
@@ -173,29 +174,32 @@ def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bo
     )
 
 
-def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute the convolution with the fastest kernel.
+def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Moments | None]:
+    """Compute the convolution with the fastest kernel, and its moments if that computes them.
 
     Tensor cores need channels in multiples of 8: without padding, cuDNN uses a slow kernel for
     images and converts their layout twice. Stems have a Triton kernel, because cuDNN can be slow
-    even with padding. Grouped 1x1 convolutions are matrix products.
+    even with padding. 1x1 convolutions are matrix products.
     """
+    if is_depthwise(conv, x):
+        return convolve_depthwise(conv, x.to(dtype))
+    cast = _cast_weights.get().get(conv)
+    if fits_product(conv, x, dtype):
+        return convolve_pointwise(conv, x.to(dtype), cast=cast)
     if dtype in HALF and isinstance(conv, nn.Conv2d) and is_dense_conv(conv):
         fits = x.numel() > 0 and x.shape[1] == conv.in_channels
         stem = fits and conv.bias is None and is_stem(conv)
-        cast = _cast_weights.get().get(conv)
         if uses_side_stream(conv):
             x = pad_channels(x.to(dtype))
-            return convolve_with_side_stream(conv, x, stem=stem, cast=cast)
+            return convolve_with_side_stream(conv, x, stem=stem, cast=cast), None
         if cast is not None:
-            return torch.conv2d(x.to(dtype), cast, None, conv.stride, conv.padding, conv.dilation)
+            x = x.to(dtype)
+            return torch.conv2d(x, cast, None, conv.stride, conv.padding, conv.dilation), None
         if stem:
-            return convolve_stem(conv, prepare_stem_input(x.to(dtype)))
+            return convolve_stem(conv, prepare_stem_input(x.to(dtype))), None
         if conv.in_channels % ALIGNMENT:
             weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
             x = pad_channels(x.to(dtype))
-            return F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
-    if dtype in HALF and isinstance(conv, nn.Conv2d) and is_grouped_pointwise(conv):
-        return convolve_grouped(conv, x.to(dtype))
-    out: Tensor = conv(x)
-    return out
+            out = F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
+            return out, None
+    return conv(x), None

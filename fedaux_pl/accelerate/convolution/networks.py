@@ -17,7 +17,6 @@ from fedaux_pl.accelerate.contexts import setting
 from fedaux_pl.accelerate.convolution.batch_norm import branch
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
-from fedaux_pl.accelerate.convolution.grouped import matrices_written
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     MAX_NCHW_CHANNELS,
@@ -25,6 +24,7 @@ from fedaux_pl.accelerate.convolution.image_stem import (
     standardize,
 )
 from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
+from fedaux_pl.accelerate.convolution.pointwise_products import matrices_written
 from fedaux_pl.accelerate.convolution.shuffle_unit import (
     fits_padding,
     fits_three_kernels,

@@ -96,11 +96,6 @@ def is_foldable(conv: nn.Module) -> bool:
     )
 
 
-def is_grouped_pointwise(conv: nn.Conv2d) -> bool:
-    """Whether a layer is a grouped 1x1 convolution, neither dense nor depthwise."""
-    return is_pointwise(conv) and 1 < conv.groups < conv.in_channels
-
-
 def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is a 1x1 convolution without bias, with any number of groups."""
     return (

@@ -28,14 +28,14 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     is_depthwise,
 )
 from fedaux_pl.accelerate.convolution.folding import FoldedConvolution, active_cache, convolve_act
-from fedaux_pl.accelerate.convolution.grouped import (
-    MatrixLayout,
-    Product,
-    convolve_grouped,
-)
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
 from fedaux_pl.accelerate.convolution.pointwise import multiply_pixels
+from fedaux_pl.accelerate.convolution.pointwise_products import (
+    MatrixLayout,
+    Product,
+    convolve_pointwise,
+)
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
 from fedaux_pl.models.shufflenet import ShuffleUnit
 
@@ -136,15 +136,15 @@ def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
     groups, relu = unit.groups, Activation()
     norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
     (_, reduce), (_, expand) = _products(unit)
-    inner = convolve_grouped(unit.reduce, x, reduce)
-    inner = batch_norm_act(norm1, inner, None, relu, shuffled_groups=groups)
+    inner, moments = convolve_pointwise(unit.reduce, x, reduce)
+    inner = batch_norm_act(norm1, inner, None, relu, moments, shuffled_groups=groups)
     inner, moments = convolve_depthwise(unit.depthwise, inner)
     inner = batch_norm_act(norm2, inner, None, Activation(False), moments, shuffled_groups=1)
-    out = convolve_grouped(unit.expand, inner, expand)
+    out, moments = convolve_pointwise(unit.expand, inner, expand)
     if not unit.downsample:
-        return batch_norm_act(norm3, out, shortcut_input, relu)
+        return batch_norm_act(norm3, out, shortcut_input, relu, moments)
     pooled = F.relu(average_pool(shortcut_input))
-    return torch.cat([pooled, batch_norm_act(norm3, out, None, relu)], dim=1)
+    return torch.cat([pooled, batch_norm_act(norm3, out, None, relu, moments)], dim=1)
 
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:

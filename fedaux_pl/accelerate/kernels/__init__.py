@@ -49,7 +49,10 @@ from fedaux_pl.accelerate.kernels.packing_kernels import (
     pack_kernel,
     position_sums_kernel,
 )
-from fedaux_pl.accelerate.kernels.pointwise_kernels import pointwise_kernel
+from fedaux_pl.accelerate.kernels.pointwise_kernels import (
+    pointwise_kernel,
+    pointwise_moments_kernel,
+)
 from fedaux_pl.accelerate.kernels.stem_kernels import (
     nchw_stem_kernel,
     standardize_kernel,
@@ -83,6 +86,7 @@ __all__ = [
     "normalize_kernel",
     "pack_kernel",
     "pointwise_kernel",
+    "pointwise_moments_kernel",
     "position_sums_kernel",
     "rank_kernel",
     "standardize_kernel",

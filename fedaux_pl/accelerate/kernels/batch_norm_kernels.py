@@ -28,11 +28,11 @@ SIZES = ["rows", "units", "parameters", "chunks", "chunk_rows"]
 
 @triton.jit
 def _activate(z, upper, ACT: tl.constexpr):
-    """Apply the activation. NaN passes, as in PyTorch: comparisons with it are false."""
+    """Apply the activation. NaN passes, as in PyTorch."""
     if ACT != LINEAR:
-        z = tl.where(z < 0, 0.0, z)
+        z = tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if ACT == CLAMP:
-        z = tl.where(z > upper, upper, z)
+        z = tl.minimum(z, upper, propagate_nan=tl.PropagateNan.ALL)
     return z
 
 

@@ -21,14 +21,23 @@ SIZES = [
     "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
 ]  # fmt: skip
 NINTH = tl.constexpr(1 / 9)
+# With stride 1 the loads of the next rows are pipelined, because a program has few bytes of each
+# row: on an H200 the layers of MobileNetV2 take 0.7 times as long.
+STAGES = tl.constexpr(6)
+
+
+@triton.jit
+def _load_raw(x, row, column, height, width, channels, channel, mask):
+    """Values of a row, for BLOCK_M columns with ``x`` at their images; 0 outside of the image."""
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    offsets = ((row * width + column) * channels)[:, None] + channel[None, :]
+    return tl.load(x + offsets, mask=mask & inside[:, None], other=0.0)
 
 
 @triton.jit
 def _load_row(x, row, column, height, width, channels, channel, mask):
-    """Values of a row, for BLOCK_M columns with ``x`` at their images; 0 outside of the image."""
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    offsets = ((row * width + column) * channels)[:, None] + channel[None, :]
-    return tl.load(x + offsets, mask=mask & inside[:, None], other=0.0).to(tl.float32)
+    """The same in float32."""
+    return _load_raw(x, row, column, height, width, channels, channel, mask).to(tl.float32)
 
 
 @triton.jit
@@ -176,7 +185,7 @@ def depthwise_kernel(
             source, 0, column, height, width, channels, channel, mask,
             w00, w01, w02, w10, w11, w12, STRIDE,
         )  # fmt: skip
-        for out_row in range(out_height):
+        for out_row in tl.range(out_height, num_stages=STAGES if STRIDE == 1 else 1):
             z, this_part, next_part = next_row(
                 source, out_row, column, height, width, channels, channel, mask,
                 this_part, next_part, w00, w01, w02, w10, w11, w12, w20, w21, w22, STRIDE,
@@ -246,20 +255,24 @@ def depthwise_backward_kernel(
             # The output row r is read with its left and right neighbors. Its taps are the input
             # rows r - 1, r and r + 1: the upper, middle and lower gradients and values.
             x_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-            x_middle = _load_row(source, 0, column, height, width, channels, channel, mask)
+            # It stays in its dtype: loops that pass a value on for two iterations unchanged are not
+            # pipelined.
+            x_middle = _load_raw(source, 0, column, height, width, channels, channel, mask)
             dx_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
             dx_middle = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-            for row in range(height + 1):
-                x_lower = _load_row(source, row + 1, column, height, width, channels, channel, mask)
+            for row in tl.range(height + 1, num_stages=STAGES):
+                x_next = _load_raw(source, row + 1, column, height, width, channels, channel, mask)
                 a = _load_row(gradient, row, column + 1, height, width, channels, channel, mask)
                 b = _load_row(gradient, row, column, height, width, channels, channel, mask)
                 c = _load_row(gradient, row, column - 1, height, width, channels, channel, mask)
+                x_center = x_middle.to(tl.float32)
+                x_lower = x_next.to(tl.float32)
                 s00 += x_upper * a
                 s01 += x_upper * b
                 s02 += x_upper * c
-                s10 += x_middle * a
-                s11 += x_middle * b
-                s12 += x_middle * c
+                s10 += x_center * a
+                s11 += x_center * b
+                s12 += x_center * c
                 s20 += x_lower * a
                 s21 += x_lower * b
                 s22 += x_lower * c
@@ -269,8 +282,8 @@ def depthwise_backward_kernel(
                     tl.store(pointers, dx_upper.to(dx.dtype.element_ty), mask=mask & (row > 0))
                     dx_upper = dx_middle + (a * w10 + b * w11 + c * w12)
                     dx_middle = a * w20 + b * w21 + c * w22
-                x_upper = x_middle
-                x_middle = x_lower
+                x_upper = x_center
+                x_middle = x_next
         else:
             is_right_inside = (column + 1 < width)[:, None]
             b = _load_row(gradient, 0, out_column, out_height, out_width, channels, channel, mask)

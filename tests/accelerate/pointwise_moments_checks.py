@@ -93,6 +93,10 @@ def step(layers, x, residual, compute):
     return [y.detach(), *gradients, norm.running_mean, norm.running_var], late
 
 
+def compute_exactly(conv, norm, x, residual):
+    return (norm(conv(x)) + residual).relu()
+
+
 @pytest.mark.parametrize("on_side", [False, True])
 @pytest.mark.parametrize("is_cast", [False, True])
 def test_layers(is_cast, on_side, monkeypatch):
@@ -120,14 +124,25 @@ def test_layers(is_cast, on_side, monkeypatch):
     assert len(convolved) == 1
     assert (convolved[0] is not None) == is_cast
 
-    def compute(conv, norm, x, residual):
-        return (norm(conv(x)) + residual).relu()
-
-    expected, _ = step(exact, x.double(), residual.double(), compute)
+    expected, _ = step(exact, x.double(), residual.double(), compute_exactly)
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
         assert_near(one, other, 2e-2)
     assert found[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_weights_in_another_order(groups):
+    """Kernels read weights row by row; a transposed one is left to the convolution."""
+    conv, norm = nn.Conv2d(24, 40, 1, groups=groups, bias=False), create_norm(40)
+    conv.weight.data = conv.weight.data.transpose(0, 1).contiguous().transpose(0, 1)
+    x, residual = torch.randn(5, 24, 7, 9).to(HALF), torch.randn(5, 40, 7, 9).to(HALF)
+    exact = copy.deepcopy(conv).double(), copy.deepcopy(norm).double()
+    with torch.autocast("cpu", HALF):
+        found, _ = step((conv, norm), x, residual, conv_norm_act)
+    expected, _ = step(exact, x.double(), residual.double(), compute_exactly)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other, 3e-2)
 
 
 @pytest.mark.parametrize("sizes", [(40, 40, 1, 2, 2), (16, 48, 2, 2, 1)])

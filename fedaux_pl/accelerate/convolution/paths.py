@@ -97,12 +97,16 @@ def is_foldable(conv: nn.Module) -> bool:
 
 
 def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a layer is a 1x1 convolution without bias, with any number of groups."""
+    """Whether a layer is a 1x1 convolution without bias, with any number of groups.
+
+    Kernels read its weight row by row, so transposed weights and slices of others do not count.
+    """
     return (
         type(conv) is nn.Conv2d
         and conv.kernel_size == conv.stride == (1, 1)
         and conv.padding == (0, 0)
         and conv.bias is None
         and conv.weight.dtype == torch.float32
+        and conv.weight[:, :, 0, 0].is_contiguous()
         and not has_hooks(conv)
     )

@@ -83,6 +83,13 @@ interpreter._patch_lang_tensor = _patch_for_numpy
 interpreter._patch_builtin = _patch_builtin
 interpreter._get_np_dtype = _get_np_dtype
 interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16
+# as on GPUs, where these two return the number if the other operand is NaN
+for _name, _operation in (("create_maxnumf", np.fmax), ("create_minnumf", np.fmin)):
+    setattr(
+        interpreter.InterpreterBuilder,
+        _name,
+        lambda self, lhs, rhs, operation=_operation: self.binary_op(lhs, rhs, operation),
+    )
 # by default every integer operation is computed twice, for a check that only debug=True makes
 interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 tl.block_type.__init__ = _create_block

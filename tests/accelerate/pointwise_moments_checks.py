@@ -145,6 +145,18 @@ def test_weights_in_another_order(groups):
         assert_near(one, other, 3e-2)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("in_channels", [8, 136])
+def test_an_infinite_input_makes_all_outputs_nan(in_channels):
+    """As in PyTorch, also where BatchNorm's kernels compute the moments (136 input channels)."""
+    conv, norm = nn.Conv2d(in_channels, 8, 1, bias=False), create_norm(8)
+    x = torch.randn(2, in_channels, 5, 5).to(HALF)
+    x[1, 3, 4, 4] = torch.inf
+    with torch.autocast("cpu", HALF):
+        assert conv_norm_act(conv, norm, x).isnan().all()
+    assert norm.running_var.isnan().all()
+
+
 @pytest.mark.parametrize("sizes", [(40, 40, 1, 2, 2), (16, 48, 2, 2, 1)])
 def test_units_of_shufflenet(sizes, monkeypatch):
     """Both products of a unit; depthwise layers compute their own moments, too."""

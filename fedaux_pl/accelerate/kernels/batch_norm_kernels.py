@@ -37,6 +37,12 @@ def _activate(z, upper, ACT: tl.constexpr):
 
 
 @triton.jit
+def _clip_m2(m2):
+    """Rounding can make a sum of squared deviations negative. NaN passes, as in PyTorch."""
+    return tl.maximum(m2, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _parameters_of(channel, channels, parameters, GROUPS: tl.constexpr):
     """The indices of the channels' parameters, and which channels have any."""
     index = channel
@@ -72,7 +78,7 @@ def _compute_moments(
         squares += difference * difference
     total = tl.sum(sums, 0)
     offset = total / count
-    return shift + offset, tl.maximum(tl.sum(squares, 0) - total * offset, 0.0)
+    return shift + offset, _clip_m2(tl.sum(squares, 0) - total * offset)
 
 
 @triton.jit
@@ -97,7 +103,7 @@ def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_
         total += tl.sum(counts * difference, 0)
         squares += tl.sum(within + counts * difference * difference, 0)
     offset = total / rows
-    return shift + offset, tl.maximum(squares - total * offset, 0.0)
+    return shift + offset, _clip_m2(squares - total * offset)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ further channels are padding, whose weights are zero. With ``POOL`` no weights a
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate, _clip_m2
 
 SIZES = [
     "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
@@ -118,7 +118,7 @@ def _store_moments(sums, squares, shift, count, partials, chunk, chunks, channel
     """Write mean and sum of squared deviations of a chunk, as ``moments_kernel`` does."""
     total = tl.sum(sums, 0)
     offset = total / count
-    m2 = tl.maximum(tl.sum(squares, 0) - total * offset, 0.0)
+    m2 = _clip_m2(tl.sum(squares, 0) - total * offset)
     mask = channel < channels
     tl.store(partials + chunk * channels + channel, shift + offset, mask=mask)
     tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=mask)

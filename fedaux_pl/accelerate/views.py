@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 from fedaux_pl.accelerate.eligibility import fusable
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.data.views import SimCLRViews, ViewParameters, check_views
@@ -36,7 +37,7 @@ def views_in_one_kernel(images: Tensor, parameters: ViewParameters) -> Tensor:
             images, out, *(field.contiguous() for field in (*boxes, *others)),
             count, height, width, *images.stride(), 255.0 if images.dtype == torch.uint8 else 1.0,
             CHANNELS=channels,
-            BLOCK=min(MAX_BLOCK_PIXELS, max(128, 1 << (height * width - 1).bit_length())),
+            BLOCK=min(MAX_BLOCK_PIXELS, next_power_of_two(height * width, 128)),
             num_warps=4,
         )  # fmt: skip
     return out

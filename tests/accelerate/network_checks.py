@@ -249,11 +249,11 @@ def test_1x1_convolutions_are_matrix_products(groups, layout, on_side, monkeypat
     """With the weight gradient on either stream; several blocks of the kernels."""
     monkeypatch.setattr(pointwise_products, "BLOCK", 64)
     stream = create_stream(monkeypatch)
-    conv = nn.Conv2d(12, 18, 1, groups=groups, bias=False).to(memory_format=layout)
-    inputs = [torch.randn(2, 12, 3, 5).bfloat16().requires_grad_() for _ in range(2)]
+    conv = nn.Conv2d(24, 18, 1, groups=groups, bias=False).to(memory_format=layout)
+    inputs = [torch.randn(2, 24, 3, 5).bfloat16().requires_grad_() for _ in range(2)]
     inputs[1].data.copy_(inputs[0])
     with weight_gradients_on(stream) if on_side else nullcontext():
-        found, _ = pointwise_products.convolve_pointwise(conv, inputs[0])
+        found, _ = fused._convolve(conv, inputs[0], torch.bfloat16)
         assert found.dtype == torch.bfloat16
         assert found.is_contiguous(memory_format=torch.channels_last)
         found.float().square().sum().backward()
@@ -278,8 +278,10 @@ def test_1x1_convolutions_are_matrix_products(groups, layout, on_side, monkeypat
         nn.Conv2d(8, 8, 1, groups=8, bias=False),  # a factor per channel
         nn.Conv2d(8, 8, 3, groups=2, bias=False),
         nn.Conv2d(8, 8, 1, stride=2, bias=False),
+        nn.Conv2d(8, 8, 1, stride=2, groups=2, bias=False),
         nn.Conv2d(8, 8, 1, padding=1, groups=2, bias=False),
         nn.Conv2d(8, 8, 1),
+        nn.Conv2d(8, 8, 1, groups=2),
         nn.Conv2d(16, 8, 1, bias=False),  # raises its error
     ],
 )

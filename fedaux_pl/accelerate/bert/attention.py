@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.bert.launch_sizes import next_power_of_two
 from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
 from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 # A program holds all keys and values of a head in registers.
 MAX_LENGTH, MAX_HEAD_DIM = 128, 64
-MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
 
 
 def attend(config: PassConfig, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:

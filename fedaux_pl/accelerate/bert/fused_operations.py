@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert import launch_sizes
-from fedaux_pl.accelerate.bert.launch_sizes import (
-    SUM_WARPS,
-    WARPS,
-    next_power_of_two,
-    row_blocks,
-)
+from fedaux_pl.accelerate.bert.launch_sizes import SUM_WARPS, WARPS, row_blocks
 from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
 from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
 # States (rows, width) in float32 and in half precision, and LayerNorm's mean and 1 / std (rows, 2).

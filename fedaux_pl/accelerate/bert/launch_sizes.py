@@ -1,5 +1,7 @@
 """Tile sizes of the kernels: fixed numbers, no tuning at run time."""
 
+from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
+
 TILE = 2048  # values of a tile
 WARPS = 4
 # Kernels that sum over rows keep three tiles of sums. At 384 values a row they need 103 registers
@@ -7,11 +9,6 @@ WARPS = 4
 SUM_WARPS = 8
 FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a row of partial sums
 MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
-
-
-def next_power_of_two(number: int, least: int = 1) -> int:
-    """The smallest power of two that is at least ``number`` and ``least``."""
-    return max(least, 1 << (number - 1).bit_length())
 
 
 def row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:

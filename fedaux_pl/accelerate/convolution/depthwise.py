@@ -22,7 +22,7 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     channels_last,
     on_device_of,
 )
-from fedaux_pl.accelerate.convolution.tiling import choose_tiling
+from fedaux_pl.accelerate.convolution.tiling import choose_tiling, next_power_of_two
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     current_side_stream,
@@ -100,7 +100,7 @@ def _plan(
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
     unit = math.gcd(channels, pitch, VECTOR)
-    block_channels = min(BLOCK_CHANNELS, max(4, 1 << (channels - 1).bit_length()))
+    block_channels = min(BLOCK_CHANNELS, next_power_of_two(channels, 4))
     block = tile // block_channels
     channel_blocks = -(-channels // block_channels)
     columns = n * out_width

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 ALIGNMENT = 8
 """Channels are padded to a multiple of this."""
@@ -79,7 +80,7 @@ def standardize(
             x, out, mean, std, pixels, height * width, channels,
             x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
             255.0 if x.dtype == torch.uint8 else 1.0,
-            PADDED=1 << (channels - 1).bit_length() if nchw else padded, NCHW=nchw, BLOCK=block,
+            PADDED=next_power_of_two(channels) if nchw else padded, NCHW=nchw, BLOCK=block,
         )  # fmt: skip
     return out if nchw else out.permute(0, 3, 1, 2)[:, :channels]
 
@@ -133,7 +134,7 @@ def convolve_images(
     out = x.new_empty(n, height, width, channels)
     activation = Activation(relu, upper)
     pixels = n * height * width
-    block_channels = max(16, 1 << (channels - 1).bit_length())
+    block_channels = next_power_of_two(channels, MIN_BLOCK)
     block = min(128, STEM_TILE // block_channels)
     chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
     kernel, options = kernels.stem_kernel, {}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
 from fedaux_pl.accelerate.convolution.folding import Layers, fold_layers
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
+from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 from fedaux_pl.accelerate.eligibility import HALF
 
 # Tiles that were fastest on an H200 of ten that were tried: for few input channels, whose products
@@ -86,7 +87,7 @@ def multiply_pixels(
     if out is None:
         out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
     tile = dict(FEW if in_channels <= FEW_CHANNELS else MORE)
-    tile["BLOCK_N"] = min(tile["BLOCK_N"], max(16, 1 << (channels - 1).bit_length()))
+    tile["BLOCK_N"] = min(tile["BLOCK_N"], next_power_of_two(channels, MIN_BLOCK))
     programs = -(-channels // tile["BLOCK_N"]) * -(-pixels // tile["BLOCK_M"])
     with on_device_of(x):
         kernels.pointwise_kernel[(programs,)](

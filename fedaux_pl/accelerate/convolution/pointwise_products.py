@@ -1,8 +1,8 @@
 """1x1 convolutions in training as matrix products; those with groups have a block-diagonal matrix.
 
-cuDNN tries its kernels for every shape and direction first: on an H200 9 s for MobileNetV2's 1x1
-convolutions of 32 images, where first products take 0.1 s. Then cuDNN's take 637 us, forward and
-backward, and products 434 us.
+Before its first step cuDNN tries its kernels for every shape and direction: on an H200 that takes
+9 s for MobileNetV2's 1x1 convolutions of 32 images, and 0.1 s as products. Later steps take 637 us
+by cuDNN, forward and backward, and 434 us as products.
 
 Groups are narrower than a tile of the tensor cores, so the zeros cost little, and much less than
 cuDNN's two conversions of the activations' layout. The matrix is written by one kernel, where

@@ -19,6 +19,7 @@ from fedaux_pl.accelerate.contexts import setting
 Kernel = Literal["moments", "normalize", "sums", "gradient"]
 
 BLOCK_CHANNELS = 32
+MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
 # Large inputs: twice the programs, half the tile each. The backward pass of (1048576, 64) takes
 # 300 us this way, 386 us otherwise.
 LARGE_ROWS = 2**19
@@ -156,6 +157,11 @@ class Tiling:
         }
 
 
+def next_power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``number`` and ``least``."""
+    return max(least, 1 << (number - 1).bit_length())
+
+
 def choose_tiling(rows: int, channels: int, *, single_kernel: bool | None = None) -> Tiling:
     """Choose the grid and the tiles for activations of shape (rows, channels).
 
@@ -168,7 +174,7 @@ def choose_tiling(rows: int, channels: int, *, single_kernel: bool | None = None
     if single_kernel is None:
         single_kernel = rows <= SINGLE_KERNEL_ROWS
     max_block = SINGLE_KERNEL_BLOCK_CHANNELS if single_kernel else BLOCK_CHANNELS
-    block_channels = min(max_block, max(4, 1 << (channels - 1).bit_length()))
+    block_channels = min(max_block, next_power_of_two(channels, 4))
     channel_blocks = -(-channels // block_channels)
     factor = 2 if rows >= LARGE_ROWS else 1
     block_rows = parameters.tile_size // factor // block_channels

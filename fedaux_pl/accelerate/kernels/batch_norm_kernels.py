@@ -43,6 +43,22 @@ def _clip_m2(m2):
 
 
 @triton.jit
+def _finish_moments(sums, squares, shift, count):
+    """Mean and sum of squared deviations of ``count`` rows, from sums over values - shift."""
+    total = tl.sum(sums, 0)
+    offset = total / count
+    return shift + offset, _clip_m2(tl.sum(squares, 0) - total * offset)
+
+
+@triton.jit
+def _store_moments(mean, m2, partials, chunk, chunks, channels, channel):
+    """Write the moments of a chunk to ``partials``, (2, chunks, channels)."""
+    mask = channel < channels
+    tl.store(partials + chunk * channels + channel, mean, mask=mask)
+    tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=mask)
+
+
+@triton.jit
 def _parameters_of(channel, channels, parameters, GROUPS: tl.constexpr):
     """The indices of the channels' parameters, and which channels have any."""
     index = channel
@@ -76,9 +92,7 @@ def _compute_moments(
         difference = tl.where(mask, tile - shift[None, :], 0.0)
         sums += difference
         squares += difference * difference
-    total = tl.sum(sums, 0)
-    offset = total / count
-    return shift + offset, _clip_m2(tl.sum(squares, 0) - total * offset)
+    return _finish_moments(sums, squares, shift, count)
 
 
 @triton.jit
@@ -175,8 +189,7 @@ def moments_kernel(
     count = tl.minimum(chunk_rows, rows - start)
     x += start.to(tl.int64) * channels
     mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
-    tl.store(partials + chunk * channels + channel, mean, mask=channel < channels)
-    tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=channel < channels)
+    _store_moments(mean, m2, partials, chunk, chunks, channels, channel)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "moment_chunks", "moment_rows"])

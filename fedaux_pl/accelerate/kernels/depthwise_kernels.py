@@ -15,7 +15,11 @@ further channels are padding, whose weights are zero. With ``POOL`` no weights a
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate, _clip_m2
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import (
+    _activate,
+    _finish_moments,
+    _store_moments,
+)
 
 SIZES = [
     "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
@@ -37,7 +41,7 @@ def _load_raw(x, row, column, height, width, channels, channel, mask):
 
 @triton.jit
 def _load_row(x, row, column, height, width, channels, channel, mask):
-    """The same in float32."""
+    """The values of ``_load_raw`` in float32."""
     return _load_raw(x, row, column, height, width, channels, channel, mask).to(tl.float32)
 
 
@@ -112,17 +116,6 @@ def next_row(
         return z, next_part + (a * w10 + b * w11 + c * w12), new_part
     else:  # noqa: RET505 - a compile-time condition
         return z, new_part, next_part
-
-
-@triton.jit
-def _store_moments(sums, squares, shift, count, partials, chunk, chunks, channels, channel):
-    """Write mean and sum of squared deviations of a chunk, as ``moments_kernel`` does."""
-    total = tl.sum(sums, 0)
-    offset = total / count
-    m2 = _clip_m2(tl.sum(squares, 0) - total * offset)
-    mask = channel < channels
-    tl.store(partials + chunk * channels + channel, shift + offset, mask=mask)
-    tl.store(partials + (chunks + chunk) * channels + channel, m2, mask=mask)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "out_units"])
@@ -201,10 +194,8 @@ def depthwise_kernel(
                 sums += difference
                 squares += difference * difference
     if HAS_MOMENTS:
-        _store_moments(
-            sums, squares, shift, count * out_height,
-            partials, chunk, tl.num_programs(1), channels, channel,
-        )  # fmt: skip
+        mean, m2 = _finish_moments(sums, squares, shift, count * out_height)
+        _store_moments(mean, m2, partials, chunk, tl.num_programs(1), channels, channel)
 
 
 @triton.jit

@@ -6,8 +6,11 @@ For predictions these are bias, residual and activation, in training the moments
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
-from fedaux_pl.accelerate.kernels.depthwise_kernels import _store_moments
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import (
+    _activate,
+    _finish_moments,
+    _store_moments,
+)
 
 
 @triton.jit(do_not_specialize=["pixels"])
@@ -98,6 +101,5 @@ def pointwise_moments_kernel(
         sums += tl.reshape(tl.sum(tl.sum(parts, 0), 1), (8 * WARPS, BLOCK_N))
         parts *= parts
         squares += tl.reshape(tl.sum(tl.sum(parts, 0), 1), (8 * WARPS, BLOCK_N))
-    _store_moments(
-        sums, squares, shift, count, partials, chunk, tl.num_programs(1), channels, channel
-    )
+    mean, m2 = _finish_moments(sums, squares, shift, count)
+    _store_moments(mean, m2, partials, chunk, tl.num_programs(1), channels, channel)

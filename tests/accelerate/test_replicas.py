@@ -302,28 +302,49 @@ def test_captured_steps_read_the_same_memory():
     assert losses[:4] == pytest.approx(losses[4:], rel=1e-6)
 
 
-def test_what_is_prepared_is_shown_once():
-    """The trial step, and the first and the second step of each kind, in words."""
+def prepared(sizes, rounds):
+    """What is prepared in rounds with some of the clients, which have the given sizes."""
     shown = []
 
     @contextmanager
     def preparing(text):
-        shown.append(text)
+        shown.append(text.removeprefix("preparing Net: "))
         yield
 
-    def rounds(runner):
-        runner.preparing = preparing
-        module, made = client(), jobs((40, 40))
-        for _ in range(3):
-            runner.run_all(module, made)
+    def run(runner):
+        runner.preparing, module, made = preparing, client(), jobs(sizes)
+        for clients in rounds:
+            runner.run_all(module, [made[number] for number in clients])
 
-    captured(rounds, FakeRecorder())
-    assert shown == [
-        "preparing Net: trial step",
-        "preparing Net: first step (2 x 16 samples)",
-        "preparing Net: capturing a step (2 x 16 samples)",
-        "preparing Net: first step (2 x 8 samples)",
-        "preparing Net: capturing a step (2 x 8 samples)",
+    captured(run, FakeRecorder())
+    return shown
+
+
+def test_what_is_prepared_is_shown_once():
+    """The trial step, and the first and the second step of each kind, in words."""
+    assert prepared((40, 40), [(0, 1)] * 3) == [
+        "trial step",
+        "first step (2 x 16 samples)",
+        "capturing a step (2 x 16 samples)",
+        "first step (2 x 8 samples)",
+        "capturing a step (2 x 8 samples)",
+    ]
+
+
+def test_steps_with_known_kernels_are_captured_at_once():
+    """But new replicas run a step first, and so do those that no longer share the device."""
+    assert prepared((32, 32, 32), [(0, 1), (0, 1, 2), (0, 1), (2,)]) == [
+        "trial step",
+        "first step (2 x 16 samples)",
+        "capturing a step (2 x 16 samples)",
+        "first step (3 x 16 samples)",
+        "capturing a step (3 x 16 samples)",
+        "first step (1 x 16 samples)",
+        "capturing a step (1 x 16 samples)",
+    ]
+    assert prepared((32, 32, 32), [(0, 1, 2), (1, 2)])[-2:] == [
+        "capturing a step (3 x 16 samples)",
+        "capturing a step (2 x 16 samples)",
     ]
 
 

@@ -56,6 +56,14 @@ def test_loads_are_pipelined_where_it_is_faster():
         assert choose_tiling(32768, 64).launch_options("normalize", 2)["STAGES"] == 3
 
 
+@pytest.mark.parametrize(
+    ("rows", "channels", "block"),
+    [(262144, 200, 64), (65536, 400, 64), (32768, 200, 32), (1048576, 96, 32), (1024, 32768, 16)],
+)
+def test_blocks_are_wide_where_it_is_faster(rows, channels, block):
+    assert choose_tiling(rows, channels).block_channels == block
+
+
 def test_sharing_a_device_ends():
     with sharing_device():
         assert choose_tiling(2048, 64).parameters is SHARED_DEVICE

@@ -114,7 +114,7 @@ def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatc
     assert prediction_batch_size(torch.nn.Linear(2, 2), on_cpu) == 2048
     assert prediction_batch_size(model, on_cpu, captured=True) == 5120
     # smaller in float32 on CUDA, but not with batch statistics, which depend on it
-    assert prediction_batch_size(model, on_cuda) == 512
+    assert prediction_batch_size(model, on_cuda) == 1280
     assert prediction_batch_size(model, on_cuda, captured=True) == 1280
     assert prediction_batch_size(model, on_cuda, "batch") == 2048
     assert prediction_batch_size(copy.deepcopy(model).bfloat16(), on_cuda) == 2048
@@ -123,6 +123,8 @@ def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatc
     assert prediction_batch_size(encoder, on_cpu) == 131_072
     assert prediction_batch_size(encoder, on_cuda) == 131_072
     monkeypatch.setattr(inference, "BATCH_SIZE", 30)
+    assert prediction_batch_size(model, on_cuda) == 30
+    monkeypatch.setattr(inference, "FLOAT32_BATCH_SIZE", 8)
     assert prediction_batch_size(model, on_cuda) == 8
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
     assert prediction_batch_size(model, on_cuda) == 30

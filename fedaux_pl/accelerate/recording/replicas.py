@@ -1,10 +1,11 @@
 """Replicas of a module that train at the same time, with captured steps.
 
 Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
-the same number of rows. The first step of a kind runs as usual, the second is captured, and all
-later ones are replayed. Smaller last batches are other kinds, so every step uses exactly the
-samples of plain training. They are a single step of an epoch: cuDNN tries no kernels for them,
-which would take longer than it saves.
+the same number of rows. A step is captured when its kind comes first, and replayed from then on.
+Only the first step of a replica and the first step with new kernels run as usual: a capture can
+neither create an optimizer's state nor try kernels. Smaller last batches are other kinds, so every
+step uses exactly the samples of plain training. They are a single step of an epoch: cuDNN tries no
+kernels for them, which would take longer than it saves.
 """
 
 import copy
@@ -40,6 +41,11 @@ class StepKind(NamedTuple):
     batch_size: int
     rows: int = 0  # 0 if inputs are not packed
 
+    @property
+    def kernels(self) -> tuple[int, int, bool]:
+        """What determines the kernels of a step: sizes, and whether replicas share the device."""
+        return self.batch_size, self.rows, len(self.replicas) > 1
+
 
 class Replica:
     """One copy of a module, with its optimizer, its random numbers and its batches.
@@ -56,6 +62,7 @@ class Replica:
         self.module, self.optimizer, self.rng = module, optimizer, rng
         self.batches = StaticBatches()
         self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
+        self.has_run = False  # a step, which created the optimizer's state
 
     def start(self, job: Job) -> None:
         """Puts the job's initial weights, optimizer state and seed in place."""
@@ -98,7 +105,7 @@ class Replicas:
         self._pool = recorder.memory_pool()
         self._replicas: list[Replica] = []
         self._captured: dict[StepKind, Replay] = {}
-        self._seen: set[StepKind] = set()
+        self._ran: set[tuple[int, int, bool]] = set()  # StepKind.kernels of steps that have run
         self._add(module)
 
     def _add(self, module: pl.LightningModule) -> None:
@@ -130,11 +137,15 @@ class Replicas:
         for replica in self._replicas:
             replica.loss_sum.zero_()
         active = self._replicas[: len(batches)]
-        for replica, data in zip(active, batches, strict=True):
-            if replica.batches.load_epoch(data, epoch):
-                # Captured steps read the old buffers. Their memory pool is freed with them.
-                self._captured.clear()
-                self._pool = self._recorder.memory_pool()
+        moved = {
+            number
+            for number, data in enumerate(batches)
+            if active[number].batches.load_epoch(data, epoch)
+        }
+        if moved:
+            # Captured steps read the old buffers. A memory pool is freed with its last one.
+            kept = {k: v for k, v in self._captured.items() if moved.isdisjoint(k.replicas)}
+            self._captured, self._pool = kept, self._recorder.memory_pool()
         full = batches[0].batch_size
         counts = [len(data) for data in batches]
         tokens = [
@@ -161,12 +172,14 @@ class Replicas:
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
-        if kind not in self._seen:
-            self._seen.add(kind)
+        if kind.kernels not in self._ran or not all(replica.has_run for replica in replicas):
+            self._ran.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
                     with self._recorder.sharing_device(len(steps) - 1):
                         step()
+            for replica in replicas:
+                replica.has_run = True
             return
         if kind not in self._captured:
             rngs = [replica.rng for replica in replicas if replica.rng is not None]

@@ -351,6 +351,12 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
 
+    @property
+    def auxiliary_rows(self) -> dict[str, Tensor]:
+        """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
+        public = self._auxiliary()
+        return {"negatives": public.negative_rows, "distill": public.distill_rows}
+
     def _auxiliary(self) -> PublicData:
         self._loaded()
         if self._public is None:

@@ -17,11 +17,15 @@ class PublicData:
         inputs: D_aux.
         negatives: D^-, which scorers compare a client's data with.
         distill: D_distill, on which students are distilled.
+        negative_rows: Where the samples of D^- are in D_aux, ascending.
+        distill_rows: Where those of D_distill are.
     """
 
     inputs: Tensor
     negatives: Tensor
     distill: Tensor
+    negative_rows: Tensor
+    distill_rows: Tensor
 
     @classmethod
     def split(cls, inputs: Tensor, share: float, seed: int) -> "PublicData":
@@ -48,10 +52,9 @@ class PublicData:
                 f"{share}: use more auxiliary data, or change negatives"
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        parts = (inputs[order[:count].sort().values], inputs[order[count:].sort().values])
-        return cls(inputs, *parts)
+        negative_rows, distill_rows = order[:count].sort().values, order[count:].sort().values
+        return cls(inputs, inputs[negative_rows], inputs[distill_rows], negative_rows, distill_rows)
 
     def to(self, device: torch.device | str) -> "PublicData":
         """A copy on another device."""
-        parts = (self.inputs, self.negatives, self.distill)
-        return PublicData(*(part.to(device) for part in parts))
+        return PublicData(*(tensor.to(device) for tensor in vars(self).values()))

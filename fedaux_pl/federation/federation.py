@@ -33,6 +33,7 @@ from fedaux_pl.federation.checkpoint import (
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.hyperparameters import describe
 from fedaux_pl.federation.preparation import Preparation, create_extractor
+from fedaux_pl.federation.server_features import ServerFeatures
 from fedaux_pl.federation.settings import (
     Distillation,
     LocalTraining,
@@ -260,16 +261,16 @@ class Federation(Students):
         scoring, is_complete = self.algorithm.scoring, len(self.heads) == len(self.architectures)
         if scoring is None or (is_complete and (self.scores or self.labels)):
             return
-        h0, begins = self._extractors(), not self.heads
+        features, begins = ServerFeatures(self.data, self._extractors()), not self.heads
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, scoring, h0, self.algorithm.secret_noise, restored=self.heads
+            self.pool, scoring, features, self.algorithm.secret_noise, restored=self.heads
         )
         if isinstance(self.algorithm, OneRelease):
-            self.labels, heads = teach(self.preparation, self.algorithm, self.heads, h0)
+            self.labels, heads = teach(self.preparation, self.algorithm, self.heads, features)
             for name, head in heads.items() if begins else ():
                 self.students[name].load_state_dict(head, strict=False)
         else:  # s_i(x) for x in D_distill
-            self.scores = self.preparation.score(scoring, self.heads, h0)
+            self.scores = self.preparation.score(scoring, self.heads, features)
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}

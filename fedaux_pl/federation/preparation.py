@@ -20,6 +20,7 @@ from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import ClientPool
 from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.server_features import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
@@ -100,7 +101,7 @@ class Preparation:
         self,
         pool: ClientPool,
         scoring: Scoring,
-        h0: Mapping[str, nn.Module],
+        features: ServerFeatures,
         secret_noise: bool,
         restored: Sequence[ReleasedHead] = (),
     ) -> tuple[list[ReleasedHead], Total | None]:
@@ -113,11 +114,11 @@ class Preparation:
         Args:
             pool: The clients.
             scoring: What they release.
-            h0: h_0 of each architecture.
+            features: h_0 of each architecture, and its features of public data.
             secret_noise: Whether the noise comes from the operating system, not from the seed.
             restored: The heads of a checkpoint.
         """
-        data = self.context.data
+        data, h0 = self.context.data, features.h0
         if data.shared_rows and secret_noise:
             raise PrivacyError(
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
@@ -128,7 +129,7 @@ class Preparation:
         missing = [client for client in range(len(self.architectures)) if client not in known]
 
         def ask() -> list[ReleasedHead]:
-            maps = {name: self._fit_map(scoring, model) for name, model in h0.items()}
+            maps = {name: _fit_map(scoring, features, name) for name in h0}
             return pool.prepare(scoring, h0, maps, secret_noise, missing)
 
         def release() -> dict[str, Tensor]:
@@ -201,15 +202,8 @@ class Preparation:
                 total = ledger.total(list(records.values()), scoring.budget.delta)
         return heads, processes.broadcast(total)
 
-    def _fit_map(self, scoring: Scoring, h0: nn.Module) -> PublicMap:
-        data = self.context.data
-        negatives = predict_features(h0, data.negative_inputs)
-        if not scoring.feature_map.uses_auxiliary:
-            return scoring.fit_map(negatives, negatives)
-        return scoring.fit_map(predict_features(h0, data.auxiliary_inputs), negatives)
-
     def score(
-        self, scoring: Scoring, heads: Sequence[ReleasedHead], h0: Mapping[str, nn.Module]
+        self, scoring: Scoring, heads: Sequence[ReleasedHead], features: ServerFeatures
     ) -> dict[str, Tensor]:
         """s_i(x) of every client on D_distill and on the evaluated data, shapes (n, N).
 
@@ -217,19 +211,16 @@ class Preparation:
         """
         data = self.context.data
         inputs = {"distill": data.distill_inputs, "evaluation": data.evaluation_examples.inputs}
-        features = {
-            name: {part: predict_features(model, x) for part, x in inputs.items()}
-            for name, model in h0.items()
-        }
+        parts = {name: features.parts(name) for name in features.h0}
         # filled row by row: stacking the rows of many clients would take twice the memory
         count = len(self.architectures)  # 0 for those that have released nothing
         scores = {part: torch.zeros(count, len(x), device=x.device) for part, x in inputs.items()}
         denoised: dict[int, ReleasedHead] = {}
-        for name in h0:
+        for name in parts:
             group = [head for head in heads if self.architectures[head.client] == name]
             denoised |= {head.client: head for head in scoring.shrink_heads(group)}
         for head in heads:
-            own = features[self.architectures[head.client]]
+            own = parts[self.architectures[head.client]]
             logits = {part: denoised[head.client].logits(rows) for part, rows in own.items()}
             for part, values in logits.items():
                 scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
@@ -294,6 +285,13 @@ class Preparation:
                 if processes.first:
                     save_cached(cache, key, result)
         return result
+
+
+def _fit_map(scoring: Scoring, features: ServerFeatures, architecture: str) -> PublicMap:
+    negatives = features.negatives(architecture)
+    if not scoring.feature_map.uses_auxiliary:
+        return scoring.fit_map(negatives, negatives)
+    return scoring.fit_map(features.auxiliary(architecture), negatives)
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:

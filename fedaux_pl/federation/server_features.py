@@ -1,0 +1,40 @@
+"""The features h_0(x) of the data that the server has, each computed once."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine.inference import predict_features
+
+
+class ServerFeatures:
+    """h_0(x) on D_aux, on its parts D^- and D_distill, and on the evaluated data.
+
+    Args:
+        data: The data of the federation.
+        h0: h_0 of each architecture.
+    """
+
+    def __init__(self, data: FederatedDataModule, h0: Mapping[str, nn.Module]) -> None:
+        self.data, self.h0 = data, h0
+        self._auxiliary: dict[str, Tensor] = {}
+
+    def auxiliary(self, architecture: str) -> Tensor:
+        """h_0(x) on D_aux, shape (N, d)."""
+        if architecture not in self._auxiliary:
+            inputs = self.data.auxiliary_inputs
+            self._auxiliary[architecture] = predict_features(self.h0[architecture], inputs)
+        return self._auxiliary[architecture]
+
+    def negatives(self, architecture: str) -> Tensor:
+        """h_0(x) on D^-, shape (|D^-|, d)."""
+        return self.auxiliary(architecture)[self.data.auxiliary_rows["negatives"]]
+
+    def parts(self, architecture: str) -> dict[str, Tensor]:
+        """h_0(x) on D_distill (``distill``) and on the evaluated data (``evaluation``)."""
+        evaluated = self.data.evaluation_examples.inputs
+        return {
+            "distill": self.auxiliary(architecture)[self.data.auxiliary_rows["distill"]],
+            "evaluation": predict_features(self.h0[architecture], evaluated),
+        }

@@ -1,7 +1,7 @@
 """Predictions of a model on many inputs, outside of training, and their batch sizes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
 
 import torch
@@ -155,8 +155,24 @@ def _predict(
     # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
     equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
     parts = split_range(len(inputs), size, equal=equal)
-    with evaluating(model, statistics):
+    trials = without_trials() if len(inputs) < size else nullcontext()
+    with evaluating(model, statistics), trials:
         return torch.cat([function(inputs[start:end])[drop:].float() for start, end, drop in parts])
+
+
+@contextmanager
+def without_trials() -> Iterator[None]:
+    """Within it cuDNN chooses kernels by its heuristics, not by trying them.
+
+    It would try them for every new batch size, which takes longer than it saves for a size that is
+    rare, such as that of one client's data.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, int]]:

@@ -94,6 +94,20 @@ def test_batches_of_equal_size_hold_every_input_once(count):
     assert [i for start, end, drop in parts for i in range(start + drop, end)] == [*range(count)]
 
 
+def test_cudnn_tries_no_kernels_for_a_rare_batch_size(model, monkeypatch):
+    """The data of a client are often one small batch."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen, features = [], model.features
+    monkeypatch.setattr(
+        model, "features", lambda x: seen.append(torch.backends.cudnn.benchmark) or features(x)
+    )
+    predict_features(model, images(7), batch_size=8)
+    predict_features(model, images(8), batch_size=8)
+    predict_features(model, images(9), batch_size=8)
+    assert seen == [False, True, True, True]
+    assert torch.backends.cudnn.benchmark
+
+
 @pytest.mark.cuda
 def test_a_gpu_sees_batches_of_one_size(model, monkeypatch):
     """cuDNN would try its kernels for every other size."""

@@ -29,6 +29,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import (
 )
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
 
 _Item = TypeVar("_Item")
@@ -193,19 +194,8 @@ class Replicas:
     def _prepare(self, what: str, kind: StepKind, is_full: bool) -> Iterator[None]:
         """Shows what is prepared; without cuDNN's trials if it is for smaller batches."""
         text = f"preparing {self._name}: {what} ({len(kind.replicas)} x {kind.batch_size} samples)"
-        with self._preparing(text), nullcontext() if is_full else _without_trials():
+        with self._preparing(text), nullcontext() if is_full else without_trials():
             yield
-
-
-@contextmanager
-def _without_trials() -> Iterator[None]:
-    """Within it cuDNN chooses kernels by its heuristics, not by trying them."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def network_name(module: nn.Module) -> str:

@@ -18,8 +18,8 @@ VARIABLE_SIZE_BATCH = 131_072
 # At most: captured predictions split their inputs into batches of nearly equal sizes.
 CAPTURED_BATCH_SIZE = 5120
 # At most, in float32, where cuDNN's fastest kernels need a workspace: 2,048 images of 32x32 through
-# ResNet-8 take 7.2 GiB of an H200. Of MobileNetV2 and ShuffleNet 512 images would take as long as
-# 1,280, because the host launches their kernels too slowly.
+# ResNet-8 take 7.2 GiB of an H200. Much smaller batches are slow, too: 512 images of MobileNetV2
+# take as long as 2,048, because the host launches its kernels too slowly.
 FLOAT32_BATCH_SIZE = 1280
 
 

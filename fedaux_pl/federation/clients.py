@@ -13,6 +13,7 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.server_features import ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
@@ -25,7 +26,7 @@ class ClientPool(Protocol):
     def prepare(
         self,
         scoring: Scoring,
-        h0: Mapping[str, nn.Module],
+        features: ServerFeatures,
         maps: Mapping[str, PublicMap],
         secret_noise: bool,
         clients: Sequence[int],
@@ -34,7 +35,7 @@ class ClientPool(Protocol):
 
         Args:
             scoring: What clients release, and at which privacy.
-            h0: h_0 of each architecture.
+            features: h_0 of each architecture, and its features of public data.
             maps: The public feature map of each architecture.
             secret_noise: Whether the noise comes from the operating system, not from the seed.
             clients: The ids of the clients that have released nothing yet.
@@ -93,18 +94,15 @@ class LocalClients:
     def prepare(
         self,
         scoring: Scoring,
-        h0: Mapping[str, nn.Module],
+        features: ServerFeatures,
         maps: Mapping[str, PublicMap],
         secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: every client releases its scoring head; ordered by id."""
-        data, processes = self.context.data, self.context.processes
-        negatives = {
-            name: predict_features(model, data.negative_inputs)
-            for name, model in h0.items()
-            if scoring.scorer.uses_negatives
-        }
+        processes, h0 = self.context.processes, features.h0
+        needs_negatives = scoring.scorer.uses_negatives
+        negatives = {name: features.negatives(name) for name in h0 if needs_negatives}
         released = {}
         mine = processes.local(clients)
         with self.context.progress.stage("scoring heads", len(mine), "client") as stage:

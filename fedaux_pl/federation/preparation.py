@@ -130,7 +130,7 @@ class Preparation:
 
         def ask() -> list[ReleasedHead]:
             maps = {name: _fit_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, h0, maps, secret_noise, missing)
+            return pool.prepare(scoring, features, maps, secret_noise, missing)
 
         def release() -> dict[str, Tensor]:
             return pack(ask())

@@ -1,4 +1,4 @@
-"""The features h_0(x) of the data that the server has, each computed once."""
+"""The features h_0(x) of the data that the server has; those of D_aux are computed once."""
 
 from collections.abc import Mapping
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from fedaux_pl.algorithms import Update
 from fedaux_pl.callbacks.progress_bars import print_above_bars
-from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.server_features import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
@@ -94,7 +94,7 @@ class SiteClients:
     def prepare(
         self,
         scoring: Scoring,
-        h0: Mapping[str, nn.Module],
+        features: ServerFeatures,
         maps: Mapping[str, PublicMap],
         secret_noise: bool,
         clients: Sequence[int],
@@ -102,7 +102,7 @@ class SiteClients:
         """Algorithm 1: sites release their heads, each its own for ever."""
         bodies, fields = {}, {}
         for name in {self.architectures[client] for client in clients}:
-            public_map, state = maps[name], h0[name].state_dict()
+            public_map, state = maps[name], features.h0[name].state_dict()
             tensors = {f"h0/{k}": v for k, v in state.items() if not of_head(k)}
             tensors |= {f"map/{k}": v for k, v in public_map.tensors().items()}
             directions = public_map.directions
@@ -112,9 +112,8 @@ class SiteClients:
                 "directions": None if directions is None else directions.shape[1],
             }
             if scoring.scorer.uses_negatives:
-                features = predict_features(h0[name], self.context.data.negative_inputs)
-                tensors["negatives"] = features
-                fields[name]["negatives"] = len(features)
+                tensors["negatives"] = features.negatives(name)
+                fields[name]["negatives"] = len(tensors["negatives"])
             bodies[name] = write_tensors(tensors)
 
         def read(client: int, letter: Letter) -> ReleasedHead:

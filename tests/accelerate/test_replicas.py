@@ -321,7 +321,7 @@ def prepared(sizes, rounds):
 
 
 def test_what_is_prepared_is_shown_once():
-    """The trial step, and the first and the second step of each kind, in words."""
+    """The trial step, and the first step and the capture of each kind, in words."""
     assert prepared((40, 40), [(0, 1)] * 3) == [
         "trial step",
         "first step (2 x 16 samples)",

@@ -1,4 +1,4 @@
-"""The server computes the features of each sample once."""
+"""The features of the server's data: those of each part, with D_aux computed once."""
 
 import pytest
 import torch
@@ -37,5 +37,7 @@ def test_auxiliary_data_are_predicted_once(data, monkeypatch):
     compute = h0.features
     monkeypatch.setattr(h0, "features", lambda x: seen.append(len(x)) or compute(x))
     features = ServerFeatures(data, {"net": h0})
-    features.negatives("net"), features.auxiliary("net"), features.parts("net")
+    features.negatives("net")
+    features.auxiliary("net")
+    features.parts("net")
     assert sum(seen) == len(data.auxiliary_inputs) + len(data.evaluation_examples.inputs)

@@ -1,11 +1,11 @@
 """Replicas of a module that train at the same time, with captured steps.
 
 Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
-the same number of rows. A step is captured when its kind comes first, and replayed from then on.
-Only the first step of a replica and the first step with new kernels run as usual: a capture can
-neither create an optimizer's state nor try kernels. Smaller last batches are other kinds, so every
-step uses exactly the samples of plain training. They are a single step of an epoch: cuDNN tries no
-kernels for them, which would take longer than it saves.
+the same number of rows. A kind is captured once, and then its steps are replayed. Two steps run as
+usual instead, because a capture can do neither: the first step of a replica creates the state of
+its optimizer, and the first step with new kernels lets cuDNN try them. Smaller last batches are
+other kinds, so every step uses exactly the samples of plain training. They are a single step of an
+epoch: cuDNN tries no kernels for them, which would take longer than it saves.
 """
 
 import copy
@@ -106,7 +106,7 @@ class Replicas:
         self._pool = recorder.memory_pool()
         self._replicas: list[Replica] = []
         self._captured: dict[StepKind, Replay] = {}
-        self._ran: set[tuple[int, int, bool]] = set()  # StepKind.kernels of steps that have run
+        self._known_kernels: set[tuple[int, int, bool]] = set()  # of steps that have run
         self._add(module)
 
     def _add(self, module: pl.LightningModule) -> None:
@@ -173,8 +173,9 @@ class Replicas:
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
-        if kind.kernels not in self._ran or not all(replica.has_run for replica in replicas):
-            self._ran.add(kind.kernels)
+        is_known = kind.kernels in self._known_kernels
+        if not is_known or not all(replica.has_run for replica in replicas):
+            self._known_kernels.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
                     with self._recorder.sharing_device(len(steps) - 1):

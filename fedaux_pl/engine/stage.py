@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedaux_pl.engine.inference import BatchNormStatistics, predict_logits
+from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.optimizer_state import restore, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
@@ -177,6 +177,10 @@ class StageRunner:
         """
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
+
+    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Computes h(x) of all inputs, which are many, shape (N, d), float32."""
+        return predict_features(model, inputs)
 
     def _run_job(
         self, module: pl.LightningModule, job: Job, on_epoch: EpochHook | None

@@ -261,7 +261,8 @@ class Federation(Students):
         scoring, is_complete = self.algorithm.scoring, len(self.heads) == len(self.architectures)
         if scoring is None or (is_complete and (self.scores or self.labels)):
             return
-        features, begins = ServerFeatures(self.data, self._extractors()), not self.heads
+        runner, begins = self.preparation.context.runner, not self.heads
+        features = ServerFeatures(self.data, self._extractors(), runner.predict_features)
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
             self.pool, scoring, features, self.algorithm.secret_noise, restored=self.heads
         )

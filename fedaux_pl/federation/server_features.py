@@ -1,6 +1,6 @@
 """The features h_0(x) of the data that the server has; those of D_aux are computed once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
@@ -14,17 +14,23 @@ class ServerFeatures:
     Args:
         data: The data of the federation.
         h0: h_0 of each architecture.
+        predict: Computes h_0(x) on D_aux.
     """
 
-    def __init__(self, data: FederatedDataModule, h0: Mapping[str, nn.Module]) -> None:
-        self.data, self.h0 = data, h0
+    def __init__(
+        self,
+        data: FederatedDataModule,
+        h0: Mapping[str, nn.Module],
+        predict: Callable[[nn.Module, Tensor], Tensor] = predict_features,
+    ) -> None:
+        self.data, self.h0, self._predict = data, h0, predict
         self._auxiliary: dict[str, Tensor] = {}
 
     def auxiliary(self, architecture: str) -> Tensor:
         """h_0(x) on D_aux, shape (N, d)."""
         if architecture not in self._auxiliary:
             inputs = self.data.auxiliary_inputs
-            self._auxiliary[architecture] = predict_features(self.h0[architecture], inputs)
+            self._auxiliary[architecture] = self._predict(self.h0[architecture], inputs)
         return self._auxiliary[architecture]
 
     def negatives(self, architecture: str) -> Tensor:

@@ -1,10 +1,14 @@
 """A recorder for the CPU, which captures nothing: a replay calls the steps again."""
 
+import copy
+import dataclasses
 from contextlib import contextmanager
 
 import torch
 
 from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
+from fedaux_pl.engine.optimizer_state import snapshot
+from fedaux_pl.engine.stage import create_optimizer
 
 
 class FakeRecorder:
@@ -29,7 +33,12 @@ class FakeRecorder:
 
     def probe(self, module, batch, step, others=0):
         self.probed.append(others)
-        return self.result
+        optimizer = create_optimizer(copy.deepcopy(module))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        return dataclasses.replace(self.result, optimizer_state=snapshot(optimizer))
 
     def prepare_optimizer(self, optimizer):
         pass

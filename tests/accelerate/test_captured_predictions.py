@@ -11,9 +11,11 @@ from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording import captured_predictions
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
-from fedaux_pl.engine import inference, predict_logits
+from fedaux_pl.algorithms import FedAUX
+from fedaux_pl.engine import inference, predict_features, predict_logits
 from fedaux_pl.federation import door
 from tests.accelerate.recorders import FakeRecorder
+from tests.engine.test_stage import within
 from tests.federations import create, fit, network, split
 
 
@@ -117,6 +119,13 @@ def test_batch_statistics_and_fixed_features_are_not_captured(tmp_path, monkeypa
     assert not recorder.captured
 
 
+def test_kernels_of_features_are_compiled_in_the_preparation(tmp_path, monkeypatch):
+    options = {"algorithm": FedAUX(), "batchnorm": "batch"}  # no captured predictions
+    federation, recorder = fit_captured(tmp_path, monkeypatch, **options)
+    assert federation.heads
+    assert recorder.compiled == 1
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("precision", [None, torch.bfloat16, torch.float16])
 def test_captured_on_a_gpu(precision):
@@ -148,3 +157,23 @@ def test_folded_weights_are_computed_after_the_compilation(monkeypatch):
     monkeypatch.setattr(predictor._folds, "refresh", lambda: events.append("folded"))
     predictor.predict(model.state_dict(), images(24))
     assert events == ["folded", "compiled", "folded"]
+
+
+@pytest.mark.parametrize(("fixed_size", "compiled"), [(True, [8]), (False, [])])
+def test_kernels_of_features_are_compiled_with_one_batch(fixed_size, compiled, monkeypatch):
+    """Not with a batch of texts, which may be all of them."""
+    monkeypatch.setattr(inference, "BATCH_SIZE", 8)
+    model, x = network(0), images(24)
+    model.fixed_size_inputs = fixed_size
+    expected, sizes, compute = predict_features(model, x), [], model.features
+    monkeypatch.setattr(model, "features", lambda x: sizes.append(len(x)) or compute(x))
+
+    class Recorder(FakeRecorder):
+        @contextmanager
+        def compiling(self):
+            yield
+            assert sizes == compiled
+
+    found = within(lambda runner: CudaRunner(runner.trainer, Recorder()).predict_features(model, x))
+    assert torch.equal(found, expected)
+    assert sizes == compiled + ([8] * 3 if fixed_size else [24])

@@ -1,18 +1,17 @@
 """Replicas of a module that train at the same time, with captured steps.
 
 Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
-the same number of rows. A kind is captured once, and then its steps are replayed. Two steps run as
-usual instead, because a capture can do neither: the first step of a replica creates the state of
-its optimizer, and the first step with new kernels lets cuDNN try them. Smaller last batches are
-other kinds, so every step uses exactly the samples of plain training. They are a single step of an
-epoch: cuDNN tries no kernels for them, which would take longer than it saves.
+the same number of rows. A kind is captured once, and then its steps are replayed. The first step
+with new kernels runs as usual instead: cuDNN tries them, and it could not in a capture. Smaller
+last batches are other kinds, so every step uses exactly the samples of plain training. They are a
+single step of an epoch: cuDNN tries no kernels for them, which would take longer than it saves.
 """
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -30,9 +29,13 @@ from fedaux_pl.accelerate.recording.cuda_graphs import (
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import without_trials
+from fedaux_pl.engine.optimizer_state import restore
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
 
 _Item = TypeVar("_Item")
+
+Kernels = tuple[int, int, bool]
+"""What determines the kernels of a step: batch size, rows of packed texts, a shared device."""
 
 
 class StepKind(NamedTuple):
@@ -43,8 +46,8 @@ class StepKind(NamedTuple):
     rows: int = 0  # 0 if inputs are not packed
 
     @property
-    def kernels(self) -> tuple[int, int, bool]:
-        """What determines the kernels of a step: sizes, and whether replicas share the device."""
+    def kernels(self) -> Kernels:
+        """What determines the kernels of the step."""
         return self.batch_size, self.rows, len(self.replicas) > 1
 
 
@@ -63,7 +66,6 @@ class Replica:
         self.module, self.optimizer, self.rng = module, optimizer, rng
         self.batches = StaticBatches()
         self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
-        self.has_run = False  # a step, which created the optimizer's state
 
     def start(self, job: Job) -> None:
         """Puts the job's initial weights, optimizer state and seed in place."""
@@ -86,7 +88,9 @@ class Replicas:
         module: The first replica.
         step: Takes one optimization step.
         recorder: Captures the steps.
-        probe: The recorder's probe of this module.
+        probe: The recorder's probe of this module. Optimizers get their state from it, because a
+            step that creates it cannot be captured.
+        tried: The kernels that the probe has run, if steps have the same ones.
         preparing: Shows the first steps and the captures.
         lengths: Computes the lengths of texts, if the module's steps can pack them.
     """
@@ -98,33 +102,37 @@ class Replicas:
         step: Step,
         recorder: CudaGraphs,
         probe: ProbeResult,
+        tried: Kernels | None = None,
         preparing: Preparing = nullcontext,
         lengths: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._step, self._recorder, self._probe, self._lengths = step, recorder, probe, lengths
+        self._step, self._recorder, self._lengths = step, recorder, lengths
+        self._max_replicas, self._uses_rng = probe.max_replicas, probe.uses_rng
         self._preparing, self._name = preparing, network_name(module)
         self._pool = recorder.memory_pool()
         self._replicas: list[Replica] = []
         self._captured: dict[StepKind, Replay] = {}
-        self._known_kernels: set[tuple[int, int, bool]] = set()  # of steps that have run
-        self._add(module)
+        self._known_kernels = set() if tried is None else {tried}
+        self._add(module, probe.optimizer_state)
 
-    def _add(self, module: pl.LightningModule) -> None:
+    def _add(self, module: pl.LightningModule, optimizer_state: dict[str, Any] | None) -> None:
         optimizer = create_optimizer(module)
         self._recorder.prepare_optimizer(optimizer)
-        rng = self._recorder.create_rng() if self._probe.uses_rng else None
+        restore(optimizer, optimizer_state)
+        rng = self._recorder.create_rng() if self._uses_rng else None
         self._replicas.append(Replica(module, optimizer, rng))
 
     def waves(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
         """Splits items into the fewest groups that fit on the device, of nearly equal sizes."""
-        count = -(-len(items) // self._probe.max_replicas)
+        count = -(-len(items) // self._max_replicas)
         for number in range(count):
             yield items[number * len(items) // count : (number + 1) * len(items) // count]
 
     def take(self, count: int) -> list[Replica]:
         """Returns the first ``count`` replicas, creating those that are missing."""
+        first = self._replicas[0]
         while len(self._replicas) < count:
-            self._add(copy.deepcopy(self._replicas[0].module))
+            self._add(copy.deepcopy(first.module), first.optimizer.state_dict())
         return self._replicas[:count]
 
     def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
@@ -173,15 +181,12 @@ class Replicas:
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
-        is_known = kind.kernels in self._known_kernels
-        if not is_known or not all(replica.has_run for replica in replicas):
+        if kind.kernels not in self._known_kernels:
             self._known_kernels.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
                     with self._recorder.sharing_device(len(steps) - 1):
                         step()
-            for replica in replicas:
-                replica.has_run = True
             return
         if kind not in self._captured:
             rngs = [replica.rng for replica in replicas if replica.rng is not None]

@@ -17,7 +17,11 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.inference import (
+    BatchNormStatistics,
+    predict_features,
+    prediction_batch_size,
+)
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner
 from fedaux_pl.functional.averaging import State
@@ -93,6 +97,15 @@ class CudaRunner(StageRunner):
             self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
         return self._predictors[model].predict(state, inputs)
 
+    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Computes h(x) of all inputs; the kernels of a batch are compiled in threads before."""
+        if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
+            first = inputs[: prediction_batch_size(model, inputs)]
+            text = f"preparing {network_name(model)}: first prediction ({len(first)} samples)"
+            with self.preparing(text), self.recorder.compiling():
+                predict_features(model, first)
+        return predict_features(model, inputs)
+
     def finish_backward(self) -> None:
         """Waits for weight gradients that are computed on a side stream."""
         join_weight_gradients()
@@ -127,11 +140,14 @@ class CudaRunner(StageRunner):
             return None
         if self.scaler:
             probe = dataclasses.replace(probe, max_replicas=1)
+        # cuDNN tries no kernels for smaller batches, so those of the probe are others
+        tried = (len(index), 0, others > 0) if len(index) == batches.batch_size else None
         return Replicas(
             module,
             step=self.step,
             recorder=self.recorder,
             probe=probe,
+            tried=tried,
             preparing=self.preparing,
             lengths=self._find_lengths(module, batch[0]),
         )

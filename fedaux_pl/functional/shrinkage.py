@@ -16,10 +16,10 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
     """Moves vectors towards their mean, as far as noise explains that they differ.
 
     m is the mean of the vectors. t^2 is the variance of an entry over the vectors minus that of the
-    noise, at least 0. If the largest sigma is more than twice the smallest, vectors count by 1 /
-    s_i^2 in both (DerSimonian and Laird 1986): otherwise the noise of one small client would hide
-    how all others differ. For released vectors, whose sigmas are public, this is post-processing:
-    it costs no privacy.
+    noise, at least 0. If the largest sigma is more than twice the smallest, the noise of one small
+    client would hide how all others differ: then vectors count by 1 / s_i^2 in t^2 and by
+    1 / (t^2 + s_i^2) in m (DerSimonian and Laird 1986). For released vectors, whose sigmas are
+    public, this is post-processing: it costs no privacy.
 
     Args:
         vectors: w_i, shape (n, k).
@@ -44,14 +44,16 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
         return vectors.clone()
     noise = sigmas.square()
     if noise.max() <= 4 * noise.min():
-        mean, spread = vectors.mean(dim=0), vectors.var(dim=0).mean() - noise.mean()
+        mean = vectors.mean(dim=0)
+        spread = (vectors.var(dim=0).mean() - noise.mean()).clamp(min=0)
     else:
-        weights = 1 / noise.clamp(min=1e-12 * float(noise.max()))
+        least = 1e-12 * float(noise.max())  # in place of no noise
+        weights = 1 / noise.clamp(min=least)
         weights = weights / weights.sum()
-        mean = weights @ vectors
-        squares = weights @ (vectors - mean).square().mean(dim=1)
+        squares = weights @ (vectors - weights @ vectors).square().mean(dim=1)
         others = weights * (1 - weights)
-        spread = (squares - others @ noise) / others.sum()
-    spread = spread.clamp(min=0)
+        spread = ((squares - others @ noise) / others.sum()).clamp(min=0)
+        weights = 1 / (spread + noise).clamp(min=least)
+        mean = weights @ vectors / weights.sum()
     factor = torch.where(noise > 0, spread / (spread + noise), 1.0)
     return mean + factor[:, None] * (vectors - mean)

@@ -15,7 +15,7 @@ def drawn(n, k, spread, sigma, seed=0):
 
 @pytest.mark.parametrize("sigmas", [[0.4, 0.5, 0.5, 0.7, 0.6], [0.1, 0.5, 0.5, 0.7, 9.0]])
 def test_against_a_loop(sigmas):
-    """The estimate of t^2 whose expected value is t^2, with equal weights or 1 / sigma^2."""
+    """The estimate of t^2 whose expected value is t^2, with equal or other weights."""
     _, vectors = drawn(5, 7, 1.0, torch.full((5,), 0.5, dtype=torch.float64))
     found = shrink_to_mean(vectors, torch.tensor(sigmas, dtype=torch.float64))
     weights = [1.0] * 5 if max(sigmas) <= 2 * min(sigmas) else [s**-2 for s in sigmas]
@@ -28,6 +28,9 @@ def test_against_a_loop(sigmas):
     of_spread = sum(w * (1 - w / total) for w in weights)
     spread = max(0.0, (squares - of_noise) / of_spread)
     assert spread > 0
+    if max(sigmas) > 2 * min(sigmas):
+        weights = [1 / (spread + s**2) for s in sigmas]
+        mean = sum(w * v for w, v in zip(weights, vectors, strict=True)) / sum(weights)
     for guess, vector, sigma in zip(found, vectors, sigmas, strict=True):
         factor = spread / (spread + sigma**2)
         torch.testing.assert_close(guess, mean + factor * (vector - mean))
@@ -94,3 +97,10 @@ def test_a_single_vector_is_unchanged():
 def test_bad_input_is_refused(vectors, sigmas):
     with pytest.raises(ValueError, match=r"vectors must be|at least 0"):
         shrink_to_mean(vectors, sigmas)
+
+
+def test_a_client_of_little_noise_is_not_the_mean_of_all():
+    """The others differ from it by more than their noise."""
+    sigma = torch.tensor([0.001] + [1.0] * 20, dtype=torch.float64)
+    true, noisy = drawn(21, 128, 1.0, sigma)
+    assert (shrink_to_mean(noisy, sigma) - true).square().mean() < 0.6

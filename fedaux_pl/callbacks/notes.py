@@ -83,9 +83,9 @@ def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
     A client releases w_i = v_i + noise with sigma_i in each of d coordinates. The scores use the
     differences between the clients. If there were none (equal v_i), then
 
-        T = sum_i |w_i - mean(w)|^2
+        T = sum_i |w_i - mean(w)|^2 / sigma_i^2,
 
-    would have about the mean (1 - 1/n) d sum_i sigma_i^2 and the variance 2 d sum_i sigma_i^4, as
+    with the mean by 1 / sigma_i^2, would have the mean (n - 1) d and at most the variance 2 n d, as
     sums of squares of normal variables have. The sentence is returned unless T exceeds that mean
     by two standard deviations. Both w_i and sigma_i are known to the server: nothing private is
     used.
@@ -102,15 +102,15 @@ def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
     Returns:
         A sentence with both norms; None without noise, or for a single client.
     """
-    if len(heads) < 2 or all(head.release.sigma == 0 for head in heads):
+    if len(heads) < 2 or any(head.release.sigma == 0 for head in heads):
         return None
     vectors = torch.stack([head.weight.double().cpu() for head in heads])
     sigmas = vectors.new_tensor([head.release.sigma for head in heads])
     count, dimensions = vectors.shape
-    spread = float((vectors - vectors.mean(dim=0)).square().sum())
-    expected = (1 - 1 / count) * dimensions * float(sigmas.square().sum())
-    deviation = math.sqrt(2 * dimensions * float(sigmas.pow(4).sum()))
-    if spread > expected + _DEVIATIONS * deviation:
+    weights = 1 / sigmas.square()
+    mean = weights @ vectors / weights.sum()
+    spread = float((weights @ (vectors - mean).square()).sum())
+    if spread > (count - 1) * dimensions + _DEVIATIONS * math.sqrt(2 * dimensions * count):
         return None
     noise = dimensions * float(sigmas.square().mean())
     signal = max(0.0, float(vectors.square().sum(dim=1).mean()) - noise)

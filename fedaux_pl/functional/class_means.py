@@ -60,7 +60,8 @@ def discriminant_directions(means: Tensor, variances: Tensor, covariance: Tensor
 
     Without noise this is S^-1 (m_c - m), Fisher's discriminant; with much noise it is S (m_c - m),
     up to a factor, which mutes directions of little variance. beta is estimated by what noise does
-    not explain of the differences between the means.
+    not explain of the differences between the means. Means with more noise in an entry than rows
+    vary in all entries are left out of m and beta, unless all have as much.
 
     Args:
         means: m_c, shape (C, k).
@@ -77,8 +78,11 @@ def discriminant_directions(means: Tensor, variances: Tensor, covariance: Tensor
                 [-1.0000, -0.2500]])
     """
     k, squared = len(covariance), covariance @ covariance
-    offsets = means - means.mean(dim=0)
-    signal = (offsets.square().sum(dim=1) - k * variances).mean()
+    # a mean that is noise alone can have any length, and must not move the mean of the others
+    known = variances <= covariance.diagonal().sum()
+    known = known | ~known.any()
+    offsets = means - means[known].mean(dim=0)
+    signal = (offsets.square().sum(dim=1) - k * variances)[known].mean()
     # at least a thousandth of the variance of rows: without a signal no direction would be left
     signal = signal.clamp(min=1e-3 * float(covariance.diagonal().sum()))
     prior = signal / squared.diagonal().sum() * squared

@@ -16,8 +16,10 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
     """Moves vectors towards their mean, as far as noise explains that they differ.
 
     m is the mean of the vectors. t^2 is the variance of an entry over the vectors minus that of the
-    noise, at least 0. For released vectors, whose sigmas are public, this is post-processing: it
-    costs no privacy.
+    noise, at least 0. If the largest sigma is more than twice the smallest, the noise of one small
+    client would hide how all others differ: then vectors count by 1 / s_i^2 in t^2 and by
+    1 / (t^2 + s_i^2) in m (DerSimonian and Laird 1986). For released vectors, whose sigmas are
+    public, this is post-processing: it costs no privacy.
 
     Args:
         vectors: w_i, shape (n, k).
@@ -40,7 +42,18 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
         raise ValueError("the standard deviations of the noise must be at least 0")
     if len(vectors) == 1:
         return vectors.clone()
-    mean, noise = vectors.mean(dim=0), sigmas.square()
-    spread = (vectors.var(dim=0).mean() - noise.mean()).clamp(min=0)
+    noise = sigmas.square()
+    if noise.max() <= 4 * noise.min():
+        mean = vectors.mean(dim=0)
+        spread = (vectors.var(dim=0).mean() - noise.mean()).clamp(min=0)
+    else:
+        least = 1e-12 * float(noise.max())  # in place of no noise
+        weights = 1 / noise.clamp(min=least)
+        weights = weights / weights.sum()
+        squares = weights @ (vectors - weights @ vectors).square().mean(dim=1)
+        others = weights * (1 - weights)
+        spread = ((squares - others @ noise) / others.sum()).clamp(min=0)
+        weights = 1 / (spread + noise).clamp(min=least)
+        mean = weights @ vectors / weights.sum()
     factor = torch.where(noise > 0, spread / (spread + noise), 1.0)
     return mean + factor[:, None] * (vectors - mean)

@@ -116,6 +116,12 @@ def test_noise_below_the_signal():
     assert describe_noise([]) is None
 
 
+def test_a_client_of_pure_noise_does_not_hide_the_others():
+    others = heads(signal=3.0, sigma=0.3)
+    [_, noisy] = heads(signal=0.0, sigma=30.0, count=2)
+    assert describe_noise([*others, noisy]) is None
+
+
 def test_noise_twice_the_signal_can_still_tell_many_clients_apart():
     """The norm of the noise is 1.5, that of each client's own part 0.7."""
     assert describe_noise(heads(signal=0.7, sigma=0.3, count=200)) is None

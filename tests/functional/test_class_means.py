@@ -89,3 +89,14 @@ def test_with_much_noise_it_is_the_mean_in_directions_of_much_variance():
     offsets = (MEANS - MEANS.mean(dim=0)) @ covariance()
     cosine = torch.nn.functional.cosine_similarity(found, offsets)
     torch.testing.assert_close(cosine, torch.ones(3).double(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_mean_of_noise_alone_does_not_move_the_others():
+    """As of a class that no client has, with negative noisy counts: 1e12 times the noise."""
+    variances = torch.tensor([0.01, 0.02]).double()
+    expected = discriminant_directions(MEANS[:2], variances, covariance())
+    means = torch.cat([MEANS[:2], 1e12 * MEANS[2:]])
+    variances = torch.cat([variances, torch.tensor([1e24]).double()])
+    found = discriminant_directions(means, variances, covariance())
+    torch.testing.assert_close(found[:2], expected)
+    assert found.isfinite().all()

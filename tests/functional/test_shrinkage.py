@@ -13,16 +13,43 @@ def drawn(n, k, spread, sigma, seed=0):
     return true, true + sigma[:, None] * noise
 
 
-def test_against_a_loop():
+@pytest.mark.parametrize("sigmas", [[0.4, 0.5, 0.5, 0.7, 0.6], [0.1, 0.5, 0.5, 0.7, 9.0]])
+def test_against_a_loop(sigmas):
+    """The estimate of t^2 whose expected value is t^2, with equal or other weights."""
     _, vectors = drawn(5, 7, 1.0, torch.full((5,), 0.5, dtype=torch.float64))
-    sigmas = torch.tensor([0.1, 0.5, 0.5, 0.7, 0.0], dtype=torch.float64)
-    found = shrink_to_mean(vectors, sigmas)
-    mean = sum(vectors) / 5
-    variance = sum(float(((v - mean) ** 2).sum()) for v in vectors) / (4 * 7)
-    spread = max(0.0, variance - sum(float(s) ** 2 for s in sigmas) / 5)
+    found = shrink_to_mean(vectors, torch.tensor(sigmas, dtype=torch.float64))
+    weights = [1.0] * 5 if max(sigmas) <= 2 * min(sigmas) else [s**-2 for s in sigmas]
+    total = sum(weights)
+    mean = sum(w * v for w, v in zip(weights, vectors, strict=True)) / total
+    squares = sum(
+        w * float((v - mean).square().mean()) for w, v in zip(weights, vectors, strict=True)
+    )
+    of_noise = sum(w * s**2 * (1 - w / total) for w, s in zip(weights, sigmas, strict=True))
+    of_spread = sum(w * (1 - w / total) for w in weights)
+    spread = max(0.0, (squares - of_noise) / of_spread)
+    assert spread > 0
+    if max(sigmas) > 2 * min(sigmas):
+        weights = [1 / (spread + s**2) for s in sigmas]
+        mean = sum(w * v for w, v in zip(weights, vectors, strict=True)) / sum(weights)
     for guess, vector, sigma in zip(found, vectors, sigmas, strict=True):
-        factor = spread / (spread + float(sigma) ** 2)
+        factor = spread / (spread + sigma**2)
         torch.testing.assert_close(guess, mean + factor * (vector - mean))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_noise_of_a_small_client_does_not_hide_how_the_others_differ(seed):
+    sigma = torch.tensor([0.5] * 20 + [60.0], dtype=torch.float64)
+    true, noisy = drawn(21, 32, 1.0, sigma, seed)
+    found = shrink_to_mean(noisy, sigma)
+    assert (found - true)[:20].square().mean() < (noisy - true)[:20].square().mean()
+    assert found[:20].var(dim=0).mean() > 0.5
+
+
+def test_one_vector_without_noise():
+    vectors = torch.tensor([[1.0, 2.0], [5.0, -2.0], [0.9, 1.9]])
+    found = shrink_to_mean(vectors, torch.tensor([0.0, 1.0, 1.0]))
+    assert found.isfinite().all()
+    torch.testing.assert_close(found[0], vectors[0])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 3.0])
@@ -70,3 +97,10 @@ def test_a_single_vector_is_unchanged():
 def test_bad_input_is_refused(vectors, sigmas):
     with pytest.raises(ValueError, match=r"vectors must be|at least 0"):
         shrink_to_mean(vectors, sigmas)
+
+
+def test_a_client_of_little_noise_is_not_the_mean_of_all():
+    """The others differ from it by more than their noise."""
+    sigma = torch.tensor([0.001] + [1.0] * 20, dtype=torch.float64)
+    true, noisy = drawn(21, 128, 1.0, sigma)
+    assert (shrink_to_mean(noisy, sigma) - true).square().mean() < 0.6

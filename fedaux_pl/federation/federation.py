@@ -292,6 +292,11 @@ class Federation(Students):
                 "NOT private: the accuracies on the validation data that clients hold out, and the "
                 "choice of a round by them"
             )
+            if self.algorithm.remember:
+                lines.append(
+                    "NOT private: the clients' logits on the validation data that clients hold "
+                    "out, which the server's checkpoint holds"
+                )
         if self.algorithm.has_payload:
             lines.append(
                 "NOT private: what clients send besides their weights and what they keep between "

@@ -197,7 +197,8 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     Args:
         features: Shape (N, d), finite.
         bound: A positive number that does not depend on private data; at least 1e-31 for float32
-            and 1e-292 for float64, because smaller numbers are rounded too coarsely.
+            and 1e-146 for float64, because smaller numbers or their squares are rounded too
+            coarsely.
 
     Returns:
         A tensor of the same shape whose rows have a norm of at most ``bound``, rounding included.
@@ -214,8 +215,10 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
             f"features must be floats of shape (samples, features), but are {features.dtype} of "
             f"shape {tuple(features.shape)}"
         )
-    dtype = torch.finfo(features.dtype)
-    if bound < (least := dtype.tiny / dtype.eps):
+    dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
+    # the squares of a row of this norm must not underflow: it would look short
+    least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
+    if bound < least:
         raise ValueError(
             f"the bound must be at least {least:.3g} for {features.dtype}, but is {bound}: "
             "rounding would make rows longer than it"
@@ -225,7 +228,7 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     if not bool(norms.isfinite().all()):
         raise ValueError("features hold NaN or infinity: their norm cannot be clipped")
     # The largest relative rounding errors of the computed norm and of the scaled row.
-    norm_error = features.shape[1] * torch.finfo(torch.float64).eps
+    norm_error = features.shape[1] * double.eps
     row_error = 4 * dtype.eps
     scale = bound / norms * (1 - row_error - norm_error)
     too_long = norms * (1 + norm_error) > bound

@@ -11,8 +11,13 @@ from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import Total
-from fedaux_pl.scoring.release import Release, ReleasedHead
+from fedaux_pl.scoring.release import Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
+
+_NOT_ROUNDED = (
+    "version 0.6.0 or an earlier one did not round it, and its last bits tell what the noise was "
+    "added to"
+)
 
 
 def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
@@ -54,6 +59,8 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
         weight = own.pop("weight")
         public_map = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
         release = replace(scoring.record(sensitivity, bool(simulated)), sigma=sigma)
+        if release.is_private and not torch.equal(round_to_grid(weight, sigma), weight):
+            release = replace(release, flaw=_NOT_ROUNDED)
         heads.append(ReleasedHead(client, weight, public_map, release))
     return heads
 

@@ -59,6 +59,14 @@ class MessageFilter:
             return f"a message in the name of {origin!r} by {str(owner)[:80]!r}"
         if headers.get(Header.DESTINATION) != self.name:
             return f"a message of {origin!r} for somebody else"
+        # NVFlare decodes objects of any message, and connects to an address that one names
+        if Encoding.FOBS in (
+            headers.get(Header.PAYLOAD_ENCODING),
+            headers.get(Stream.PAYLOAD_ENCODING),
+        ):
+            return f"objects of {origin!r} where bytes are allowed only"
+        if headers.get(Header.CONN_URL):
+            return f"a message of {origin!r} that names an address to connect to"
         kind = headers.get(Header.CHANNEL), headers.get(Header.TOPIC)
         if kind == (CellChannel.CELLNET, CellChannelTopic.Bye):
             return None
@@ -66,8 +74,6 @@ class MessageFilter:
             return f"a message of {origin!r} on another channel"
         if kind[1] != stream_const.STREAM_DATA_TOPIC:
             return None  # acknowledgments and errors of streams, without content
-        if headers.get(Stream.PAYLOAD_ENCODING) == Encoding.FOBS:
-            return f"objects of {origin!r} where bytes are allowed only"
         if not self.wanted(headers):  # every chunk of a stream has these headers
             return f"a message of {origin!r} that nobody waits for, or too large"
         return None

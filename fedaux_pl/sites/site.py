@@ -203,6 +203,7 @@ class SiteFederation(Federation):
                 known[key] = pack([head])
                 ledger.add(Entry(key, known[key], {0: head.release}, {0: own}))
             [head] = unpack(known[key], scoring)
+            scoring.check_release(head, self.data.client_sizes[0], num_negatives)
             return head, ledger.total([own], delta)
 
     def _read_preparation(
@@ -252,8 +253,13 @@ WITHOUT_STATE = (
 
 
 def say(text: str) -> None:
-    """Prints a line with the time, for the journal of the site."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+    """Prints one line with the time, for the journal of the site.
+
+    Parts of it come from the server: escaped, they cannot pretend to be other lines, and no
+    character that cannot be printed ends the site.
+    """
+    line = text.encode("unicode_escape").decode()
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
 
 
 def _code(error: Exception) -> str:

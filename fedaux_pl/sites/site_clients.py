@@ -126,7 +126,7 @@ class SiteClients:
         self, client: int, letter: Letter, scoring: Scoring, public_map: PublicMap
     ) -> ReleasedHead:
         fields, data = letter.fields, self.context.data
-        size = read_count(fields, "size")
+        size = _read_size(letter)
         if scoring.norm_bound == "private":
             public_map = replace(public_map, bound=read_number(fields, "bound", 1e-300, 1e300))
         width = int(self.federation.students[self.architectures[client]].feature_dim)  # type: ignore[arg-type]
@@ -169,9 +169,7 @@ class SiteClients:
             like = {k: v for k, v in states[name].items() if not head_only or of_head(k)}
             state = read_tensors(letter.body, like)
             own = {key: tensor.to(device) for key, tensor in state.items()}
-            size = read_count(letter.fields, "size")
-            if not size:
-                raise RefusalError("message", "it has no samples")
+            size = _read_size(letter)
             loss = float(read_number(letter.fields, "loss", -1e300, 1e300))
             self.context.data.site_sizes[client] = size
             return Update(client, name, size, loss, {**states[name], **own})
@@ -283,6 +281,13 @@ class SiteClients:
 
 _STAGES = {"prepare": "scoring heads", "train": "clients"}
 _HELLO = 5.0  # seconds in which a site says that it is there
+
+
+def _read_size(letter: Letter) -> int:
+    """|D_i| of an answer; raises a RefusalError if it is 0."""
+    if not (size := read_count(letter.fields, "size")):
+        raise RefusalError("message", "it has no samples")
+    return size
 
 
 def _about(kind: str, round_: int | None) -> str:

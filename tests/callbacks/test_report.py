@@ -375,6 +375,14 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
     assert not any("validation" in line for line in given.privacy())
 
 
+def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
+    federation = create(FedDF(remember=True))
+    reported(tmp_path, federation, 1, data=split(3, validation=0.25))
+    assert all("evaluation" in kept["logits"] for kept in federation.memory.state_dict().values())
+    line = federation.privacy()[-1]
+    assert line.startswith("NOT private: the clients' logits on the validation data")
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_the_test_of_the_best_round_names_the_round(tmp_path):
     """Also if the checkpoint was saved right after validation, before the end of its round."""

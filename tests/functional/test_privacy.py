@@ -173,8 +173,9 @@ def test_sensitivity_refuses(arguments, message):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_clipped_rows_are_within_the_bound_to_the_last_digit(dtype):
     generator = torch.Generator().manual_seed(0)
-    for d, bound in ((1, 1.0), (3, 0.1), (512, 7.3), (4096, 1.0)):
-        features = (torch.randn(500, d, generator=generator) * 5 * bound).to(dtype)
+    small = ((64, 1.01e-146),) if dtype == torch.float64 else ()
+    for d, bound in ((1, 1.0), (3, 0.1), (512, 7.3), (4096, 1.0), *small):
+        features = (torch.randn(500, d, generator=generator).double() * 5 * bound).to(dtype)
         clipped = clip_rows(features, bound)
         assert clipped.dtype == dtype
         assert clipped.double().norm(dim=1).max().item() <= bound
@@ -203,6 +204,8 @@ def test_clipping_huge_float32_features_does_not_overflow():
         (torch.zeros(2, 2, dtype=torch.int64), 1, "floats of shape"),
         (torch.zeros(2, 2), 1e-32, "at least 9.86e-32 for torch.float32, but is 1e-32"),
         (torch.tensor([[0.6, 0.8]]).double(), 5e-324, "rounding would make rows longer"),
+        # the squares of such a row are 0, so that its norm would look short
+        (torch.full((1, 2), 1e-200).double(), 1e-147, "at least 1e-146 for torch.float64"),
         (torch.tensor([[math.inf, 0]]), 1, "NaN or infinity"),
         (torch.tensor([[math.nan, 0]]), 1, "NaN or infinity"),
     ],

@@ -1,7 +1,6 @@
 """The whole release path: features of neighboring data sets, maps, scorers, noise."""
 
-from unittest import mock
-
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +34,7 @@ OUTLIERS = st.sampled_from([0.0, -1.0, 1.0, 1e-30, 1e6, -1e15, 3e38])
 def test_a_replaced_record_moves_a_release_by_at_most_its_sensitivity(
     options, seed, size, one, other
 ):
-    """The sensitivity from which sigma was computed; without noise, and without its rounding."""
+    """The sensitivity from which sigma was computed; noise is replaced by 0, and not rounded."""
     scoring = paper_scoring(**options)
     generator = torch.Generator().manual_seed(seed)
     public, own = (torch.randn(n, 6, generator=generator) for n in (60, size))
@@ -44,10 +43,9 @@ def test_a_replaced_record_moves_a_release_by_at_most_its_sensitivity(
         own.zero_()
     public_map = scoring.fit_map(public, negatives)
     heads = []
-    with (
-        mock.patch.object(release_module, "standard_normal", _zeros),
-        mock.patch.object(release_module, "round_to_grid", lambda vector, sigma: vector),
-    ):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_module, "standard_normal", _zeros)
+        patch.setattr(release_module, "round_to_grid", lambda vector, sigma: vector)
         for value in (one, other):
             data = own.clone()
             data[0] = value * (negatives[0] if seed % 2 else torch.ones(6))

@@ -1,11 +1,12 @@
 """The sentences of the log about privacy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from fedaux_pl.scoring import Logistic, Mean, Total
-from fedaux_pl.scoring.records import describe_privacy
+from fedaux_pl.scoring.records import describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
 UPDATES = "NOT private: the model updates and training losses that clients send in every round"
@@ -45,6 +46,18 @@ def test_what_guarantees_nothing_says_so_first():
         assert line.endswith(
             "but is not: the sensitivity is that of another objective (unnormalized lambda)"
         )
+
+
+def test_a_stored_release_that_was_not_rounded_is_not_called_private():
+    scoring = paper_scoring()
+    head = release(0, scoring)
+    assert unpack(pack([head]), scoring)[0].release == head.release
+    digits = replace(head, weight=head.weight + 1e-9)  # as version 0.6.0 released it
+    line, _ = describe_privacy(unpack(pack([digits]), scoring))
+    assert line.startswith("NOT private: ")
+    assert "its last bits tell" in line
+    simulated = release(0, scoring, seed=3)  # protects nothing, which is said already
+    assert unpack(pack([simulated]), scoring)[0].release == simulated.release
 
 
 def test_the_total_of_the_ledger_follows_the_release():

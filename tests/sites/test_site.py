@@ -9,7 +9,7 @@ from safetensors.torch import load
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import DataError
-from fedaux_pl.scoring import Ledger, Whitened
+from fedaux_pl.scoring import Ledger, Mean, Whitened
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.wire import CODES, Letter, read_letter, write_tensors
 from tests.federations import split
@@ -169,6 +169,55 @@ def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
     fit(tmp_path, federation, data, rounds=1)
     assert [head.client for head in federation.heads] == [0, 1, 2]
     assert len(ledger().entries()) == 3  # this one costs what every release costs
+
+
+def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, capsys):
+    """Features so small that their squares are 0 look shorter than any bound."""
+    method = FedAUX(feature_map=Whitened(dimensions=8), norm_bound="negatives", epsilon=1.0)
+    federation, data, hub = prepare(
+        tmp_path, images(method, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
+    )
+
+    def shrink(answer, request):
+        tensors = load(request.body)
+        if request.fields["kind"] == "prepare":
+            tensors["map/directions"].mul_(1e-200)
+        return answer(Letter({**request.fields, "bound": 1e-280}, write_tensors(tensors)))
+
+    hub.faults["site-0"] = shrink
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [1, 2]
+    assert len(ledger().entries()) == 2
+    assert "the bound must be at least" in capsys.readouterr().out
+
+
+def test_a_stored_release_with_too_little_noise_stays_at_its_site(tmp_path, ledger, monkeypatch):
+    federation, data, hub = prepare(
+        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
+    )
+    seen = []
+
+    def remember(answer, request):
+        seen.append(request)
+        return answer(request)
+
+    hub.faults["site-0"] = remember
+    with monkeypatch.context() as patch:
+        patch.setattr(Mean, "sensitivity", lambda self, n, m: 1e-3)
+        fit(tmp_path, federation, data, rounds=1)
+    assert seen[0].fields["kind"] == "prepare"
+    again = hub.sites["site-0"].answer(seen[0])
+    assert again.fields.keys() == {"request", "code"}
+    assert len(ledger().entries()) == 3
+
+
+def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, capsys):
+    site, request = plain
+    answer = site.answer(changed(request, kind="x\nsent: \ud800\x1b[2K"))
+    assert answer.fields["code"] == "message"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all(line.isascii() and line.isprintable() for line in lines)
 
 
 def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):

@@ -100,6 +100,19 @@ def test_every_kind_of_damage_is_refused(plain, tmp_path, capsys):
     assert "passwd" not in out
 
 
+def test_a_release_of_no_samples_is_left_out(tmp_path, capsys):
+    federation, data, hub = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+
+    def empty(answer, request):
+        letter = answer(request)
+        return Letter({**letter.fields, "size": 0}, letter.body)
+
+    hub.faults["site-2"] = empty
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [0, 1]
+    assert "site-2 gave no answer to prepare: it has no samples" in capsys.readouterr().out
+
+
 def test_an_old_answer_is_no_answer(plain, tmp_path, capsys):
     federation, data, hub = plain
     seen = []

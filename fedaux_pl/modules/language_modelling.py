@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional.masking import MaskedTokens, mask_tokens
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
+from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
@@ -81,6 +81,7 @@ class LanguageModelling(SelfSupervised):
         _check_encoder(self.backbone, objective)
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.objective = objective
         self.mask_rate = mask_rate
         vocabulary, width = self.backbone.token_embedding.shape

@@ -21,7 +21,12 @@ from torchmetrics.classification import BinaryAUROC
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model, without_head
+from fedaux_pl.modules.model_argument import (
+    model_hyperparameter,
+    note_networks,
+    resolve_model,
+    without_head,
+)
 from fedaux_pl.scoring import (
     Budget,
     Identity,
@@ -101,6 +106,7 @@ class ScoringHead(pl.LightningModule):
             self.backbone = without_head(resolve_model(model, 1, model_options))
             model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None

@@ -16,7 +16,7 @@ from fedaux_pl.modules.distributed import (
     gather_rows,
     synchronized_batch_norm,
 )
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
+from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 from fedaux_pl.processes import Processes
@@ -94,6 +94,7 @@ class SimCLR(SelfSupervised):
         )
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature

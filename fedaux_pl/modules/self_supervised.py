@@ -20,8 +20,8 @@ class SelfSupervised(OptimizedModule):
     """Features h under Lightning; subclasses define the training loss.
 
     Validation computes kNN accuracy if batches are (inputs, labels). With two data loaders the
-    first has the neighbors and the second the queries; with one, its samples are neighbors and
-    queries in turn. ``forward`` returns the features.
+    first has the neighbors and the second the queries; with one, the samples of each batch are
+    neighbors and queries in turn. ``forward`` returns the features.
 
     Args:
         model: f, whose head is not used.
@@ -66,8 +66,7 @@ class SelfSupervised(OptimizedModule):
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
         features, labels = self(batch[0]), batch[1]
-        loaders = self.trainer.val_dataloaders
-        if isinstance(loaders, Sequence) and len(loaders) > 1:
+        if len(self.trainer.num_val_batches) > 1:
             self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
         else:
             self.knn_accuracy.update(features[::2], labels[::2], query=False)

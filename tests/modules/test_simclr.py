@@ -140,6 +140,24 @@ def test_one_labeled_loader_is_split_and_an_unlabeled_one_measures_nothing(train
     assert "knn_accuracy" not in fit.callback_metrics
 
 
+def test_two_loaders_by_name_are_neighbors_and_queries(trainer, digits):
+    train, test = digits.train(), digits.test()
+    loaders = [loader(part.inputs, part.labels) for part in (train, test)]
+    results = []
+    for given in (loaders, dict(zip("ab", loaders, strict=True))):
+        fit = trainer()
+        fit.validate(small(), given, verbose=False)
+        results.append(fit.callback_metrics["knn_accuracy"])
+    assert results[0] == results[1]
+
+
+def test_batches_of_one_sample_hold_no_queries(trainer, digits):
+    test = digits.test()
+    fit = trainer(limit_val_batches=3)
+    fit.validate(small(), loader(test.inputs, test.labels, batch_size=1), verbose=False)
+    assert "knn_accuracy" not in fit.callback_metrics
+
+
 def test_predict_gives_features(trainer, digits):
     features = torch.cat(trainer().predict(small(), loader(digits.test().inputs)))
     assert features.shape == (len(digits.test()), small().backbone.feature_dim)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedaux_pl.modules.batch_checks import check_inputs, check_labels, unpack_pair
+from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
 from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state, load_state
 
@@ -102,5 +102,5 @@ class ClassifierModule(OptimizedModule):
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Computes class probabilities of shape (N, C)."""
-        logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        logits: Tensor = self(first_entry(batch))
         return logits.float().softmax(dim=-1)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from fedaux_pl.models import save_backbone
+from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.model_argument import without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
@@ -65,7 +66,7 @@ class SelfSupervised(OptimizedModule):
         """Collects the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
-        features, labels = self(batch[0]), batch[1]
+        features, labels = self(first_entry(batch)), batch[1]
         if len(self.trainer.num_val_batches) > 1:
             self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
         else:
@@ -80,5 +81,5 @@ class SelfSupervised(OptimizedModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the features of shape (N, d)."""
-        features: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        features: Tensor = self(first_entry(batch))
         return features

@@ -291,6 +291,7 @@ LABELS = torch.tensor([0, 3, 9, 1])
             r"run from -2 to 2; .* mean=0, std=1 for images that are standar",
         ),
         ((IMAGES,), r"a batch must be \(inputs, labels\), but is 1 entry: add the labels"),
+        ({"image": IMAGES, "label": LABELS}, "a batch .* but is a mapping of image, label: return"),
         (IMAGES, r"a batch must be \(inputs, labels\), but is one tensor: add the labels"),
     ],
 )

@@ -185,6 +185,7 @@ UNIT = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
         ((UNIT * 2 - 1,), r"images must lie in \[0, 1\], but these run from -1 to 1"),
         (UNIT.where(UNIT > 0, torch.nan), "the images hold NaN or infinity"),
         (((UNIT, UNIT * 2 - 1),), r"but these run from -1 to 1; .* mean=0, std=1"),  # two views
+        ({"image": UNIT}, "a batch must be inputs, .* but is a mapping of image: return tuples"),
         (UNIT[:1], "batches of at least 2, not of 1"),
     ],
 )

@@ -8,7 +8,7 @@ Neither loops over images, synchronizes with the device or has a shape that depe
 both can be captured in a CUDA graph and compiled without a graph break.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -185,8 +185,10 @@ class SimCLRViews(nn.Module):
             generator: Generator on that device (default: the device's own). The numbers of a seed
                 depend on the type of device.
         """
+        # torch.compile with batches of several sizes fails if None is passed as generator
+        given: dict[str, Any] = {} if generator is None else {"generator": generator}
         uniform = torch.rand(
-            (7 + NUMBERS_PER_BOX, count), dtype=torch.float32, device=device, generator=generator
+            (7 + NUMBERS_PER_BOX, count), dtype=torch.float32, device=device, **given
         )
         unchanged = uniform[1] >= self.jitter
         spread = 0.8 * self.strength

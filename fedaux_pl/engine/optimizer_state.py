@@ -12,6 +12,15 @@ from fedaux_pl.modules.state_dicts import copy_tensors
 RESETTABLE = (Adam, AdamW, SGD)
 
 
+def is_resettable(optimizer: Optimizer) -> bool:
+    """Whether setting the state to zero is a fresh start.
+
+    It is not with dampening: the first step of SGD does not dampen the gradient, later ones do.
+    """
+    has_dampening = any(group.get("dampening") for group in optimizer.param_groups)
+    return isinstance(optimizer, RESETTABLE) and not has_dampening
+
+
 def snapshot(optimizer: Optimizer) -> dict[str, Any]:
     """Returns a copy of the optimizer's state dict, which later steps do not change."""
     content = optimizer.state_dict()
@@ -35,7 +44,7 @@ def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
     Learning rates and other settings stay the optimizer's own.
 
     Args:
-        optimizer: A new optimizer, or one of ``RESETTABLE``.
+        optimizer: A new optimizer, or one that ``is_resettable``.
         saved: The result of ``snapshot``; None resets the optimizer.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -260,9 +260,12 @@ def check_batches(
         if local.batch_size == 1:
             problem = "clients train with local.batch_size = 1: set it to at least 2"
         elif alone:
+            change = f"use at most {max(1, sum(sizes) // 2)} clients"
+            if data.has_given_clients:
+                change = "leave it out, or give it more samples"
             problem = (
                 f"client {alone[0]} has a single sample ({sum(sizes)} samples, {len(sizes)} "
-                f"clients): use at most {max(1, sum(sizes) // 2)} clients"
+                f"clients): {change}"
             )
         elif distillation is not None and distillation.batch_size == 1:
             problem = "students train with distillation.batch_size = 1: set it to at least 2"

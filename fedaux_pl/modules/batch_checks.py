@@ -1,10 +1,21 @@
 """Checks of the batches that enter a LightningModule."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def first_entry(batch: Any) -> Any:
+    """Returns the inputs of a batch: a tensor, or first in a tuple; raises a ValueError if not."""
+    if isinstance(batch, Mapping):
+        raise ValueError(
+            "a batch must be inputs, or a tuple that begins with them, but is a mapping of "
+            f"{', '.join(map(str, batch))}: return tuples from the data set, or use a collate_fn"
+        )
+    return batch if isinstance(batch, Tensor) else batch[0]
 
 
 def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
@@ -12,7 +23,7 @@ def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, Tensor) or len(batch) < 2:
         got = "one tensor" if isinstance(batch, Tensor) else f"{len(batch)} entry"
         raise ValueError(f"a batch must be (inputs, labels), but is {got}: add the labels")
-    return batch[0], batch[1]
+    return first_entry(batch), batch[1]
 
 
 def check_inputs(model: nn.Module, x: Tensor) -> None:

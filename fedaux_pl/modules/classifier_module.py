@@ -6,11 +6,10 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
-from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedaux_pl.modules.batch_checks import check_inputs, check_labels, unpack_pair
-from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
+from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
+from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state, load_state
 
 TrainedPart = Literal["full", "head"]
@@ -48,7 +47,7 @@ class ClassifierModule(OptimizedModule):
             self.model.requires_grad_(False)
             self.model.head.requires_grad_(True)
         metrics = MetricCollection(
-            {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanMetric()}
+            {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanLoss()}
         )
         self.val_metrics = metrics.clone(prefix="val_")
         self.test_metrics = metrics.clone(prefix="test_")
@@ -103,5 +102,5 @@ class ClassifierModule(OptimizedModule):
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Computes class probabilities of shape (N, C)."""
-        logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        logits: Tensor = self(first_entry(batch))
         return logits.float().softmax(dim=-1)

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from fedaux_pl.functional import proximal_penalty
 from fedaux_pl.modules.batch_checks import unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import count_classes, model_hyperparameter, resolve_model
+from fedaux_pl.modules.model_argument import (
+    count_classes,
+    model_hyperparameter,
+    note_networks,
+    resolve_model,
+)
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_tensors
 
@@ -75,6 +80,7 @@ class ClientModule(ClassifierModule):
         )
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.mu = mu
         self.anchor: list[Tensor] | None = None
         self.corrected = corrected

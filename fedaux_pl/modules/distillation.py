@@ -9,7 +9,12 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedaux_pl.functional import distillation_loss
 from fedaux_pl.modules.batch_checks import check_inputs, check_soft_labels, unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import count_classes, model_hyperparameter, resolve_model
+from fedaux_pl.modules.model_argument import (
+    count_classes,
+    model_hyperparameter,
+    note_networks,
+    resolve_model,
+)
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 
@@ -66,6 +71,7 @@ class DistillationModule(ClassifierModule):
         )
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.agreement = MulticlassAccuracy(num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:

@@ -59,7 +59,7 @@ class KNNAccuracy(Metric):
     @property
     def ready(self) -> bool:
         """Whether there are neighbors and queries."""
-        return len(self.neighbors) > 0 and len(self.queries) > 0
+        return any(map(len, self.neighbors)) and any(map(len, self.queries))
 
     def compute(self) -> Tensor:
         """Computes the accuracy, in [0, 1]."""

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional.masking import MaskedTokens, mask_tokens
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
+from fedaux_pl.modules.batch_checks import first_entry
+from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
@@ -81,6 +82,7 @@ class LanguageModelling(SelfSupervised):
         _check_encoder(self.backbone, objective)
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.objective = objective
         self.mask_rate = mask_rate
         vocabulary, width = self.backbone.token_embedding.shape
@@ -96,7 +98,7 @@ class LanguageModelling(SelfSupervised):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the mean cross-entropy of the predicted tokens."""
         h = self.backbone
-        ids: Tensor = h.trimmed(batch if isinstance(batch, Tensor) else batch[0])
+        ids: Tensor = h.trimmed(first_entry(batch))
         if self.objective == "masked":
             masked = mask_tokens(ids, self.mask_rate, h.pad_id, h.mask_id, h.vocabulary)
             loss = self.masked_loss(masked)

@@ -1,7 +1,7 @@
 """The argument ``model`` of the LightningModules: a name, or a module f = g o h."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from torch import nn
@@ -82,3 +82,13 @@ def model_hyperparameter(model: str | nn.Module) -> str:
     if isinstance(model, str):
         return model
     return f"{_NOT_SAVED}{type(model).__name__}"
+
+
+def note_networks(hyperparameters: MutableMapping[str, Any]) -> None:
+    """Replaces networks by notes that they are not saved.
+
+    Lightning collects the arguments of a subclass, too, and they can be networks.
+    """
+    for name, value in hyperparameters.items():
+        if isinstance(value, nn.Module):
+            hyperparameters[name] = model_hyperparameter(value)

@@ -1,7 +1,7 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -53,6 +53,18 @@ class OptimizerSettings:
         return kind(trained, lr=self.lr, weight_decay=self.weight_decay)
 
 
+class MeanLoss(MeanMetric):
+    """The weighted mean of losses, in float32 also in a module of half precision.
+
+    The sums of an epoch would stop growing in bfloat16, which has 8 bits.
+    """
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
+    ) -> nn.Module:
+        return super()._apply(lambda tensor: fn(tensor).to(tensor.dtype), exclude_state)
+
+
 class OptimizedModule(pl.LightningModule):
     """A LightningModule with one optimizer, which logs its mean training loss.
 
@@ -65,7 +77,7 @@ class OptimizedModule(pl.LightningModule):
     def __init__(self, optimizer: OptimizerSettings) -> None:
         super().__init__()
         self.optimizer_settings = optimizer
-        self.train_loss = MeanMetric()
+        self.train_loss = MeanLoss()
 
     def configure_optimizers(self) -> Optimizer:
         """Creates the optimizer of all parameters that require a gradient."""

@@ -21,7 +21,13 @@ from torchmetrics.classification import BinaryAUROC
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model, without_head
+from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
+from fedaux_pl.modules.model_argument import (
+    model_hyperparameter,
+    note_networks,
+    resolve_model,
+    without_head,
+)
 from fedaux_pl.scoring import (
     Budget,
     Identity,
@@ -101,6 +107,7 @@ class ScoringHead(pl.LightningModule):
             self.backbone = without_head(resolve_model(model, 1, model_options))
             model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None
@@ -159,13 +166,13 @@ class ScoringHead(pl.LightningModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Collects features and membership."""
-        member = batch[1]
+        inputs, member = unpack_pair(batch)
         if not bool(((member == 0) | (member == 1)).all()):
             raise ValueError(
                 "membership must be 1 for the client's samples and 0 for negatives, but runs from "
                 f"{member.min().item()} to {member.max().item()}: give no class labels"
             )
-        self._collected.append((self.features(batch[0]), member.bool()))
+        self._collected.append((self.features(inputs), member.bool()))
 
     def on_train_epoch_end(self) -> None:
         """Fits the head, logs its AUROC and gradient norm, and stops the Trainer."""
@@ -246,7 +253,7 @@ class ScoringHead(pl.LightningModule):
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Computes s_i(x), shape (N,)."""
-        scores: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        scores: Tensor = self(first_entry(batch))
         return scores
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:

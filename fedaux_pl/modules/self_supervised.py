@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from fedaux_pl.models import save_backbone
+from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.model_argument import without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
@@ -20,8 +21,8 @@ class SelfSupervised(OptimizedModule):
     """Features h under Lightning; subclasses define the training loss.
 
     Validation computes kNN accuracy if batches are (inputs, labels). With two data loaders the
-    first has the neighbors and the second the queries; with one, its samples are neighbors and
-    queries in turn. ``forward`` returns the features.
+    first has the neighbors and the second the queries; with one, the samples of each batch are
+    neighbors and queries in turn. ``forward`` returns the features.
 
     Args:
         model: f, whose head is not used.
@@ -65,9 +66,8 @@ class SelfSupervised(OptimizedModule):
         """Collects the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
-        features, labels = self(batch[0]), batch[1]
-        loaders = self.trainer.val_dataloaders
-        if isinstance(loaders, Sequence) and len(loaders) > 1:
+        features, labels = self(first_entry(batch)), batch[1]
+        if len(self.trainer.num_val_batches) > 1:
             self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
         else:
             self.knn_accuracy.update(features[::2], labels[::2], query=False)
@@ -81,5 +81,5 @@ class SelfSupervised(OptimizedModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the features of shape (N, d)."""
-        features: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        features: Tensor = self(first_entry(batch))
         return features

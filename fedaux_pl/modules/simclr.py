@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.models.image_classifier import check_pixels
-from fedaux_pl.modules.batch_checks import check_inputs
+from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.distributed import (
     average_gradients,
     current_processes,
     gather_rows,
     synchronized_batch_norm,
 )
-from fedaux_pl.modules.model_argument import model_hyperparameter, resolve_model
+from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 from fedaux_pl.processes import Processes
@@ -94,6 +94,7 @@ class SimCLR(SelfSupervised):
         )
         model = model_hyperparameter(model)
         self.save_hyperparameters()
+        note_networks(self.hparams)
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature
@@ -121,7 +122,7 @@ class SimCLR(SelfSupervised):
         Views are computed from images in [0, 1]. Given views may be standardized, for a model with
         mean=0, std=1.
         """
-        images = batch if isinstance(batch, Tensor) else batch[0]
+        images = first_entry(batch)
         if isinstance(images, Tensor):
             check_pixels(images, unit_range=True)
         else:
@@ -130,7 +131,7 @@ class SimCLR(SelfSupervised):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the NT-Xent loss among the images of all processes, the same in each."""
-        images = batch if isinstance(batch, Tensor) else batch[0]
+        images = first_entry(batch)
         if self.device.type == "cpu":
             self.check_batch(batch)
         views = self._two_views(images)

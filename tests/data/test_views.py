@@ -456,3 +456,10 @@ def test_two_thousand_views_per_second():
         if best >= 2000:
             break
     assert best >= 2000
+
+
+def test_compiled_views_of_batches_of_several_sizes():
+    compiled = torch.compile(SimCLRViews(), backend="eager", dynamic=True)
+    for count in (4, 3):
+        images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
+        assert compiled(images, of_each=2).shape == (2 * count, 3, 8, 8)

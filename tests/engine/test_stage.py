@@ -11,6 +11,7 @@ from torch import nn
 
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import StageRunner
+from fedaux_pl.engine.optimizer_state import is_resettable, restore
 from fedaux_pl.modules import ClientModule, ScoringHead
 
 
@@ -241,3 +242,26 @@ def test_it_trains_where_gradients_are_off():
 
     within(work)
     assert not torch.equal(one.model.hidden.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"momentum": 0.9}, True),
+        ({"momentum": 0.9, "nesterov": True}, True),
+        ({"momentum": 0.9, "dampening": 0.5}, False),
+    ],
+)
+def test_a_reset_is_a_fresh_start_unless_momentum_is_dampened(options, expected):
+    def step(optimizer, parameter):
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+
+    used, new = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([used], lr=1.0, **options)
+    step(optimizer, used)
+    restore(optimizer, None)
+    used.data.zero_()
+    step(optimizer, used)
+    step(torch.optim.SGD([new], lr=1.0, **options), new)
+    assert torch.equal(used, new) is is_resettable(optimizer) is expected

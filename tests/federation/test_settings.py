@@ -4,8 +4,10 @@ import dataclasses
 import math
 
 import pytest
+import torch
 
 from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.data import FederatedDataModule, InMemory
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from tests.federations import SMALL, create, fit, split
@@ -86,6 +88,14 @@ def test_models_that_cannot_train_on_one_sample(tmp_path, num_clients, options, 
     with pytest.raises(ConfigurationError, match=f"{shape}.*{message}"):
         fit(tmp_path, federation, 1, split(num_clients))
     assert not list(tmp_path.rglob("*"))
+
+
+def test_a_given_client_with_one_sample(tmp_path):
+    images, labels = torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1, 0])
+    private = InMemory((images, labels), (images, labels), clients=[0, 0, 0, 0, 1])
+    federation = create(clients={"resnet8": 2})
+    with pytest.raises(ConfigurationError, match=r"client 1 has a single sample .*: leave it out"):
+        fit(tmp_path, federation, 1, FederatedDataModule(private))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -290,6 +291,7 @@ LABELS = torch.tensor([0, 3, 9, 1])
             r"run from -2 to 2; .* mean=0, std=1 for images that are standar",
         ),
         ((IMAGES,), r"a batch must be \(inputs, labels\), but is 1 entry: add the labels"),
+        ({"image": IMAGES, "label": LABELS}, "a batch .* but is a mapping of image, label: return"),
         (IMAGES, r"a batch must be \(inputs, labels\), but is one tensor: add the labels"),
     ],
 )
@@ -336,3 +338,17 @@ def test_values_are_not_read_in_every_step_of_another_device(trainer, digits):
     for index in range(4):
         client.on_train_batch_start((x, y), index)
     assert client.checks == 1
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
+def test_mean_losses_of_many_batches(trainer, precision):
+    """In bfloat16 the sum of 300 batches of 4 samples would stop at 1,024."""
+    network = nn.Linear(4, 3)
+    network.features, network.head, network.feature_dim = nn.Identity(), nn.Identity(), 4
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    batches = loader(torch.zeros(1200, 4), torch.arange(1200) % 3, batch_size=4)
+    fit = trainer(precision=precision)
+    fit.fit(ClientModule(network, 3, lr=1e-12), batches, batches)
+    for name in ("train_loss", "val_loss"):
+        assert fit.callback_metrics[name].item() == pytest.approx(math.log(3), rel=0.01), name

@@ -85,3 +85,24 @@ def test_a_pre_trained_backbone_goes_to_a_file(trainer, digits, tmp_path):
         assert torch.equal(model.state_dict()[key], value)
     with pytest.raises(ValueError, match=r'of resnet8 {"in_channels": 1, "width": 0.125}, are not'):
         load_backbone(create_model("resnet8", 10, width=0.125), path)
+
+
+class OwnClient(ClientModule):
+    """Its constructor takes the network, too, and an option of its own."""
+
+    def __init__(self, model, warmup=0, **options):
+        super().__init__(model, **options)
+        self.warmup = warmup
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'model' is an instance")
+def test_a_subclass_saves_no_network_either(trainer, tmp_path):
+    fit = trainer()
+    fit.strategy.connect(OwnClient(Images(7), warmup=3, lr=0.5))
+    fit.save_checkpoint(tmp_path / "own.ckpt", weights_only=True)
+    again = OwnClient.load_from_checkpoint(
+        tmp_path / "own.ckpt", weights_only=True, model=Images(7)
+    )
+    assert (again.warmup, again.hparams.lr) == (3, 0.5)
+    with pytest.raises(ValueError, match=r"pass model=..., the Images"):
+        OwnClient.load_from_checkpoint(tmp_path / "own.ckpt", weights_only=True)

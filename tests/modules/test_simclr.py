@@ -140,6 +140,24 @@ def test_one_labeled_loader_is_split_and_an_unlabeled_one_measures_nothing(train
     assert "knn_accuracy" not in fit.callback_metrics
 
 
+def test_two_loaders_by_name_are_neighbors_and_queries(trainer, digits):
+    train, test = digits.train(), digits.test()
+    loaders = [loader(part.inputs, part.labels) for part in (train, test)]
+    results = []
+    for given in (loaders, dict(zip("ab", loaders, strict=True))):
+        fit = trainer()
+        fit.validate(small(), given, verbose=False)
+        results.append(fit.callback_metrics["knn_accuracy"])
+    assert results[0] == results[1]
+
+
+def test_batches_of_one_sample_hold_no_queries(trainer, digits):
+    test = digits.test()
+    fit = trainer(limit_val_batches=3)
+    fit.validate(small(), loader(test.inputs, test.labels, batch_size=1), verbose=False)
+    assert "knn_accuracy" not in fit.callback_metrics
+
+
 def test_predict_gives_features(trainer, digits):
     features = torch.cat(trainer().predict(small(), loader(digits.test().inputs)))
     assert features.shape == (len(digits.test()), small().backbone.feature_dim)
@@ -167,6 +185,7 @@ UNIT = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
         ((UNIT * 2 - 1,), r"images must lie in \[0, 1\], but these run from -1 to 1"),
         (UNIT.where(UNIT > 0, torch.nan), "the images hold NaN or infinity"),
         (((UNIT, UNIT * 2 - 1),), r"but these run from -1 to 1; .* mean=0, std=1"),  # two views
+        ({"image": UNIT}, "a batch must be inputs, .* but is a mapping of image: return tuples"),
         (UNIT[:1], "batches of at least 2, not of 1"),
     ],
 )

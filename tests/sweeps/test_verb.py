@@ -131,7 +131,7 @@ def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
 
 
 def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
-    def interrupted(_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(verb, "resolve", interrupted)

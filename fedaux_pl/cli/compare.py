@@ -90,7 +90,7 @@ def _no_metric(runs: Sequence[Run], metric: str) -> str:
     """Why runs have no such metric, with the one that was probably meant."""
     has = sorted({name for run in runs for entry in run.curve for name in entry} - {"round"})
     other = metric.removeprefix("val/") if metric.startswith("val/") else f"val/{metric}"
-    meant = did_you_mean(metric, has)
+    meant = did_you_mean(metric, has) or f"; it has {', '.join(has)}"
     if other in has:
         meant = (
             f"; it has {other}, measured on other data and not mixed with it: add --metric {other}"

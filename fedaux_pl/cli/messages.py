@@ -6,6 +6,7 @@ from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
 
+from fedaux_pl.cli.config_files import config_names
 from fedaux_pl.errors import did_you_mean
 
 # The names that messages give to Python's types.
@@ -188,7 +189,7 @@ def _parameters(roots: Mapping[str, type], key: str, owner: str) -> list[str]:
 def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
     """The message about an option that does not exist, and the one that was probably meant."""
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
     last = re.split(r"[.-]", name)[-1]
     known = _SYNONYMS.get(last, last).rpartition(".")[2]

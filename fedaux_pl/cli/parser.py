@@ -237,9 +237,10 @@ _CLI = TypeVar("_CLI", bound=FederationCLI)
 
 
 class ConfigResolver(FederationCLI):
-    """Resolves command lines of ``fit`` to all their settings; creates and seeds nothing."""
+    """Resolves command lines of ``fit`` to all their settings; runs and seeds nothing."""
 
     def __init__(self) -> None:
+        self._created: list[Any] = []
         super().__init__(Federation, FederatedDataModule, **_options("fit", []))
 
     def resolve(self, args: Sequence[str]) -> dict[str, Any]:
@@ -253,6 +254,28 @@ class ConfigResolver(FederationCLI):
         options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
         settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))
         return settings
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Creates model and data of the last command line, so that wrong values are refused.
+
+        Not if both were created before, but for the seed. No Trainer is created: its devices can be
+        those of another machine.
+
+        Args:
+            settings: What ``resolve`` returned.
+
+        Raises:
+            SystemExit: If a class refuses its arguments, with the message on stderr.
+        """
+        parts = [{**settings[name], "seed": None} for name in ("model", "data")]
+        if all(part in self._created for part in parts):
+            return
+        self._created += parts
+        config = Namespace(model=self.config.model, data=self.config.data)  # type: ignore[no-untyped-call]
+        try:
+            self.parser.instantiate_classes(config)
+        except (ValueError, TypeError, ImportError) as error:
+            self.parser.error(str(error))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses nothing, since there is no command line yet."""

@@ -69,8 +69,8 @@ def test(args: Sequence[str]) -> FederationCLI:
 
 
 def _evaluate(verb: str, args: Sequence[str]) -> FederationCLI:
-    cli = parse(verb, args)
-    if cli.checkpoint is None:
+    cli = parse(verb, args) if args else None
+    if cli is None or cli.checkpoint is None:
         raise ConfigurationError(
             f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
         )

@@ -45,8 +45,13 @@ class ResolvedCell:
         return int(self.config["trainer"]["max_epochs"])
 
 
-def resolve(cells: Sequence[Cell]) -> list[ResolvedCell]:
-    """Parses the command lines of cells, which creates no objects and runs nothing.
+def resolve(cells: Sequence[Cell], *, check: bool = False) -> list[ResolvedCell]:
+    """Parses the command lines of cells, which runs nothing.
+
+    Args:
+        cells: The cells.
+        check: Whether to create their models and data, so that values are refused that a run would
+            refuse.
 
     Raises:
         ConfigurationError: If a command line is wrong, with the coordinates of its cell.
@@ -64,6 +69,8 @@ def resolve(cells: Sequence[Cell]) -> list[ResolvedCell]:
             try:
                 with contextlib.redirect_stderr(said):
                     config = resolver.resolve(cell.args)
+                    if check:
+                        resolver.check(config)
                 _check(config)
             except ConfigurationError as error:
                 raise ConfigurationError(f"the cell {cell.name}: {error}") from error

@@ -44,7 +44,7 @@ def _sweep(options: argparse.Namespace) -> None:
     described = read_sweep(options.file, options.extra, options.seeds, options.select)
     if options.launcher == "local" and not is_shown:
         preload()  # while this process imports the packages, too
-    cells = resolve(described.cells)
+    cells = resolve(described.cells, check=True)
     tasks = plan(cells, options.root)
     if is_shown:
         if options.dry_run:
@@ -73,7 +73,7 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     add("--launcher", choices=_LAUNCHERS, default=_LAUNCHERS[0], help=about)
     about = "an option of the SLURM jobs, such as partition=gpu or time=600; may be repeated"
     add("--slurm", action="append", default=[], metavar="KEY=VALUE", help=about)
-    add("--dry_run", action="store_true", help="only show the cells and the time left")
+    add("--dry_run", action="store_true", help="only check and show the cells, and the time left")
     add("--status", action="store_true", help="only show how far the cells are")
     options = parser.parse(args)
     if options.jobs is not None and options.jobs < 1:

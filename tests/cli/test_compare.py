@@ -170,6 +170,8 @@ def test_an_empty_folder_a_damaged_summary_and_a_misspelled_metric(tmp_path):
     folder = write_run(tmp_path / "run", [0.5])
     with pytest.raises(ConfigurationError, match="did you mean accuracy"):
         run(folder, "--metric", "acuracy")
+    with pytest.raises(ConfigurationError, match=r"no 'loss' in curve\.csv; it has accuracy, "):
+        run(folder, "--metric", "loss")
     (folder / "summary.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"its summary\.json is damaged"):
         run(folder)

@@ -9,6 +9,7 @@ import pytest
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.algorithms import Algorithm, FedAvg
+from fedaux_pl.cli import main
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.messages import _FORMER, _SYNONYMS, clarify, class_names
 from fedaux_pl.data import FederatedDataModule, Source, sources
@@ -266,6 +267,7 @@ def refused(capsys, *args, verb="fit"):
         ("--data.clients={resnet8: 3}", "(did you mean --model.clients?)"),
         ("--seed=3", "(did you mean --seed_everything?)"),
         ("model.train=head", "there is no option model.train (did you mean --model.train?)"),
+        ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
         ("--model.algorithm.epsilonn=1", "has no option epsilonn (did you mean epsilon?); all opt"),
@@ -341,9 +343,15 @@ def test_a_configuration_that_holds_no_options(content, expected, tmp_path, caps
     assert expected in refused(capsys, f"--config={tmp_path / 'a.yaml'}")
 
 
-@pytest.mark.parametrize("verb", ["fit", "validate", "benchmark"])
+@pytest.mark.parametrize("verb", ["fit", "pretrain", "benchmark"])
 def test_a_verb_without_options_names_a_configuration(verb, capsys):
     assert refused(capsys, verb=verb).endswith("or a file such as --config quickstart")
+
+
+@pytest.mark.parametrize("verb", ["test", "validate"])
+def test_verbs_that_measure_a_run_ask_for_its_checkpoint(verb, capsys):
+    assert main([verb]) == 1
+    assert f"{verb} needs the checkpoint of a run: add --ckpt_path" in capsys.readouterr().err
 
 
 def test_predict_names_the_option_that_is_missing(capsys):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Federation
 from fedaux_pl.sweeps import cell_lock
 from fedaux_pl.sweeps.cells import CellFolder, State, resolve
 from fedaux_pl.sweeps.sweep_file import Cell
@@ -53,6 +54,29 @@ def test_cells_that_do_not_parse_are_named(args, message, capsys):
     with pytest.raises(ConfigurationError, match=message):
         resolve([cell(*args, seed=3)])
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--data.alpha", "-5"], "seed=3: alpha must be positive and finite, but is -5.0"),
+        (["--model.local.lr", "0"], "seed=3: local.lr must be a positive number"),
+        (["--model.clients", "{resnet9: 2}"], "seed=3: unknown model 'resnet9'"),
+    ],
+)
+def test_values_that_a_run_refuses_are_found_when_objects_are_created(args, message, capsys):
+    resolve([cell(*args, seed=3)])  # as in reports, which create nothing
+    with pytest.raises(ConfigurationError, match=message):
+        resolve([cell(), cell(*args, seed=3)], check=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_objects_of_cells_that_differ_in_the_seed_are_created_once(monkeypatch):
+    created = []
+    monkeypatch.setattr(Federation, "_begin", lambda federation: created.append(federation.seed))
+    cells = [cell(), cell("--seed_everything", "1"), cell("--data.alpha", "1")]
+    resolve([*cells, cell("--data.alpha", "1", "--seed_everything", "2")], check=True)
+    assert created == [0, 0]
 
 
 def test_the_state_is_read_from_disk(tmp_path):

@@ -76,6 +76,14 @@ def test_all_cells_run_once(file, started, capsys):
     assert started == ALL
 
 
+def test_a_value_that_a_run_refuses_ends_the_sweep_before_anything_runs(file, started, capsys):
+    for more in ([], ["--dry_run"]):
+        assert main(["sweep", file, "--data.alpha", "-5", *more]) == 1
+        message = "the cell method=FedAVG seed=0: alpha must be positive and finite, but is -5.0"
+        assert message in capsys.readouterr().err
+    assert started == []
+
+
 def test_extra_arguments_reach_the_cells_and_the_report(file, started, capsys):
     more = ["--select", "method=FedAVG", "--seeds", "3", "--data.alpha", "1", "--root", "my logs"]
     assert main(["sweep", file, *more]) == 0
@@ -123,7 +131,7 @@ def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
 
 
 def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
-    def interrupted(_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(verb, "resolve", interrupted)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.models.layers import check_separate_records
 
 BatchNormStatistics = Literal["running", "batch"]
 
@@ -133,12 +133,7 @@ def predict_private_features(model: nn.Module, inputs: Tensor) -> Tensor:
     Raises:
         PrivacyError: If the model has a BatchNorm that has no statistics but those of the batch.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    if any(layer.running_mean is None for layer in layers):
-        raise PrivacyError(
-            "h_0 has a BatchNorm with track_running_stats=False, with which the features of a "
-            "record depend on all others: use running statistics, or GroupNorm"
-        )
+    check_separate_records(model)
     return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models._utils import _make_divisible
 
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.models.arguments import check_real
 
 Norm = Literal["batch", "group"]
@@ -68,3 +70,13 @@ def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fa
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
+
+
+def check_separate_records(h0: nn.Module) -> None:
+    """Raises a PrivacyError if h_0(x) of a record depends on other records in evaluation mode."""
+    layers = [layer for layer in h0.modules() if isinstance(layer, _BatchNorm)]
+    if any(layer.running_mean is None for layer in layers):
+        raise PrivacyError(
+            "h_0 has a BatchNorm with track_running_stats=False, with which the features of a "
+            "record depend on all others: use running statistics, or GroupNorm"
+        )

@@ -21,6 +21,7 @@ from torchmetrics.classification import BinaryAUROC
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import (
     model_hyperparameter,
@@ -105,6 +106,7 @@ class ScoringHead(pl.LightningModule):
         self.backbone: Any = None
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
+            check_separate_records(self.backbone)
             model = model_hyperparameter(model)
         self.save_hyperparameters()
         note_networks(self.hparams)
@@ -131,7 +133,9 @@ class ScoringHead(pl.LightningModule):
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
         self._fitted, self._gradient_norm = self.scorer.fit(
-            self._fitted_map.rows(positives), self._fitted_map.rows(negatives), self.max_iter
+            self._fitted_map.private_rows(positives),
+            self._fitted_map.rows(negatives),
+            self.max_iter,
         )
 
     @torch.no_grad()
@@ -172,7 +176,10 @@ class ScoringHead(pl.LightningModule):
                 "membership must be 1 for the client's samples and 0 for negatives, but runs from "
                 f"{member.min().item()} to {member.max().item()}: give no class labels"
             )
-        self._collected.append((self.features(inputs), member.bool()))
+        # texts one by one: the longest of a batch changes how features of the others are rounded
+        size = len(inputs) if getattr(self.backbone, "fixed_size_inputs", True) else 1
+        rows = torch.cat([self.features(part) for part in torch.split(inputs, size)])
+        self._collected.append((rows, member.bool()))
 
     def on_train_epoch_end(self) -> None:
         """Fits the head, logs its AUROC and gradient norm, and stops the Trainer."""
@@ -181,7 +188,8 @@ class ScoringHead(pl.LightningModule):
         self._collected = []
         self.fit_features(features[member], features[~member])
         assert self._fitted is not None  # noqa: S101 - for mypy
-        self.train_auroc.update(self._fitted_map.rows(features).cpu() @ self._fitted, member.cpu())
+        rows = self._fitted_map.private_rows(features)
+        self.train_auroc.update(rows.cpu() @ self._fitted, member.cpu())
         self.log("train_auroc", self.train_auroc)
         self.log("gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True

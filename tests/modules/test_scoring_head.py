@@ -11,6 +11,7 @@ from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import fit_scoring_head, gaussian_sigma, scoring_sensitivity
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ScoringHead
+from tests import texts
 from tests.modules.conftest import SMALL, loader
 
 
@@ -301,3 +302,35 @@ def test_a_head_needs_negatives(trainer):
         trainer().fit(ScoringHead(), loader(torch.rand(8, 4), torch.ones(8)))
     with pytest.raises(ValueError, match="there are no negatives"):
         ScoringHead(norm_bound=1.0).fit_features(torch.rand(4, 3), torch.rand(0, 3))
+
+
+def test_a_record_without_finite_features_takes_part_as_zero(trainer):
+    """An error would tell of one record."""
+    positives, negatives = features()
+    expected = ScoringHead()
+    zeroed = positives.clone()
+    zeroed[3] = 0.0
+    expected.fit_features(zeroed, negatives)
+    positives[3, 1] = math.nan
+    head = ScoringHead()
+    with pytest.warns(UserWarning, match="1 of .* private records have features that are not fini"):
+        trainer().fit(head, loader(*membership(positives, negatives)))
+    found, wanted = head.release_without_privacy(), expected.release_without_privacy()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+def test_a_batchnorm_without_running_statistics_is_refused():
+    model = create_model("resnet8", 10, **SMALL)
+    model.bn1 = torch.nn.BatchNorm2d(model.bn1.num_features, track_running_stats=False)
+    with pytest.raises(PrivacyError, match="the features of a record depend on all others"):
+        ScoringHead(model)
+
+
+def test_texts_are_encoded_one_by_one(trainer, monkeypatch):
+    """A longer text in a batch would round the features of the others in another way."""
+    model, shapes = texts.encoder(), []
+    encode = model._encode
+    monkeypatch.setattr(model, "_encode", lambda x: shapes.append(tuple(x.shape)) or encode(x))
+    ids = torch.cat([texts.ids(*[7] * 5, width=20), texts.ids(20, seed=1)])
+    trainer().fit(ScoringHead(model), loader(ids, torch.tensor([1, 1, 1, 0, 0, 0])))
+    assert sorted(shapes) == [(1, 7)] * 5 + [(1, 20)]

@@ -8,17 +8,14 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from fedaux_pl.modules.state_dicts import copy_tensors
 
-# Optimizers whose state starts as zeros: setting it to zero is a fresh start.
-RESETTABLE = (Adam, AdamW, SGD)
-
 
 def is_resettable(optimizer: Optimizer) -> bool:
-    """Whether setting the state to zero is a fresh start.
+    """Whether the state starts as zeros, so that setting it to zero is a fresh start.
 
-    It is not with dampening: the first step of SGD does not dampen the gradient, later ones do.
+    It does not with dampening: the first step of SGD does not dampen the gradient, later ones do.
     """
     has_dampening = any(group.get("dampening") for group in optimizer.param_groups)
-    return isinstance(optimizer, RESETTABLE) and not has_dampening
+    return isinstance(optimizer, (Adam, AdamW, SGD)) and not has_dampening
 
 
 def snapshot(optimizer: Optimizer) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class StageRunner:
         return predict_logits(model, inputs, statistics)
 
     def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes h(x) of all inputs, which are many, shape (N, d), float32."""
+        """Computes h(x) of a large data set, shape (N, d), float32."""
         return predict_features(model, inputs)
 
     def _run_job(

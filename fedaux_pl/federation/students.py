@@ -20,6 +20,7 @@ from fedaux_pl.federation.modules_by_name import ModulesByName
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of
+from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.state_dicts import copy_state
 
 _ENSEMBLE = "ensemble"
@@ -168,7 +169,7 @@ class Students(pl.LightningModule):
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Class probabilities of the ensemble for inputs, with or without labels, shape (N, C)."""
-        probabilities: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        probabilities: Tensor = self(first_entry(batch))
         return probabilities
 
     @property

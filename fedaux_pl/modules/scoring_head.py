@@ -124,6 +124,10 @@ class ScoringHead(pl.LightningModule):
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
+        self._fit(positives, negatives)
+
+    def _fit(self, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        """``fit_features``; returns the rows of norm at most 1 that the head was fitted to."""
         if not len(negatives):
             raise ValueError(
                 "there are no negatives: the head separates a client's samples (membership 1) from "
@@ -132,11 +136,9 @@ class ScoringHead(pl.LightningModule):
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
-        self._fitted, self._gradient_norm = self.scorer.fit(
-            self._fitted_map.private_rows(positives),
-            self._fitted_map.rows(negatives),
-            self.max_iter,
-        )
+        own, others = self._fitted_map.private_rows(positives), self._fitted_map.rows(negatives)
+        self._fitted, self._gradient_norm = self.scorer.fit(own, others, self.max_iter)
+        return own, others
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -186,10 +188,11 @@ class ScoringHead(pl.LightningModule):
         features = torch.cat([rows for rows, _ in self._collected])
         member = torch.cat([flags for _, flags in self._collected])
         self._collected = []
-        self.fit_features(features[member], features[~member])
+        own, others = self._fit(features[member], features[~member])
         assert self._fitted is not None  # noqa: S101 - for mypy
-        rows = self._fitted_map.private_rows(features)
-        self.train_auroc.update(rows.cpu() @ self._fitted, member.cpu())
+        for rows, is_member in ((own, 1), (others, 0)):
+            scores = rows.cpu() @ self._fitted
+            self.train_auroc.update(scores, torch.full((len(rows),), is_member))
         self.log("train_auroc", self.train_auroc)
         self.log("gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True

@@ -44,7 +44,7 @@ def _sweep(options: argparse.Namespace) -> None:
     described = read_sweep(options.file, options.extra, options.seeds, options.select)
     if options.launcher == "local" and not is_shown:
         preload()  # while this process imports the packages, too
-    cells = resolve(described.cells, check=True)
+    cells = resolve(described.cells, check=options.dry_run or not options.status)
     tasks = plan(cells, options.root)
     if is_shown:
         if options.dry_run:

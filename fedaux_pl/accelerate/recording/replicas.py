@@ -2,9 +2,9 @@
 
 Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
 the same number of rows. A kind is captured once, and then its steps are replayed. The first step
-with new kernels runs as usual instead: cuDNN tries them, and it could not in a capture. Smaller
-last batches are other kinds, so every step uses exactly the samples of plain training. They are a
-single step of an epoch: cuDNN tries no kernels for them, which would take longer than it saves.
+with new kernels runs as usual instead: they are compiled, and cuDNN tries its own, which a capture
+cannot do. Smaller last batches are other kinds, so every step uses exactly the samples of plain
+training. They are a single step of an epoch: cuDNN's trials would take longer than they save.
 """
 
 import copy

@@ -98,7 +98,7 @@ class CudaRunner(StageRunner):
         return self._predictors[model].predict(state, inputs)
 
     def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes h(x) of all inputs; the kernels of a batch are compiled in threads before."""
+        """Computes h(x) of a large data set; before that, kernels are compiled in threads."""
         if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
             first = inputs[: prediction_batch_size(model, inputs)]
             text = f"preparing {network_name(model)}: first prediction ({len(first)} samples)"

@@ -88,6 +88,8 @@ class FedAUXfdp(OneRelease):
         total = SoftLabelSum()
         for name in released.features:
             heads = [h for h in released.heads if released.architectures[h.client] == name]
+            if not heads:  # of sites that have never been there
+                continue
             public_map = heads[0].public_map  # the clients of an architecture share it
             rows = public_map.rows(released.features[name])
             reference = public_map.rows(released.reference[name])

@@ -83,6 +83,10 @@ class ClassMeans(ClassScorer):
             raise ValueError(f"the number of samples must be at least 1, but is {num_positives}")
         return math.sqrt(2) / num_positives
 
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """1: the vector is a mean of vectors of norm at most 1."""
+        return 1.0
+
     def row_length(self, vector: Tensor, num_classes: int) -> int:
         """k of a vector of C (k + 1) entries."""
         return len(vector) // num_classes - 1
@@ -172,6 +176,12 @@ class ScoresAndHead(ClassScorer):
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """D_W / sqrt(1 - share)."""
         return self._head_sensitivity(num_positives) / math.sqrt(1 - self.share)
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """That of both parts; lambda W is a mean of gradients of norm at most sqrt(2)."""
+        scores = self.scorer.largest_norm(num_positives, num_negatives)
+        head = (math.sqrt(2) + self.tolerance) / self.regularization
+        return math.hypot(self.scale(num_positives, num_negatives) * scores, head)
 
     def split(
         self, vector: Tensor, num_classes: int, num_positives: int, num_negatives: int

@@ -22,6 +22,10 @@ Raise it with every change of what is released. Stored releases of another versi
 """
 
 
+LARGEST_NOISE = 38
+"""No draw of ``standard_normal``, rounded to the grid, has more standard deviations."""
+
+
 @dataclass(frozen=True)
 class Release:
     """The record of one release: what it cost and how it was made.

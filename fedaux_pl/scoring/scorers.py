@@ -6,6 +6,7 @@ differ in one record that is replaced, hence in at most one row; |D_i| is public
 computes from the noisy vector and public data is post-processing and costs no privacy.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,6 +57,10 @@ class Scorer(ABC):
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """Bounds how far replacing one row of D_i can move the vector, in the l2-norm."""
 
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """Bounds the l2-norm of the vector; a server of sites leaves out releases beyond it."""
+        return math.inf
+
 
 @dataclass(frozen=True)
 class Mean(Scorer):
@@ -94,6 +99,10 @@ class Mean(Scorer):
         if num_positives < 1:
             raise ValueError(f"the number of samples must be at least 1, but is {num_positives}")
         return 2 / num_positives
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """1, as that of the rows."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -174,3 +183,8 @@ class Logistic(Scorer):
         """2 / (lambda N) + 2 tolerance / lambda."""
         num_samples = num_positives + num_negatives
         return scoring_sensitivity(self.regularization, num_samples, self.tolerance)
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """(1 + tolerance) / lambda: where J has no gradient, lambda w is a mean of short rows."""
+        count = 1 if self.normalized else num_positives + num_negatives
+        return (1 + self.tolerance) * count / self.regularization

@@ -13,7 +13,7 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import VERSION, Budget, Release, ReleasedHead
+from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Budget, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -190,6 +190,14 @@ class Scoring:
                 f"{needed.sensitivity:g}: it was made by other code or for other data and cannot "
                 "be used; start a new run without its checkpoint and cache"
             )
+
+    def largest_entry(self, num_positives: int, num_negatives: int) -> float:
+        """No entry of a release is larger: the scorer's bound and the tails of the noise."""
+        num_negatives = num_negatives if self.scorer.uses_negatives else 0
+        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
+        sigma = self.record(sensitivity, simulated=False).sigma
+        norm = self.scorer.largest_norm(num_positives, num_negatives)
+        return norm * (1 + 1e-9) + LARGEST_NOISE * sigma  # rows are of norm 1 up to rounding
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
         """Shrinks the heads of the clients of one architecture, if ``shrink`` is set."""

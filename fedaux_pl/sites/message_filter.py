@@ -1,6 +1,8 @@
 """Which messages of NVFlare's transport are let in: those of members, asked for, in bytes."""
 
-from collections.abc import Callable, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.defs import (
@@ -13,19 +15,39 @@ from nvflare.fuel.f3.cellnet.defs import (
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Header
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.streaming import stream_const
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.stream_const import StreamDataType
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
+from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 SERVER = "server"
 """The name of the server on the transport."""
+
+CHUNK = 2**20
+"""The bytes of a stream that come in one message; only its last one may be shorter."""
+
+# for how long the transport keeps what a peer has sent, and how much of it: its own choice
+_HINTS = (
+    Stream.RETRY_TIMEOUT,
+    Stream.RETRY_WAIT,
+    Stream.CHUNK_SIZE,
+    Stream.WINDOW_SIZE,
+    Stream.ACK_INTERVAL,
+)
 
 
 class MessageFilter:
     """Decides which messages of NVFlare are let in; the others are dropped and told.
 
+    A message is a stream of chunks. NVFlare allocates the size that a stream declares at its first
+    chunk, and keeps what has come of a stream that never ends. Therefore a request has one stream,
+    a peer one request at a time, and a stream no more bytes than are expected.
+
     Args:
         cell: The cell.
         peers: The names that may speak to it.
-        wanted: Whether a stream with these headers was asked for.
+        route: The channel and the topic of the streams.
+        limit: The bytes that a peer's stream for a request may have; None if nobody waits for it.
         tell: Prints a line.
     """
 
@@ -33,11 +55,16 @@ class MessageFilter:
         self,
         cell: Any,
         peers: list[str],
-        wanted: Callable[[Mapping[str, Any]], bool],
+        route: tuple[str, str],
+        limit: Callable[[str, str], int | None],
         tell: Callable[[str], None],
     ) -> None:
-        self.name, self.peers, self.wanted, self.tell = cell.get_fqcn(), peers, wanted, tell
+        self.name, self.peers, self.route = cell.get_fqcn(), peers, route
+        self.limit, self.tell = limit, tell
         self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._streams: dict[str, tuple[str, int, int]] = {}  # request, stream and size, by peer
+        self._over: deque[str] = deque(maxlen=100)  # requests whose streams are freed
         cell.core_cell.add_incoming_filter("*", "*", self.check)
 
     def check(self, message: Any) -> Any:
@@ -45,10 +72,21 @@ class MessageFilter:
         problem = self._problem(message)
         if problem is None:
             return None
-        if problem not in self._told and len(self._told) < 1000:  # once each: a flood fills no disk
-            self._told.add(problem)
-            self.tell(f"refused: {problem}")
+        self.tell_once(f"refused: {problem}")
         return make_reply(ReturnCode.UNAUTHENTICATED)
+
+    def tell_once(self, text: str) -> None:
+        """Prints a line, once each and at most 1000: a flood fills no disk."""
+        if text not in self._told and len(self._told) < 1000:
+            self._told.add(text)
+            self.tell(text)
+
+    def end(self, peer: str) -> None:
+        """Frees what has come of a peer's streams: its request is over, or its connection."""
+        with self._lock:
+            if (stream := self._streams.pop(peer, None)) is not None:
+                self._over.append(stream[0])
+            _free(peer)
 
     def _problem(self, message: Any) -> str | None:
         origin, headers = message.get_header(Header.ORIGIN), message.headers
@@ -74,6 +112,47 @@ class MessageFilter:
             return f"a message of {origin!r} on another channel"
         if kind[1] != stream_const.STREAM_DATA_TOPIC:
             return None  # acknowledgments and errors of streams, without content
-        if not self.wanted(headers):  # every chunk of a stream has these headers
+        return self._stream_problem(str(origin), message)
+
+    def _stream_problem(self, origin: str, message: Any) -> str | None:
+        """Checks a chunk; every chunk has the headers of its stream."""
+        headers = message.headers
+        request = headers.get(Stream.STREAM_REQ_ID)
+        keys = Stream.STREAM_ID, Stream.SIZE, Stream.SEQUENCE
+        stream, size, number = (headers.get(key) for key in keys)
+        is_plain = isinstance(request, str) and len(request) <= 64
+        is_plain &= all(type(value) is int for value in (stream, size, number))
+        route = headers.get(Stream.CHANNEL), headers.get(Stream.TOPIC)
+        limit = self.limit(origin, request) if is_plain and route == self.route else None
+        if limit is None or not 0 <= size <= limit:
             return f"a message of {origin!r} that nobody waits for, or too large"
+        last = max(0, (size - 1) // CHUNK)
+        is_last = headers.get(Stream.DATA_TYPE) == StreamDataType.FINAL
+        length = min(CHUNK, size - number * CHUNK) if number in range(last + 1) else -1
+        if len(message.payload or b"") != length or is_last != (number == last):
+            return f"a stream of {origin!r} with other chunks than it declares"
+        with self._lock:
+            current = self._streams.get(origin)
+            if current != (request, stream, size):
+                if request in self._over or (current is not None and current[0] == request):
+                    return f"a second stream of {origin!r} for one request"
+                if current is not None:
+                    self._over.append(current[0])
+                self._streams[origin] = request, stream, size
+                _free(origin, but=stream)
+        for hint in _HINTS:
+            headers.pop(hint, None)
         return None
+
+
+def _free(peer: str, but: int | None = None) -> None:
+    """Ends the streams of a peer except one, and frees what has come of them."""
+    with RxTask.map_lock:
+        ids = [key for key in RxTask.rx_task_map if key[0] == peer and key[1] != but]
+        tasks = [RxTask.rx_task_map.pop(key) for key in ids]
+    for task in tasks:
+        if not task.eos:  # somebody still reads it
+            task.stop(StreamError("nobody waits for it any more"), notify=False)
+        with task.lock:
+            task.chunks.clear()
+            task.out_seq_chunks.clear()

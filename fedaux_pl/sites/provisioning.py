@@ -92,7 +92,8 @@ Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.tx
      nvflare provision -p {folder}/project.yml -w {folder}/kits
 2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
    the run.yaml that all share. {folder}/kits/{project}/state has the root key: keep it to yourself.
-3. Server:  fedaux-pl fit --config run.yaml --config {folder}/sites.yaml
+   server.yaml has the server's data, my_data.yaml those of a site: examples/sites/ has all three.
+3. Server:  fedaux-pl fit --config run.yaml --config server.yaml --config {folder}/sites.yaml
 4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\
               --certificates SITE --epsilon_limit 1
 

@@ -23,6 +23,7 @@ from fedaux_pl.sites.agreement import agreement, differences
 from fedaux_pl.sites.wire import (
     Letter,
     RefusalError,
+    largest_body,
     read_count,
     read_number,
     read_tensors,
@@ -30,7 +31,7 @@ from fedaux_pl.sites.wire import (
 )
 
 MAX_NEGATIVES = 10_000_000
-Serve = Callable[[Callable[[Letter], Letter]], None]
+Serve = Callable[[Callable[[Letter], Letter], int], None]
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,13 @@ class SiteFederation(Federation):
 
     Attributes:
         limits: What the site agrees to.
-        serve: Calls the function that it is given with every request, until the site ends.
+        serve: Calls the function that it is given with every request, until the site ends; it
+            also gets the bytes that the largest request may have.
     """
 
     limits = Limits()
     serve: Serve
+    _refused = 0  # requests in a row
 
     def prepare(self, preparation: Preparation) -> None:
         """Answers requests until the site is ended."""
@@ -82,7 +85,7 @@ class SiteFederation(Federation):
         if self.algorithm.scoring is not None and not self.limits.rehearsal:
             self.algorithm.secret_noise = True
         self.own_agreement = agreement(self)
-        self.serve(self.answer)
+        self.serve(self.answer, max(map(self._largest_request, self.students)))
         self.trainer.fit_loop.max_epochs = 0  # no rounds here
 
     def answer(self, request: Letter) -> Letter:
@@ -93,16 +96,22 @@ class SiteFederation(Federation):
             return Letter({"request": token})
         if (round_ := request.fields.get("round")) is not None:
             about += f", round {str(round_)[:12]}"
-        say(f"asked: {about}, {_size(request.body)} received")
+        count = self._refused + 1
+        told = is_told(count, 100)  # refusals in a row: a server fills no journal
+        if told:
+            say(f"asked: {about}, {_size(request.body)} received")
         start = time.monotonic()
         try:
             fields, body, guarantee = self._answer(request)
         except Exception as error:
-            code = _code(error)
-            if code == "failed":
-                traceback.print_exc()
-            say(f"NOT answered: {about}: {first_line(error)} (sent: the code {code!r} alone)")
+            code, self._refused = _code(error), count
+            if told:
+                if code == "failed":
+                    traceback.print_exc()
+                text = f"{first_line(error)} (sent: the code {code!r} alone)"
+                say(f"NOT answered ({count} in a row): {about}: {text}")
             return Letter({"request": token, "code": code})
+        self._refused = 0
         say(f"sent: {about}, {_size(body)} after {time.monotonic() - start:.1f} s; {guarantee}")
         return Letter({"request": token, **fields}, body)
 
@@ -234,6 +243,15 @@ class SiteFederation(Federation):
         device = self.trainer.strategy.root_device
         return h0, None if negatives is None else negatives.to(device), public_map
 
+    def _largest_request(self, name: str) -> int:
+        """The bytes of the largest request about an architecture that this configuration allows."""
+        size = largest_body(self._template(name))
+        if (scoring := self.algorithm.scoring) is not None:
+            width = int(self.students[name].feature_dim)  # type: ignore[arg-type]
+            size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions
+            size += 4 * width * MAX_NEGATIVES * scoring.scorer.uses_negatives
+        return size
+
     def _template(self, name: str) -> dict[str, Tensor]:
         return self.students[name].state_dict()
 
@@ -260,6 +278,11 @@ def say(text: str) -> None:
     """
     line = text.encode("unicode_escape").decode()
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
+
+
+def is_told(count: int, always: int) -> bool:
+    """Whether the line of this number is printed: the first ones all, then 1024, 2048 and so on."""
+    return count <= always or count & (count - 1) == 0
 
 
 def _code(error: Exception) -> str:

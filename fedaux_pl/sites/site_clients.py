@@ -25,6 +25,7 @@ from fedaux_pl.sites.wire import (
     CODES,
     Letter,
     RefusalError,
+    largest_body,
     read_count,
     read_number,
     read_tensors,
@@ -100,7 +101,7 @@ class SiteClients:
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: sites release their heads, each its own for ever."""
-        bodies, fields = {}, {}
+        bodies, fields, likes = {}, {}, {}
         for name in {self.architectures[client] for client in clients}:
             public_map, state = maps[name], features.h0[name].state_dict()
             tensors = {f"h0/{k}": v for k, v in state.items() if not of_head(k)}
@@ -115,25 +116,25 @@ class SiteClients:
                 tensors["negatives"] = features.negatives(name)
                 fields[name]["negatives"] = len(tensors["negatives"])
             bodies[name] = write_tensors(tensors)
+            width = int(self.federation.students[name].feature_dim)  # type: ignore[arg-type]
+            row_length = width if directions is None else directions.shape[1]
+            length = scoring.scorer.vector_length(row_length, len(self.context.data.classes))
+            likes[name] = {"weight": torch.empty(length, dtype=torch.double)}
 
-        def read(client: int, letter: Letter) -> ReleasedHead:
-            return self._read_head(client, letter, scoring, maps[self.architectures[client]])
+        def read(client: int, letter: Letter, like: State) -> ReleasedHead:
+            return self._read_head(client, letter, scoring, maps[self.architectures[client]], like)
 
-        heads = self._collect("prepare", clients, fields, bodies, read)
+        heads = self._collect("prepare", clients, fields, bodies, likes, read)
         return [heads[client] for client in clients if client in heads]
 
     def _read_head(
-        self, client: int, letter: Letter, scoring: Scoring, public_map: PublicMap
+        self, client: int, letter: Letter, scoring: Scoring, public_map: PublicMap, like: State
     ) -> ReleasedHead:
         fields, data = letter.fields, self.context.data
         size = _read_size(letter)
         if scoring.norm_bound == "private":
-            public_map = replace(public_map, bound=read_number(fields, "bound", 1e-300, 1e300))
-        width = int(self.federation.students[self.architectures[client]].feature_dim)  # type: ignore[arg-type]
-        directions = public_map.directions
-        row_length = width if directions is None else directions.shape[1]
-        length = scoring.scorer.vector_length(row_length, len(data.classes))
-        like = {"weight": torch.empty(length, dtype=torch.double)}
+            bound = read_number(fields, "bound", public_map.bound, 1e300)
+            public_map = replace(public_map, bound=bound)
         weight = read_tensors(letter.body, like)["weight"]
         sensitivity = read_number(fields, "sensitivity", 0, 1e300)
         record = scoring.record(sensitivity, fields.get("simulated") is True)
@@ -141,6 +142,8 @@ class SiteClients:
         head = ReleasedHead(client, weight, public_map, release)
         num_negatives = len(data.negative_inputs)
         scoring.check_release(head, size, num_negatives)
+        if not bool((weight.abs() <= scoring.largest_entry(size, num_negatives)).all()):
+            raise RefusalError("message", "its release is larger than any data and noise can be")
         if release.simulated and not self.sites.rehearsal:
             raise PrivacyError("it has seeded noise, but this is no rehearsal")
         data.site_sizes[client] = size
@@ -161,20 +164,23 @@ class SiteClients:
         names = {self.architectures[client] for client in clients}
         fields = {name: {"round": round_, **asked} for name in names}
         bodies = {name: write_tensors(states[name]) for name in names}
+        head_only = self.federation.head_only
+        likes = {
+            name: {k: v for k, v in states[name].items() if not head_only or of_head(k)}
+            for name in names
+        }
         device = self.context.runner.device
 
-        def read(client: int, letter: Letter) -> Update:
+        def read(client: int, letter: Letter, like: State) -> Update:
             name = self.architectures[client]
-            head_only = self.federation.head_only
-            like = {k: v for k, v in states[name].items() if not head_only or of_head(k)}
             state = read_tensors(letter.body, like)
             own = {key: tensor.to(device) for key, tensor in state.items()}
             size = _read_size(letter)
-            loss = float(read_number(letter.fields, "loss", -1e300, 1e300))
+            loss = float(read_number(letter.fields, "loss", -1e30, 1e30))
             self.context.data.site_sizes[client] = size
             return Update(client, name, size, loss, {**states[name], **own})
 
-        updates = self._collect("train", clients, fields, bodies, read, round_)
+        updates = self._collect("train", clients, fields, bodies, likes, read, round_)
         answered = {client: client in updates for client in clients}
         self.round_metrics = {
             f"answered/{self.sites.names[client]}": float(value)
@@ -188,6 +194,7 @@ class SiteClients:
         clients: Sequence[int],
         fields: Mapping[str, Mapping[str, Any]],
         bodies: Mapping[str, bytes],
+        likes: Mapping[str, State],
         read: Any,
         round_: int | None = None,
     ) -> dict[int, Any]:
@@ -211,11 +218,16 @@ class SiteClients:
                 requests = {}
                 for name in there:
                     own = self.architectures[numbers[name]]
-                    requests[name] = self._request(kind, numbers[name], fields[own], bodies[own])
+                    requests[name] = Letter(
+                        {**self._fields(kind, numbers[name]), **fields[own]},
+                        bodies[own],
+                        largest_body(likes[own]),
+                    )
                 for name, letter in self.hub.ask(requests, self.sites.timeout):
                     token = requests[name].fields["request"]
                     try:
-                        answer = read(numbers[name], self._check(name, token, letter))
+                        like = likes[self.architectures[numbers[name]]]
+                        answer = read(numbers[name], self._check(name, token, letter), like)
                     except (RefusalError, PrivacyError) as error:
                         code = error.code if isinstance(error, RefusalError) else "message"
                         if code in _FINAL:
@@ -234,9 +246,9 @@ class SiteClients:
                     return answers
                 time.sleep(_RETRY)
 
-    def _request(self, kind: str, client: int, fields: Mapping[str, Any], body: bytes) -> Letter:
+    def _fields(self, kind: str, client: int) -> dict[str, Any]:
         own = {"kind": kind, "request": secrets.token_hex(16), "client": client}
-        return Letter({**own, "agreement": self.agreement, **fields}, body)
+        return {**own, "agreement": self.agreement}
 
     def _check(self, name: str, token: str, letter: Letter | None) -> Letter:
         """An answer to this very request; raises a RefusalError for a code or another answer."""

@@ -6,11 +6,13 @@ a site speaks to the server alone, only when asked, in its own name, and in byte
 """
 
 import ctypes
+import itertools
 import logging
 import os
 import queue
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedaux_pl.callbacks.progress_bars import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.sites.site import say
+from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import Letter, RefusalError, read_letter
 
@@ -29,12 +31,11 @@ try:
     from cryptography.x509.oid import NameOID
     from nvflare.apis.signal import Signal
     from nvflare.fuel.f3.cellnet.cell import Cell
+    from nvflare.fuel.f3.cellnet.defs import CellChannel, ReturnCode
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Header
-    from nvflare.fuel.f3.cellnet.defs import ReturnCode
     from nvflare.fuel.f3.cellnet.utils import new_cell_message
-    from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 
-    from fedaux_pl.sites.message_filter import SERVER, MessageFilter
+    from fedaux_pl.sites.message_filter import CHUNK, SERVER, MessageFilter
 except ImportError as error:
     raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
 
@@ -59,11 +60,12 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
             )
     os.environ |= {
         "NVFLARE_STREAMING_MAX_BLOB_SIZE": str(max_bytes),
+        "NVFLARE_STREAMING_CHUNK_SIZE": str(CHUNK),
         "NVFLARE_STREAMING_RETRY_TIMEOUT": str(_RETRY_TIMEOUT),
         "NVFLARE_MAX_MESSAGE_SIZE": str(_MAX_FRAME),
         "NVFLARE_ALLOW_ADHOC_CONNS": "false",
     }
-    logging.getLogger("nvflare").setLevel(logging.WARNING)  # it logs whom it refuses
+    _bound_log()
     _share_memory()
     credentials = {key: str(folder / file) for key, file in files.items()}
     try:
@@ -100,6 +102,17 @@ def certificate_name(kit: Path) -> str:
     return str(name.value)
 
 
+def _bound_log() -> None:
+    """Lets NVFlare log whom it refuses, but a peer fill no disk by damaged messages."""
+    log, count = logging.getLogger("nvflare"), itertools.count(1)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.addFilter(lambda _: is_told(next(count), 1000))
+        log.addHandler(handler)
+        log.setLevel(logging.WARNING)
+        log.propagate = False
+
+
 def _share_memory() -> None:
     """Lets the threads of a process share two heaps: messages come and go in many threads.
 
@@ -131,7 +144,9 @@ class ServerHub:
         url = f"grpcs://{sites.host}:{sites.port}"
         self.cell = _create_cell(SERVER, url, Path(sites.certificates), "server", sites.max_bytes)
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
-        MessageFilter(self.cell, sites.names, self._is_answer, self._tell)
+        self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
+        route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
+        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, self._tell)
         self.cell.core_cell.set_cell_connected_cb(self._came)
         self.cell.core_cell.set_cell_disconnected_cb(self._left)
 
@@ -178,6 +193,7 @@ class ServerHub:
 
     def _ask_one(self, name: str, request: Letter, timeout: float) -> Letter | None:
         stop = self._asked[name] = Signal()
+        self._largest[name] = min(request.largest_answer, self.sites.max_bytes)
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
         watch.daemon = True
         watch.start()
@@ -200,17 +216,12 @@ class ServerHub:
             return None
         finally:
             watch.cancel()
+            self.filter.end(name)
 
-    def _is_answer(self, headers: Mapping[str, Any]) -> bool:
-        """Whether a stream answers an open request of its origin, and is not too large."""
-        waiter = self.cell.requests_dict.get(headers.get(Stream.STREAM_REQ_ID))
-        size = headers.get(Stream.SIZE)
-        return (
-            waiter is not None
-            and waiter.target == headers.get(Header.ORIGIN)
-            and isinstance(size, int)
-            and 0 <= size <= self.sites.max_bytes
-        )
+    def _limit(self, name: str, request: str) -> int | None:
+        """The bytes that the answer of a site to an open request may have."""
+        waiter = self.cell.requests_dict.get(request)
+        return self._largest[name] if waiter is not None and waiter.target == name else None
 
     def _came(self, agent: Any, *_: Any, **__: Any) -> None:
         name = agent.get_fqcn()
@@ -231,7 +242,12 @@ class ServerHub:
 
 
 def serve(
-    name: str, server: str, kit: Path, max_bytes: int, answer: Callable[[Letter], Letter]
+    name: str,
+    server: str,
+    kit: Path,
+    max_bytes: int,
+    answer: Callable[[Letter], Letter],
+    largest: int,
 ) -> None:
     """Answers the server's requests, one at a time in this thread, until the process ends.
 
@@ -241,6 +257,7 @@ def serve(
         kit: The site's folder of certificates.
         max_bytes: The largest message that is accepted.
         answer: Computes the answer to a request.
+        largest: The bytes of the largest request that the configuration allows.
     """
     cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
     work: queue.Queue[tuple[Letter, Future[Any]]] = queue.Queue()
@@ -251,16 +268,11 @@ def serve(
             {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: letter.sealed}, letter.body
         )
 
-    def is_request(headers: Mapping[str, Any]) -> bool:
-        size = headers.get(Stream.SIZE)
-        is_ours = headers.get(Stream.CHANNEL) == _CHANNEL and headers.get(Stream.TOPIC) == _TOPIC
-        return is_ours and isinstance(size, int) and 0 <= size <= max_bytes
-
     def receive(request: Any) -> Any:
         try:
             letter = read_letter(request.get_header(_FIELDS), bytes(request.payload or b""))
         except RefusalError as error:
-            say(f"NOT answered: {error}")
+            messages.tell_once(f"NOT answered: {error}")
             return reply(Letter({"code": error.code}))
         if not free.acquire(blocking=False):
             token = str(letter.fields.get("request", ""))[:64]
@@ -269,9 +281,14 @@ def serve(
         work.put((letter, done))
         return done
 
-    MessageFilter(cell, [SERVER], is_request, say)
+    def left(*_: Any, **__: Any) -> None:
+        say("the connection has ended")
+        messages.end(SERVER)
+
+    limit = min(max_bytes, largest)
+    messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, say)
     cell.core_cell.set_cell_connected_cb(lambda *_, **__: say(f"connected to {server}"))
-    cell.core_cell.set_cell_disconnected_cb(lambda *_, **__: say("the connection has ended"))
+    cell.core_cell.set_cell_disconnected_cb(left)
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=receive)
 
     def end(number: int, _: object) -> None:
@@ -281,10 +298,15 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
         signal.signal(number, end)
     say(f"{name} waits for the server {server}")
-    cell.start()
-    while True:
-        letter, done = work.get()
-        done.set_result(reply(answer(letter)))
-        free.release()
-        del letter, done
-        _return_memory()
+    try:
+        cell.start()
+        while True:
+            letter, done = work.get()
+            done.set_result(reply(answer(letter)))
+            free.release()
+            del letter, done
+            _return_memory()
+    except BaseException:  # its threads would keep the process connected, and mute
+        traceback.print_exc()
+        say("ended by an error")
+        os._exit(1)

@@ -7,7 +7,7 @@ answer says why by a code, never by the text of an exception: that could hold pa
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from fedaux_pl.functional.averaging import State
 FORMAT = 1
 """The format of the messages, increased when server and sites of two releases cannot talk."""
 
-MAX_FIELDS = 2**20
-"""The maximum characters of a message's plain values."""
+MAX_FIELDS, MAX_DEPTH = 2**20, 32
+"""The maximum characters of a message's plain values, and how deep lists and names may nest."""
 
 CODES = {
     "busy": "it still works on an earlier request",
@@ -57,14 +57,17 @@ class Letter:
     Attributes:
         fields: Plain values.
         body: Tensors as `write_tensors` gives them.
+        largest_answer: The bytes that the body of an answer may have; not sent.
     """
 
     fields: Mapping[str, Any]
     body: bytes = b""
-    sealed: str = field(init=False, repr=False)
+    largest_answer: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sealed", json.dumps(dict(self.fields)))
+    @property
+    def sealed(self) -> str:
+        """The plain values as JSON."""
+        return json.dumps(dict(self.fields))
 
 
 def read_letter(fields: object, body: bytes) -> Letter:
@@ -77,7 +80,18 @@ def read_letter(fields: object, body: bytes) -> Letter:
         raise RefusalError("message", "its plain values are no JSON") from error
     if not isinstance(values, dict):
         raise RefusalError("message", "its plain values have no names")
+    level: list[Any] = [values]
+    for _ in range(MAX_DEPTH):
+        inner = (x.values() if isinstance(x, dict) else x for x in level)
+        level = [value for x in inner for value in x if isinstance(value, dict | list)]
+    if level:
+        raise RefusalError("message", f"its plain values nest deeper than {MAX_DEPTH}")
     return Letter(values, body)
+
+
+def largest_body(like: State) -> int:
+    """The bytes that `write_tensors` may need for such tensors, names and shapes included."""
+    return sum(tensor.nbytes for tensor in like.values()) + 1024 * (len(like) + 1)
 
 
 def write_tensors(tensors: State) -> bytes:
@@ -99,9 +113,8 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
     Raises:
         RefusalError: If they differ, are damaged, or hold NaN or infinity.
     """
-    expected = sum(tensor.nbytes for tensor in like.values())
-    if len(content) > expected + 1024 * (len(like) + 1):
-        raise RefusalError("message", f"{len(content)} bytes where {expected} are expected")
+    if len(content) > (most := largest_body(like)):
+        raise RefusalError("message", f"{len(content)} bytes where at most {most} are expected")
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:

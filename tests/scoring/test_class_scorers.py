@@ -114,11 +114,11 @@ def test_a_replaced_record_moves_the_vector_by_at_most_the_sensitivity(
     if relabel:
         new_labels[0] = (labels[0] + 1) % C
     negatives = unit(torch.randn(8, K, generator=generator, dtype=torch.float64))
-    moved = vector(scorer, rows, labels, negatives) - vector(
-        scorer, new_rows, new_labels, negatives
-    )
-    bound = scorer.sensitivity(size, len(negatives) if scorer.uses_negatives else 0)
-    assert float(moved.norm()) <= bound * (1 + 1e-12)
+    before = vector(scorer, rows, labels, negatives)
+    moved = before - vector(scorer, new_rows, new_labels, negatives)
+    sizes = size, len(negatives) if scorer.uses_negatives else 0
+    assert float(moved.norm()) <= scorer.sensitivity(*sizes) * (1 + 1e-12)
+    assert float(before.norm()) <= scorer.largest_norm(*sizes) * (1 + 1e-12)
 
 
 def test_class_means_attain_their_sensitivity_with_the_same_and_with_another_label():

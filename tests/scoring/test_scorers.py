@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedaux_pl.scoring import Mean, PublicMap
+from fedaux_pl.scoring import Logistic, Mean, PublicMap
 
 NONE = torch.zeros(0, 3)
 
@@ -33,6 +33,16 @@ def test_no_replacement_exceeds_the_sensitivity_of_the_mean_and_one_attains_it()
                 assert moved <= Mean().sensitivity(n, 0)
                 closest = max(closest, moved / Mean().sensitivity(n, 0))
     assert closest > 1 - 1e-12
+
+
+@pytest.mark.parametrize("scorer", [Mean(), Logistic(), Logistic(1e6), Logistic(1e-3, False)])
+def test_no_vector_is_longer_than_the_bound_and_that_of_equal_rows_is_close(scorer):
+    rows = torch.eye(3, dtype=torch.float64)[[0] * 5]
+    norm = float(scorer.vector(rows, -rows[:2] * scorer.uses_negatives).norm())
+    bound = scorer.largest_norm(5, 2)
+    assert norm <= bound * (1 + 1e-12)
+    if scorer in (Mean(), Logistic(1e6)):  # all gradients point in one direction
+        assert norm >= bound / 2.001
 
 
 def test_mean_refuses_a_client_without_data():

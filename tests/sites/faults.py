@@ -291,7 +291,7 @@ def speak_as(folder, port, kit, name):
     from tests.sites.processes import log_to
 
     log_to(folder / "thief.log")
-    transport.serve(name, f"localhost:{port}", kit, 2**30, lambda letter: letter)
+    transport.serve(name, f"localhost:{port}", kit, 2**30, lambda letter: letter, 2**30)
 
 
 @case
@@ -332,6 +332,128 @@ def flood(folder, port, kit):
         time.sleep(0.2)
         print(f"sent {number}", flush=True)
     time.sleep(60)
+
+
+def first_chunks(cell, target, route, requests, size):
+    """Sends the first chunks of streams that declare a size and never end, one a request."""
+    from nvflare.fuel.f3.message import Message
+    from nvflare.fuel.f3.streaming import stream_const
+    from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
+
+    for number, request in enumerate(requests):
+        headers = {Stream.CHANNEL: route[0], Stream.TOPIC: route[1], Stream.SIZE: size}
+        headers |= {Stream.STREAM_ID: number, Stream.STREAM_REQ_ID: request, Stream.SEQUENCE: 0}
+        headers |= {Stream.DATA_TYPE: stream_const.StreamDataType.CHUNK}
+        kind = stream_const.STREAM_CHANNEL, stream_const.STREAM_DATA_TOPIC
+        cell.core_cell.fire_and_forget(*kind, target, Message(headers, bytes(2**10)))
+
+
+@case
+def a_member_declares_gigabytes(folder):
+    with paused(folder, rounds=4, sites=(0, 1), timeout=20) as federated:
+        own = (federated.folder, federated.port, federated.kits / "site-2")
+        process = federated.context.Process(target=declare_at_server, args=own)
+        process.start()
+        federated.processes["member"] = process
+        federated.wait_for("member", "asked")
+        before = memory(federated.processes["server"].pid)
+        federated.wait_for("member", "sent")
+        after = largest_memory(federated.processes["server"].pid)
+        federated.join()
+        assert answers(federated, "site-0") == "1111"
+        shown = f"6 chunks of 1 KiB: the server has {before:.0f} MB before, {after:.0f} MB after"
+        assert after < before + 200, shown
+        return shown
+
+
+def declare_at_server(folder, port, kit):
+    """Site 2 answers each request by six streams that declare 1 GiB."""
+    from concurrent.futures import Future
+
+    from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
+
+    from fedaux_pl.sites import transport
+    from tests.sites.processes import log_to
+
+    log_to(folder / "member.log")
+    cell = transport._create_cell("site-2", f"grpcs://localhost:{port}", kit, "client", 2**32)
+
+    def attack(request):
+        print("asked", flush=True)
+        time.sleep(2)
+        own = [request.get_header(Stream.STREAM_REQ_ID)] * 6
+        first_chunks(cell, "server", ("return_only", "fedaux:ask"), own, 2**30)
+        print("sent", flush=True)
+        return Future()
+
+    cell.register_request_cb(channel="fedaux", topic="ask", cb=attack)
+    cell.start()
+    time.sleep(300)
+
+
+@case
+def a_server_declares_gigabytes(folder):
+    with Federated(folder, split(3), AVG) as federated:
+        site = federated.start_site(0)
+        own = (federated.folder, federated.port, federated.kits / "localhost")
+        process = federated.context.Process(target=declare_at_site, args=own)
+        process.start()
+        federated.processes["attacker"] = process
+        federated.wait_for("site-0", "connected to")
+        before = memory(site.pid)
+        federated.wait_for("attacker", "sent")
+        after = largest_memory(site.pid)
+        shown = f"5 chunks of 1 KiB: a site has {before:.0f} MB before, {after:.0f} MB after"
+        assert after < before + 200, shown
+        return shown
+
+
+def declare_at_site(folder, port, kit):
+    """A server that sends five streams that declare 1 GiB to site 0."""
+    from fedaux_pl.sites import transport
+    from tests.sites.processes import log_to
+
+    log_to(folder / "attacker.log")
+    cell = transport._create_cell("server", f"grpcs://localhost:{port}", kit, "server", 2**32)
+    cell.start()
+    while not cell.core_cell.is_cell_connected("site-0"):
+        time.sleep(0.1)
+    time.sleep(2)
+    first_chunks(cell, "site-0", ("fedaux", "ask"), map(str, range(5)), 2**30)
+    print("sent", flush=True)
+    time.sleep(300)
+
+
+@case
+def a_member_poses_as_the_server(folder):
+    with Federated(folder, split(3), AVG) as federated:
+        kit = federated.folder / "thief"  # the certificate of site 1 under the server's file names
+        shutil.copytree(federated.kits / "site-1" / "startup", kit)
+        for end in ("crt", "key"):
+            (kit / f"client.{end}").rename(kit / f"server.{end}")
+        own = (federated.folder, federated.port, kit)
+        process = federated.context.Process(target=declare_at_site, args=own)
+        process.start()
+        federated.processes["attacker"] = process
+        federated.start_site(0)
+        federated.wait_for("site-0", "waits for the server")
+        time.sleep(15)
+        assert "connected" not in federated.log("site-0"), federated.log("site-0")
+        assert "sent" not in federated.log("attacker")
+        process.kill()
+        process.join()
+        federated.start_server()
+        federated.wait_for("site-0", "connected to")
+        return "no handshake: gRPC compares the certificate with the host of --server"
+
+
+def largest_memory(pid, seconds=15):
+    """The largest resident memory of a process in MB in the next seconds."""
+    sizes = []
+    for _ in range(10 * seconds):
+        sizes.append(memory(pid))
+        time.sleep(0.1)
+    return max(sizes)
 
 
 def memory(pid):

@@ -1,5 +1,8 @@
 """Three site processes with mutual TLS on loopback: the test of CI, and longer ones by a marker."""
 
+import queue
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -11,7 +14,7 @@ from tests import texts
 from tests.federations import assert_same, create, split, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given
-from tests.sites.processes import Federated, tokens
+from tests.sites.processes import Federated, provision, tokens
 
 AUX = {
     "class_path": "FedAUX",
@@ -61,6 +64,36 @@ def compare(tmp_path, federated, local):
 
 def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path):
     assert_equal_runs(tmp_path, "FedAUX", {"resnet8": 3})
+
+
+def test_a_member_cannot_pose_as_the_server(tmp_path):
+    """gRPC compares the server's certificate with the host of ``--server``, as NVFlare uses it."""
+    grpc = pytest.importorskip("grpc")
+    drivers = pytest.importorskip("nvflare.fuel.f3.drivers.grpc_driver")
+    kits = provision(tmp_path / "sites", ["site-0", "site-1"], 8402)
+    own = kits / "site-0" / "startup"
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    trust = drivers.get_grpc_client_credentials({k: str(own / file) for k, file in files.items()})
+    states = grpc.ChannelConnectivity
+    for name, side, expected in (
+        ("site-1", "client", states.TRANSIENT_FAILURE),
+        ("localhost", "server", states.READY),
+    ):
+        kit = kits / name / "startup"
+        pair = [(kit / f"{side}.{end}").read_bytes() for end in ("key", "crt")]
+        root = (kit / "rootCA.pem").read_bytes()
+        server = grpc.server(ThreadPoolExecutor(1))
+        credentials = grpc.ssl_server_credentials([pair], root, require_client_auth=True)
+        port = server.add_secure_port("localhost:0", credentials)
+        server.start()
+        seen = queue.Queue()
+        options = drivers.GRPC_DEFAULT_OPTIONS
+        with grpc.secure_channel(f"localhost:{port}", trust, options=options) as channel:
+            channel.subscribe(seen.put, try_to_connect=True)
+            while (state := seen.get()) not in (states.READY, states.TRANSIENT_FAILURE):
+                pass
+            assert state == expected, name
+        server.stop(0)
 
 
 @pytest.mark.sites

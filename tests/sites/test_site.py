@@ -1,6 +1,8 @@
 """What a site answers, and what it refuses."""
 
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,13 +112,55 @@ def test_the_server_may_ask_for_epochs_within_the_limits(plain):
 
 
 @pytest.mark.parametrize(
-    "fields", ["{", "[]", "3", None, b"{}", "[" * 100_000, '"' + "x" * 2**20 + '"']
+    "fields",
+    [
+        *("{", "[]", "3", None, b"{}", "[" * 100_000, '"' + "x" * 2**20 + '"'),
+        '{"request": ' + "[" * 500 + "]" * 500 + "}",
+        '{"agreement": ' + '{"a": ' * 500 + "1" + "}" * 501,
+    ],
 )
 def test_plain_values_of_a_message_are_checked(fields):
     from fedaux_pl.sites.wire import RefusalError
 
     with pytest.raises(RefusalError):
         read_letter(fields, b"")
+
+
+def test_a_server_cannot_fill_the_journal_of_a_site(plain, capsys):
+    site, request = plain
+    assert "code" not in site.answer(request).fields
+    capsys.readouterr()
+    for number in range(3000):
+        assert site.answer(changed(request, client=-number - 1)).fields["code"] == "message"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * (100 + 5)  # 128, 256, ... 2048
+    assert "NOT answered (2048 in a row): train, round 1: client must be" in lines[-1]
+    site.answer(request)
+    site.answer(changed(request, client=-1))
+    lines = capsys.readouterr().out.splitlines()
+    assert ["sent: train" in lines[0], "NOT answered (1 in a row)" in lines[-1]] == [True, True]
+
+
+def test_a_site_whose_loop_ends_ends(monkeypatch, tmp_path, capsys):
+    """Otherwise the threads of the transport stay connected, and nobody answers."""
+    pytest.importorskip("nvflare")
+    from fedaux_pl.sites import transport
+
+    core = SimpleNamespace(add_incoming_filter=lambda *_: None)
+    core.set_cell_connected_cb = core.set_cell_disconnected_cb = lambda _: None
+    cell = SimpleNamespace(core_cell=core, get_fqcn=lambda: "site-0")
+    asked = SimpleNamespace(get_header=lambda _: "{}", payload=b"")
+    cell.register_request_cb = lambda cb, **_: setattr(cell, "start", lambda: cb(asked))
+    monkeypatch.setattr(transport, "_create_cell", lambda *_: cell)
+    monkeypatch.setattr(transport.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(transport.os, "_exit", sys.exit)
+
+    def fail(letter):
+        raise RecursionError("as str() of a nested list")
+
+    with pytest.raises(SystemExit, match="1"):
+        transport.serve("site-0", "localhost:1", tmp_path, 2**20, fail, 2**20)
+    assert "ended by an error" in capsys.readouterr().out
 
 
 # --- releases ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, Scaffold
+from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, Scaffold
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
@@ -111,6 +111,26 @@ def test_a_release_of_no_samples_is_left_out(tmp_path, capsys):
     fit(tmp_path, federation, data, rounds=1)
     assert [head.client for head in federation.heads] == [0, 1]
     assert "site-2 gave no answer to prepare: it has no samples" in capsys.readouterr().out
+
+
+def test_a_release_that_no_data_can_give_is_left_out(tmp_path, capsys):
+    federation, data, hub = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
+    hub.faults["site-1"] = changed(lambda tensors: first(tensors, lambda t: t.fill_(1e300)))
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [0, 2]
+    assert "site-1 gave no answer to prepare: its release is larger" in capsys.readouterr().out
+    assert answered(federation, "site-0") == [1.0]
+
+
+def test_an_architecture_without_a_released_head_does_not_teach(tmp_path):
+    """Its only site has never been there."""
+    method = FedAUXfdp(feature_map=Whitened(dimensions=8), epsilon=1.0)
+    federation, data, hub = prepare(
+        tmp_path, images(method, {"resnet8": 2, "shufflenet": 1}), split(3)
+    )
+    hub.away = {"site-2"}
+    fit(tmp_path, federation, data, rounds=1)
+    assert [head.client for head in federation.heads] == [0, 1]
 
 
 def test_an_old_answer_is_no_answer(plain, tmp_path, capsys):

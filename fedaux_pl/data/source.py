@@ -1,6 +1,7 @@
 """The base class of data sources, and the examples that they return."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -102,6 +103,10 @@ class Source(ABC):
         >>> Noise().auxiliary().shape
         torch.Size([100, 3, 32, 32])
     """
+
+    class_order: Sequence[str] = ()
+    """The agreed classes, ``classes`` of the data module, which sets it; empty for none. Integer
+    labels without names of their own index them."""
 
     @abstractmethod
     def train(self) -> Examples:

@@ -196,9 +196,14 @@ class ImageFolder(Source):
     def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
         """Loads files; without labels if there are no ``names``."""
         paths = [file.path for file in files]
-        images, positions = load_images(
-            paths, root, self.size, self.channels, self.cache_dir, self.on_error == "skip"
-        )
+        skip = self.on_error == "skip"
+        try:
+            images, positions = load_images(
+                paths, root, self.size, self.channels, self.cache_dir, skip
+            )
+        except DataError as error:
+            remedy = "" if skip else ", or set `on_error: skip`"
+            raise DataError(f"{error}{remedy}") from error
         if not names:
             return Examples(images)
         read = [files[i] for i in positions]

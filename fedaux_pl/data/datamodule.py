@@ -233,6 +233,12 @@ class FederatedDataModule(pl.LightningDataModule):
         return settings
 
     @property
+    def data_name(self) -> str:
+        """The names of the private and the auxiliary data, such as "CIFAR10 + STL10"."""
+        sources = (self.private, self.auxiliary)
+        return " + ".join(source.data_name for source in sources if source is not None)
+
+    @property
     def key_id(self) -> str:
         """The public name of the key of ``record_digests``."""
         return key_id(machine_key())

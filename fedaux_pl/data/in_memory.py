@@ -47,8 +47,8 @@ class InMemory(TextSource):
 
     All images must have one size, and a transform must not be random: every process, and a run that
     resumes, must read the same data. Labels are class names or integers. Integers index the names
-    that a data set has itself (its ``classes``, or the feature of ``label``), or else ``classes`` of
-    the data module; without either they must be 0, 1, 2 ... without gaps.
+    that a data set has itself (``classes``, or a feature ``label`` with names), or else ``classes``
+    of the data module; without either they must be 0, 1, 2 ... without gaps.
 
     Args:
         train: The training data.

@@ -144,7 +144,8 @@ class PrivateData:
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... if the data name none."""
         numbered = [f"client {index}" for index in range(len(self.clients))]
-        return list(self.train.client_names if self.train else ()) or numbered
+        names = list(self.train.client_names if self.train else ())
+        return names if len(names) == len(numbered) else numbered  # others at a site: it is one
 
     @property
     def inputs(self) -> list[Tensor]:

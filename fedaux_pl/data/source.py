@@ -128,6 +128,11 @@ class Source(ABC):
         """Raises a DataError if the model would misread the inputs, as with another padding id."""
 
     @property
+    def data_name(self) -> str:
+        """What tells the data from others, for names of runs: the class, or a file or folder."""
+        return type(self).__name__
+
+    @property
     def input_format(self) -> dict[str, str | int]:
         """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}

@@ -125,7 +125,7 @@ def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
         indices |= numbers
     if unknown := sorted(set(labels) - indices.keys()):
         raise DataError(
-            f"labels must be the classes {shorten(classes)} or, if none of these is an index, their "
+            f"labels must be the classes {shorten(classes)} or, if none of them is an index, "
             f"indices from 0, but the file has {shorten([repr(label) for label in unknown], 5)}: "
             "set `classes`, or correct the file"
         )

@@ -79,7 +79,7 @@ def test_without_labels(tmp_path, images):
     assert NpzImages(path, labels=None).train().labels is None
     assert len(NpzImages(path).auxiliary()) == 4
     with pytest.raises(
-        DataError, match="'train_y'; its arrays are train_x: set `labels` to .* null"
+        DataError, match=r"'train_y'; its arrays are train_x: set `labels` to .* null"
     ):
         NpzImages(path).train()
 
@@ -183,9 +183,9 @@ def test_messages_name_the_file_and_the_option(tmp_path, images):
         DataError, match=rf"'train_x' and 'train_y' in {path}: labels must .* \(4,\)"
     ):
         NpzImages(path).train()
-    with pytest.raises(DataError, match="holds no array 'y'; .*: set `labels` .* or to null"):
+    with pytest.raises(DataError, match=r"holds no array 'y'; .*: set `labels` .* or to null"):
         NpzImages(path, labels="y").train()
-    with pytest.raises(DataError, match="holds no array 'test_y'; .*: set `test_labels` to"):
+    with pytest.raises(DataError, match=r"holds no array 'test_y'; .*: set `test_labels` to"):
         NpzImages(path).test()
 
 

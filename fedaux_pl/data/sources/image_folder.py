@@ -96,6 +96,11 @@ class ImageFolder(Source):
         self.test_share = test_share
         self.on_error = on_error
 
+    @property
+    def data_name(self) -> str:
+        """The name of the folder."""
+        return self.root.absolute().name
+
     def train(self) -> Examples:
         """The images below ``root``, with labels if there are sub-folders, less the test images."""
         files = self._list_root()

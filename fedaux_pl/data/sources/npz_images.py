@@ -91,6 +91,11 @@ class NpzImages(Source):
         self.validation_images = validation_images
         self.validation_labels = validation_labels
 
+    @property
+    def data_name(self) -> str:
+        """The name of the file."""
+        return self.path.absolute().stem
+
     def train(self) -> Examples:
         """The training images, with labels unless ``labels`` is null, and with given clients."""
         if self.labels is None:

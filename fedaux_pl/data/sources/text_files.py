@@ -21,7 +21,8 @@ class TextFiles(TextSource):
     The first line of a CSV file names its columns. A .txt file has one text per line and no
     labels, and can be auxiliary data only. Labels are class names or integers: without ``classes``
     and ``data.classes`` the distinct labels of the training file are the classes, sorted by value
-    if all are integers and alphabetically otherwise. Rows without a text are skipped with a warning.
+    if all are integers and alphabetically otherwise. Rows without a text are skipped with a
+    warning.
 
     Args:
         path: The file.
@@ -94,6 +95,11 @@ class TextFiles(TextSource):
         self.cache_dir = expand(cache_dir)
         self.client_column = client_column
         self.validation_path = expand(validation_path)
+
+    @property
+    def data_name(self) -> str:
+        """The name of the file."""
+        return self.path.absolute().stem
 
     def train(self) -> Examples:
         """The texts of ``path``, without the test texts."""

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from fedaux_pl.engine.checkpoints import find_last
-
 
 def describe_resumption(trainer: pl.Trainer, rounds: int, from_command_line: bool) -> str | None:
     """Says how to resume an interrupted fit; None if there is no checkpoint to resume from.
@@ -23,9 +21,7 @@ def describe_resumption(trainer: pl.Trainer, rounds: int, from_command_line: boo
     if not from_command_line:
         call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
         return f"{so_far}: resume with {call}"
-    last = find_last(Path(trainer.default_root_dir))
-    is_last = last is not None and last.samefile(checkpoint)
-    return f"{so_far}: resume with --ckpt_path {'last' if is_last else checkpoint}"
+    return f"{so_far}: resume with --ckpt_path {checkpoint}"
 
 
 def _newest_checkpoint(trainer: pl.Trainer) -> Path | None:

@@ -43,6 +43,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         knows_pretraining: Whether h_0 was pre-trained in this run, which then has its loss.
     """
     algorithm, data = federation.algorithm, federation.settings()["data"]
+    source, public = federation.data.private, federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
     split = "given"
     if data.get("alpha") is not None:
@@ -52,8 +53,8 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         role = "each sends one release and nothing else"
     rows = {
         "method": algorithm.name,
-        "private data": f"{data['private']}, {len(federation.data.classes)} classes",
-        "auxiliary data": data["auxiliary"] or "none",
+        "private data": f"{source.data_name}, {len(federation.data.classes)} classes",
+        "auxiliary data": "none" if public is None else public.data_name,
         "clients": f"{clients}; {role}",
         "split over clients": split,
         "seed": federation.seed,
@@ -108,7 +109,7 @@ def headline(federation: Any) -> dict[str, Any]:
     settings = federation.settings()
     return {
         "1 method": federation.algorithm.name,
-        "2 data": settings["data"]["private"],
+        "2 data": federation.data.private.data_name,
         "3 alpha": settings["data"].get("alpha"),
         "4 epsilon": settings["algorithm"].get("epsilon"),
         "5 seed": federation.seed,

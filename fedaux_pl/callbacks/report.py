@@ -217,6 +217,7 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     last = federation.history[-1]
     summary = {
         "method": federation.algorithm.name,
+        "data": federation.data.data_name,
         "rounds": int(last["round"]),
         **_results(federation.history),
         "bytes_up": last["bytes/up_total"],

@@ -24,17 +24,18 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
     """The names and figures of a federation before its first round."""
     data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
     if (counts := class_counts(federation)) is not None:
-        yield "data/split", figures.partition_figure(counts, classes)
+        named = data.client_names if data.has_given_clients else None
+        yield "data/split", figures.partition_figure(counts, classes, named)
         if scores:
             main = counts.argmax(axis=1)
             yield (
                 "certainty/clients",
-                figures.certainty_figure(scores["distill"], main, classes),
+                figures.certainty_figure(scores["distill"], main, classes, named),
             )
             labels = data.evaluation_examples.targets
             yield (
                 "certainty/weight_by_class",
-                figures.weight_by_class_figure(scores["evaluation"], labels, main, classes),
+                figures.weight_by_class_figure(scores["evaluation"], labels, main, classes, named),
             )
     if scores and data.distill_inputs.ndim == 4:  # images
         shown = _some_clients(federation)

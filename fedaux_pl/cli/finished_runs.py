@@ -46,7 +46,8 @@ class Run:
     def data(self) -> str:
         """The private and the auxiliary data."""
         names = [self.setting("data", "private"), self.setting("data", "auxiliary")]
-        return " + ".join(name for name in names if name)
+        former = " + ".join(name for name in names if name)  # of runs that did not write the name
+        return str(self.summary.get("data", former))
 
     @property
     def method(self) -> str:

@@ -22,13 +22,9 @@ _QUICKSTART = "or a file such as --config quickstart"
 # Messages that do not name a value, and their replacements.
 _REWRITTEN = {
     r'Linked "([\w.]+)" must be given via "([\w.]+)"\.': r"\1 is set by \2: give --\2 instead",
-    r"the following arguments are required: ((?:model|data)\..*)": (
-        rf"missing options: \1; add them, {_QUICKSTART}"
-    ),
     r"the following arguments are required: run": (
         "the run is missing: give its folder, a checkpoint, or 'last'"
     ),
-    r"the following arguments are required: (\w+)": r"the option --\1 is missing: add it",
     r'Parser key "((?:model|data)\.\w+)":.*Got value: None\b.*': (
         rf"\1 is not set: add --\1, {_QUICKSTART}"
     ),
@@ -101,6 +97,11 @@ def clarify(
         if match := re.fullmatch(pattern, message, re.DOTALL):
             one_line = " ".join(match.expand(replacement).split())
             return one_line.replace('in "<unicode string>",', "at")
+    if missing := re.fullmatch(r"the following arguments are required: ([\w., ]+)", message):
+        names = [f"--{name}" for name in missing[1].split(", ")]
+        remedy = f", {_QUICKSTART}" if re.match("--(model|data)", names[0]) else ""
+        which, them = ("options", "them") if names[1:] else ("option", "it")
+        return f"missing {which} {', '.join(names)}: add {them}{remedy}"
     for pattern in _UNKNOWN_OPTION:
         if match := re.fullmatch(pattern, message):
             dashes = "--" if "unrecognized" in pattern else ""  # otherwise it stands in a file

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 import tempfile
+import threading
 import warnings
 from argparse import SUPPRESS
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.trainer import PRECISIONS, check_trainer
+from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
 from fedaux_pl.sites import Sites
 
 _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
@@ -44,6 +45,7 @@ _MEANINGS = {
     "seed_everything": f"an integer from 0 to {_MAX_SEED}",
     "trainer.precision": f"one of {', '.join(PRECISIONS)}",
 }
+_print_failure = threading.excepthook
 _WRITING = ("fit", "pretrain", "benchmark")  # verbs with a folder for their output
 _TRAINER_DEFAULTS = {
     "default_root_dir": "logs",
@@ -125,6 +127,10 @@ class FederationCLI(LightningCLI):
         if isinstance(seed, bool) or not 0 <= seed <= _MAX_SEED:
             meaning = _MEANINGS["seed_everything"]
             parser.error(f"seed_everything must be {meaning}, but is {str(seed).lower()}")
+        if (precision := str(settings.precision or 32)) not in (*PRECISIONS, *PRECISION_ALIASES):
+            parser.error(
+                f"trainer.precision must be {_MEANINGS['trainer.precision']}, but is {precision}"
+            )
         for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
             if rounds is not None and rounds < 1 and rounds != -1:
                 parser.error(
@@ -315,6 +321,7 @@ def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
     # Lightning uses a deprecated function of torch, and advertises a product at every start.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+    threading.excepthook = _report_failure
     # For class paths in the user's folder; last, so that it hides no package. Verbs that take class
     # paths from a file (predict, export) do without: a file must not choose what runs.
     if (here := str(Path.cwd())) not in sys.path:
@@ -336,6 +343,12 @@ def _is_one_device(devices: Any, num_nodes: int) -> bool:
     """Whether exactly one device is requested; 'auto' and -1 can mean several."""
     count = len(devices) if isinstance(devices, list) else devices
     return num_nodes == 1 and count in (1, "1")
+
+
+def _report_failure(args: threading.ExceptHookArgs) -> None:
+    """Prints what a thread raised, but of TensorBoard's writer: the run raises that, too."""
+    if not type(args.thread).__module__.startswith("tensorboard."):
+        _print_failure(args)
 
 
 def _is_not_tip(record: logging.LogRecord) -> bool:

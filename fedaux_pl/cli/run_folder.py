@@ -170,7 +170,7 @@ def run_name(federation: Any) -> str:
     alpha = settings["alpha"]
     split = "given-clients" if alpha is None else f"alpha{alpha:g}"
     method = algorithm.name.replace(" with memory", "")
-    parts = (method, settings["private"], split, f"seed{federation.seed}")
+    parts = (method, federation.data.private.data_name, split, f"seed{federation.seed}")
     return re.sub(r"[^\w.+-]", "_", "-".join(parts))
 
 

@@ -1,5 +1,6 @@
 """The verbs of the command line; each takes the arguments after it."""
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedaux_pl.cli.export import export
 from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
 from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_checkpoint
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, FedauxError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sites import connect
 
@@ -160,10 +161,28 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
         run(cli.model, **options)
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
+    except OSError as error:
+        root = Path(cli.trainer.default_root_dir).absolute()
+        if isinstance(error, FedauxError) or not _is_about(root, error):
+            raise
+        raise OSError(
+            f"{error}: nothing can be written to trainer.default_root_dir, which is {root}; make "
+            "room, or choose another folder"
+        ) from error
     except ValueError as error:
         if cli.model.metrics:  # within a round: rather a bug than a wrong setting
             raise
         raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
+
+
+def _is_about(folder: Path, error: OSError) -> bool:
+    """Whether the disk is full, or the error names the folder, a part of it or one above it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if error.filename is None:
+        return False
+    path = Path(str(error.filename)).absolute()
+    return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
 def _rounds(count: int) -> str:

@@ -59,7 +59,10 @@ class FederatedDataModule(pl.LightningDataModule):
         validation: The share of every client's training data that is held out as validation data,
             in [0, 1). 0 for the validation data of ``private``, if it has any.
         classes: The names of the classes in an order that all sites agree on; null for those of the
-            source.
+            source. Integer labels index them, from 0, whatever the names are: with the classes
+            ["6", "7"] the integer 1 is class "7", and 6 is refused. Labels that are text (class
+            folders, strings) are names: "6" is class "6". In a file of texts an integer is a name
+            if a class is named by an index, such as "0" or "1", and an index otherwise.
         holds: Which of the data are here: null for all, in a simulation; ``public`` at the server
             of real sites, which has test and auxiliary data alone; ``private`` at a site, which has
             the training data of one client alone.
@@ -228,6 +231,12 @@ class FederatedDataModule(pl.LightningDataModule):
             settings.pop("validation", None)
             settings["contents"].pop("validation", None)
         return settings
+
+    @property
+    def data_name(self) -> str:
+        """The names of the private and the auxiliary data, such as "CIFAR10 + STL10"."""
+        sources = (self.private, self.auxiliary)
+        return " + ".join(source.data_name for source in sources if source is not None)
 
     @property
     def key_id(self) -> str:

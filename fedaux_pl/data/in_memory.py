@@ -46,7 +46,9 @@ class InMemory(TextSource):
       ``label``.
 
     All images must have one size, and a transform must not be random: every process, and a run that
-    resumes, must read the same data. Labels are class names or integers 0, 1, 2 ... without gaps.
+    resumes, must read the same data. Labels are class names or integers. Integers index the names
+    that a data set has itself (``classes``, or a feature ``label`` with names), or else ``classes``
+    of the data module; without either they must be 0, 1, 2 ... without gaps.
 
     Args:
         train: The training data.
@@ -93,7 +95,7 @@ class InMemory(TextSource):
         samples = self._read("train")
         if samples.labels is None:
             return Examples(self._inputs(samples))
-        self._classes = _class_names(samples)
+        self._classes = tuple(self.class_order) or _class_names(samples)
         owners: tuple[Any, ...] = ()
         if self.clients is not None:
             owners = name_clients(self.clients, len(samples.labels), "clients")
@@ -148,13 +150,13 @@ class InMemory(TextSource):
 
     def _labels(self, samples: Samples) -> Tensor:
         index: dict[Any, int] = {name: i for i, name in enumerate(self._classes)}
-        labels = samples.labels or []
-        if any(isinstance(label, int) for label in labels):
-            index = {i: i for i in range(len(self._classes))}
+        labels, names = samples.labels or [], samples.classes or self._classes
+        index |= {i: index[name] for i, name in enumerate(names) if name in index}
         if unknown := [label for label in labels if label not in index]:
             raise DataError(
-                f"labels must be 0 ... {len(index) - 1} for the classes of the training data "
-                f"({shorten(self._classes)}) or their names, but {unknown[0]!r} is among them"
+                f"labels must be 0 ... {len(self._classes) - 1} for the classes "
+                f"({shorten(self._classes)}) or their names, but {unknown[0]!r} is among them: "
+                "correct it, or set classes of the data module to the names of all classes"
             )
         return torch.tensor([index[label] for label in labels])
 
@@ -167,8 +169,8 @@ def _class_names(samples: Samples) -> tuple[str, ...]:
     if all(isinstance(label, int) for label in found) and found != set(range(len(found))):
         raise DataError(
             f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but are "
-            f"{shorten([str(label) for label in sorted(found)])}: renumber them with "
-            "numpy.unique(labels, return_inverse=True)[1], or pass class names as labels"
+            f"{shorten([str(label) for label in sorted(found)])}: pass classes to the data module, "
+            "the names of all classes, which the labels index from 0, or class names as labels"
         )
     return class_names([str(label) for label in found])
 

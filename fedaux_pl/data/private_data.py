@@ -58,6 +58,7 @@ class PrivateData:
                 as well.
         """
         name = type(source).__name__
+        source.class_order = classes or ()
         train = None if holds == "public" else source.train()
         test, validation = (
             (None, None) if holds == "private" else (source.test(), source.validation())
@@ -71,7 +72,8 @@ class PrivateData:
                 raise DataError(
                     f"{name} has no labels for its {part} data: the private data must be labeled"
                 )
-            loaded[part] = examples if classes is None else order_classes(examples, classes)
+            classes = classes or examples.classes
+            loaded[part] = order_classes(examples, classes)
             first = next(iter(loaded))
             what = f"private {first} and {part} data"
             check_same_kind(loaded[first].inputs, examples.inputs, what)
@@ -142,7 +144,8 @@ class PrivateData:
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... if the data name none."""
         numbered = [f"client {index}" for index in range(len(self.clients))]
-        return list(self.train.client_names if self.train else ()) or numbered
+        names = list(self.train.client_names if self.train else ())
+        return names if len(names) == len(numbered) else numbered  # others at a site: it is one
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -168,10 +171,12 @@ def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
         >>> order_classes(own, ["cat", "dog", "bird"]).labels
         tensor([2, 1])
     """
+    if examples.classes == tuple(classes):
+        return examples
     if unknown := [name for name in examples.classes if name not in classes]:
         raise DataError(
-            f"the data have the class {unknown[0]!r}, but data.classes has {shorten(classes)}: "
-            "rename it, or agree on other classes"
+            f"the data have the class {unknown[0]!r}, but the classes are {shorten(classes)}: "
+            "rename it, or set data.classes to the names of all classes"
         )
     order = torch.tensor([list(classes).index(name) for name in examples.classes])
     labels = order.to(examples.targets.device)[examples.targets]

@@ -1,6 +1,7 @@
 """The base class of data sources, and the examples that they return."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,6 +104,10 @@ class Source(ABC):
         torch.Size([100, 3, 32, 32])
     """
 
+    class_order: Sequence[str] = ()
+    """The agreed classes, ``classes`` of the data module, which sets it; empty for none. Integer
+    labels without names of their own index them."""
+
     @abstractmethod
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
@@ -121,6 +126,11 @@ class Source(ABC):
 
     def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources fit every model
         """Raises a DataError if the model would misread the inputs, as with another padding id."""
+
+    @property
+    def data_name(self) -> str:
+        """What tells the data from others, for names of runs: the class, or a file or folder."""
+        return type(self).__name__
 
     @property
     def input_format(self) -> dict[str, str | int]:

@@ -115,17 +115,19 @@ def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
     """Turns labels into class indices.
 
     Args:
-        labels: Class names, or class indices as strings, 0 ... len(classes) - 1.
+        labels: Class names or, unless one of the names is such an index itself, class indices as
+            strings, 0 ... len(classes) - 1.
         classes: The names of the classes, in order.
     """
     indices = {name: index for index, name in enumerate(classes)}
-    if not set(labels) <= indices.keys():
-        indices = {str(index): index for index in range(len(classes))}
+    numbers = {str(index): index for index in range(len(classes))}
+    if not indices.keys() & numbers:  # whatever the labels: all files must be read alike
+        indices |= numbers
     if unknown := sorted(set(labels) - indices.keys()):
         raise DataError(
-            f"labels must be the classes {shorten(classes)} or their indices from 0, but the "
-            f"file has {shorten([repr(label) for label in unknown], 5)}: set `classes`, or correct "
-            "the file"
+            f"labels must be the classes {shorten(classes)} or, if none of them is an index, "
+            f"indices from 0, but the file has {shorten([repr(label) for label in unknown], 5)}: "
+            "set `classes`, or correct the file"
         )
     return torch.tensor([indices[label] for label in labels])
 

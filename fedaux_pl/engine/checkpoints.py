@@ -187,14 +187,14 @@ def _reason(error: Exception) -> str:
 
 def _saved(path: Path) -> str:
     """Says which checkpoint there is after a failed attempt to replace it."""
-    try:
-        rounds = len(load_checkpoint(path)["federation"]["history"])
-    except (ConfigurationError, FileNotFoundError):
-        return "earlier ones are unchanged: make room and resume with --ckpt_path last"
-    return (
-        f"the last complete one, after round {rounds}, is still there: make room and resume with "
-        f"--ckpt_path {path}"
-    )
+    for saved in (path, path.with_name("last.ckpt")):
+        with suppress(ConfigurationError, FileNotFoundError):
+            rounds = len(load_checkpoint(saved)["federation"]["history"])
+            return (
+                f"the last complete one, after round {rounds}, is still there: make room in "
+                f"trainer.default_root_dir and resume with --ckpt_path {saved}"
+            )
+    return "there is no earlier one: make room in trainer.default_root_dir, or choose another"
 
 
 def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -54,6 +54,7 @@ class Job:
         optimizer_state: The initial state of the optimizer; None for a fresh start.
         keep_optimizer: Whether the result holds the optimizer's state.
         correction: What is added to the gradients, of a ClientModule with ``corrected``.
+        name: Whose training it is, for messages; empty for the server's.
     """
 
     batches: Batches
@@ -63,6 +64,7 @@ class Job:
     optimizer_state: dict[str, Any] | None = None
     keep_optimizer: bool = True
     correction: State | None = None
+    name: str = ""
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
         """Puts the initial weights and optimizer state in place."""
@@ -199,7 +201,7 @@ class StageRunner:
                 steps += len(losses)
                 if losses:
                     loss = torch.stack(losses).mean().item()  # one transfer per epoch
-                    self.check_finite(loss, module, epoch)
+                    self.check_finite(loss, module, epoch, job.name)
                 if on_epoch is not None:
                     on_epoch(loss)
         return job.result(module, optimizer, loss, steps)
@@ -224,7 +226,9 @@ class StageRunner:
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()
 
-    def check_finite(self, loss: float, module: pl.LightningModule, epoch: int) -> None:
+    def check_finite(
+        self, loss: float, module: pl.LightningModule, epoch: int, owner: str = ""
+    ) -> None:
         """Raises a FloatingPointError that names the learning rate if a loss is NaN or infinite."""
         if math.isfinite(loss):
             return
@@ -234,7 +238,7 @@ class StageRunner:
             advice = f"lower {option}.lr (--model.{option}.lr), which is {lr:g}"
         if self.trainer.precision != "32-true":
             advice += f", or use 32-true in place of trainer.precision {self.trainer.precision}"
-        name = type(module).__name__
+        name = type(module).__name__ + (f" at {owner}" if owner else "")
         raise FloatingPointError(f"the loss of {name} became {loss} in epoch {epoch + 1}: {advice}")
 
     def finish_backward(self) -> None:

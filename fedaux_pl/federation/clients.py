@@ -198,4 +198,5 @@ class LocalClients:
             optimizer_state=self.optimizer_states.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
+            name=self.context.data.client_names[client],
         )

@@ -150,8 +150,8 @@ class Preparation:
             }
             heads = list(restored) or unpack(self._cached(own, release), scoring)
         for head in heads:
-            size = data.client_sizes[head.client]
-            scoring.check_release(head, size, len(data.negative_inputs))
+            size, name = data.client_sizes[head.client], data.client_names[head.client]
+            scoring.check_release(head, size, len(data.negative_inputs), name)
         if data.shared_rows:
             flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
             heads = [replace(h, release=replace(h.release, flaw=flaw)) for h in heads]

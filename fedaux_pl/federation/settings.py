@@ -25,6 +25,7 @@ from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.language_modelling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
+_MAX_COUNT = 2**31 - 1
 _CHOICES: dict[str, tuple[str, ...]] = {
     "train": get_args(TrainedPart),
     "optimizer_state": ("reset", "carry"),
@@ -59,10 +60,10 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name, minimum in (("epochs", self.min_epochs), ("batch_size", self.min_batch_size)):
-            if not _is_int(value := getattr(self, name), minimum):
+            if not _is_int(value := getattr(self, name), minimum) or value > _MAX_COUNT:
                 raise ValueError(
                     f"{self.option}.{name} must be an integer of at least {minimum}, but is "
-                    f"{value!r}"
+                    f"{value!r} (at most {_MAX_COUNT} is allowed)"
                 )
         with _prefixed(self.option):
             OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
@@ -264,8 +265,8 @@ def check_batches(
             if data.has_given_clients:
                 change = "leave it out, or give it more samples"
             problem = (
-                f"client {alone[0]} has a single sample ({sum(sizes)} samples, {len(sizes)} "
-                f"clients): {change}"
+                f"{data.client_names[alone[0]]} has a single sample ({sum(sizes)} samples, "
+                f"{len(sizes)} clients): {change}"
             )
         elif distillation is not None and distillation.batch_size == 1:
             problem = "students train with distillation.batch_size = 1: set it to at least 2"

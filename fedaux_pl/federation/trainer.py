@@ -14,6 +14,7 @@ from fedaux_pl.engine import ClientParallel
 from fedaux_pl.errors import did_you_mean
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+PRECISION_ALIASES = ("32", "bf16", "16")  # Lightning's other names of them
 # Options about batches and gradients of an optimizer, which a federation does not have: its epoch
 # is a round. With their default values.
 _WITHOUT_EFFECT = {

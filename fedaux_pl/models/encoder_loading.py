@@ -115,9 +115,9 @@ def _load(loader: Any, source: str | Path, **options: Any) -> Any:
         return loader(where, local_files_only=local, **options)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{where} cannot be loaded by the transformers library ({first_line(error)}): give a "
-            "folder with config.json, the weights and the tokenizer, or the name of a model on the "
-            "hub"
+            f"{where} cannot be loaded by the transformers library ({first_line(error)}): set "
+            "`source` (--model.model_options.source; of data: `tokenizer`) to a folder with "
+            "config.json, the weights and the tokenizer, or to the name of a model on the hub"
         ) from error
 
 

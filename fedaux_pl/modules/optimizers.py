@@ -1,6 +1,5 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -13,6 +12,9 @@ from torchmetrics.aggregation import MeanMetric
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
 
+# Steps are computed in float32: these values, their product and lr / 0.1 of Adam must not overflow.
+_MAX_LR, _MAX_WEIGHT_DECAY = 1e30, 1e6
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -20,9 +22,9 @@ class OptimizerSettings:
 
     Attributes:
         name: ``adam``, ``adamw`` or ``sgd``.
-        lr: The learning rate, greater than 0.
+        lr: The learning rate, greater than 0 and at most 1e30.
         momentum: For sgd only, in [0, 1).
-        weight_decay: At least 0.
+        weight_decay: At least 0 and at most 1e6.
     """
 
     name: OptimizerName
@@ -33,12 +35,19 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in ("adam", "adamw", "sgd"):
             raise ValueError(f"optimizer must be one of adam, adamw, sgd, but is {self.name!r}")
-        if not (isinstance(self.lr, Real) and 0 < self.lr < math.inf):
-            raise ValueError(f"lr must be a positive number, but is {self.lr!r}")
+        if not (isinstance(self.lr, Real) and 0 < self.lr <= _MAX_LR):
+            raise ValueError(
+                f"lr must be a positive number, but is {self.lr!r} (at most {_MAX_LR:g} is allowed)"
+            )
         if not (isinstance(self.momentum, Real) and 0 <= self.momentum < 1):
             raise ValueError(f"momentum must lie in [0, 1), but is {self.momentum!r}")
-        if not (isinstance(self.weight_decay, Real) and 0 <= self.weight_decay < math.inf):
-            raise ValueError(f"weight_decay must be at least 0, but is {self.weight_decay!r}")
+        if not (
+            isinstance(self.weight_decay, Real) and 0 <= self.weight_decay <= _MAX_WEIGHT_DECAY
+        ):
+            raise ValueError(
+                f"weight_decay must be at least 0, but is {self.weight_decay!r} (at most "
+                f"{_MAX_WEIGHT_DECAY:g} is allowed)"
+            )
         if self.momentum and self.name != "sgd":
             raise ValueError(
                 f"momentum belongs to sgd, but the optimizer is {self.name}: leave it at 0"

@@ -170,13 +170,16 @@ class Scoring:
         record = self.record(sensitivity, simulated=noise_seed is not None)
         return ReleasedHead(client, weight, public_map, record)
 
-    def check_release(self, head: ReleasedHead, num_positives: int, num_negatives: int) -> None:
+    def check_release(
+        self, head: ReleasedHead, num_positives: int, num_negatives: int, name: str = ""
+    ) -> None:
         """Raises a PrivacyError if a stored head has other noise than its guarantee needs.
 
         Args:
             head: A head that was released earlier, perhaps by another version of the code.
             num_positives: |D_i|.
             num_negatives: |D^-|.
+            name: The client's name, for the message; by default its number.
         """
         found = head.release
         num_negatives = num_negatives if self.scorer.uses_negatives else 0
@@ -184,8 +187,8 @@ class Scoring:
         needed = self.record(sensitivity, found.simulated)
         if not math.isclose(found.sigma, needed.sigma, rel_tol=1e-9):
             raise PrivacyError(
-                f"the stored release of client {head.client} has noise of standard deviation "
-                f"{found.sigma:g} at sensitivity {found.sensitivity:g}, but epsilon "
+                f"the stored release of {name or f'client {head.client}'} has noise of standard "
+                f"deviation {found.sigma:g} at sensitivity {found.sensitivity:g}, but epsilon "
                 f"{needed.epsilon:g} and delta {needed.delta:g} need {needed.sigma:g} at "
                 f"{needed.sensitivity:g}: it was made by other code or for other data and cannot "
                 "be used; start a new run without its checkpoint and cache"

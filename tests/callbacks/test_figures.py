@@ -130,9 +130,13 @@ def test_a_partition_without_samples_is_an_empty_grid():
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 2), (1, 100), (20, 10), (100, 2), (100, 100)])
 def test_partition_is_legible(clients, classes):
-    figure = partition_figure(random_counts(clients, classes), names(classes))
-    assert max(figure.get_size_inches()) <= 14
-    check_legible(figure)
+    counts = random_counts(clients, classes)
+    sites = [f"hospital {i} of the north-western region" for i in range(clients)]
+    for limit, named in ((14, None), (15, sites)):
+        figure = partition_figure(counts, names(classes), named)
+        assert max(figure.get_size_inches()) <= limit
+        check_legible(figure)
+    assert figure.axes[0].get_xticklabels()[0].get_text() == "hospital 0 of the nor…"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
+from matplotlib.text import Text
 
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.figures import ScoredText
-from fedaux_pl.data import Examples, Glosses
+from fedaux_pl.data import Examples, Glosses, InMemory
 from fedaux_pl.federation.settings import Pretraining
 from tests.federations import create, fit, split
 from tests.paper import paper_fedaux
@@ -39,6 +40,18 @@ def test_who_took_part(tmp_path):
     assert image.shape == (3, 3)  # clients, rounds
     for t in (1, 2, 3):
         assert np.flatnonzero(image[:, t - 1]).tolist() == federation.select_clients(t)
+
+
+def test_given_clients_are_named(tmp_path):
+    images = torch.randint(256, (8, 1, 8, 8), dtype=torch.uint8)
+    part = (images, torch.tensor([0, 1] * 4))
+    private = InMemory(part, part, clients=["north"] * 4 + ["south"] * 4)
+    federation = create(paper_fedaux(), {"resnet8": 2})
+    fit(tmp_path, federation, 0, split(2, private=private))
+    drawn = dict(run_figures.prepared_figures(federation))
+    for name in ("data/split", "certainty/clients", "certainty/weight_by_class"):
+        texts = {text.get_text() for text in drawn[name].findobj(Text)}
+        assert any(text.endswith("north") for text in texts), name
 
 
 def test_top_texts(tmp_path):

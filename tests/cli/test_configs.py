@@ -91,7 +91,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
     others = {"fedaux", "centralised"}
     others |= {"fedavgm", "fedadam", "scaffold", "fedauxfdp", "fedclassmeans"}  # not the paper's
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
-    papers = {"paper", "paper_literal", "authors", "no_noise"}
+    papers = {"paper", "paper_literal", "authors"}
     assert names("scoring") == papers | {"whitened_mean", "whitened_logistic"}
     assert names("participation") == {"c20", "c40", "c80", "c100"}
     alphas = (0.01, 0.04, 0.16, 0.64, 2.56, 10.24, 100)
@@ -206,8 +206,8 @@ def test_scorings_are_those_of_text_and_code(created):
         norm_bound="private",
     )
 
-    def scoring(*names):
-        found = created(*layered(*names)).model.algorithm
+    def scoring(*names, more=()):
+        found = created(*layered(*names), more=more).model.algorithm
         assert not found.remember
         return found.scoring
 
@@ -218,9 +218,10 @@ def test_scorings_are_those_of_text_and_code(created):
         norm_bound="private", mechanism="classical"
     )
     assert scoring("scoring/whitened_mean", "scoring/paper").scorer == Logistic()
-    assert scoring("scoring/no_noise") == paper_scoring(epsilon=None)
-    assert scoring("scoring/authors", "scoring/no_noise") == paper_scoring(epsilon=None)
-    assert scoring("privacy/no_noise") == paper_scoring(
+    no_noise = ["--model.algorithm.epsilon=null"]
+    assert scoring("scoring/paper", more=no_noise) == paper_scoring(epsilon=None)
+    assert scoring("scoring/authors", "scoring/paper", more=no_noise) == paper_scoring(epsilon=None)
+    assert scoring("privacy/paper_no_noise") == paper_scoring(
         scorer=Logistic(regularization=0.01), epsilon=None
     )
     stricter = dataclasses.replace(authors, budget=Budget(0.04, 1e-6, "classical"))
@@ -252,7 +253,7 @@ def test_public_whitening_is_private_whatever_was_below_it(created):
 @pytest.mark.parametrize(
     "name",
     [
-        *("scoring/paper", "scoring/paper_literal", "scoring/authors", "scoring/no_noise"),
+        *("scoring/paper", "scoring/paper_literal", "scoring/authors"),
         *sorted(f"privacy/{Path(file).stem}" for file in FILES if "/privacy/" in file),
     ],
 )
@@ -266,11 +267,10 @@ def test_the_papers_scoring_is_pinned(name, created):
 
 
 @pytest.mark.parametrize(
-    "name", ["paper_literal", "authors", "no_noise", "privacy/no_noise"], ids=lambda name: name
+    "name", ["scoring/paper_literal", "scoring/authors", "privacy/paper_no_noise"]
 )
 def test_what_is_not_private_says_so(name):
-    path = f"configs/{name}.yaml" if "/" in name else f"configs/scoring/{name}.yaml"
-    assert "NOT private" in (ROOT / path).read_text().partition("fedaux-pl")[0]
+    assert "NOT private" in (ROOT / f"configs/{name}.yaml").read_text().partition("fedaux-pl")[0]
 
 
 @pytest.mark.parametrize("kind", [FedAUXfdp, FedClassMeans])
@@ -309,7 +309,7 @@ def test_sources_keep_nothing_of_each_other(created):
 
 def test_the_command_line_wins_over_the_files(created):
     more = ["--model.participation=0.3", "--model.algorithm.epsilon=0.5", "--data.alpha=1"]
-    cli = created(*layered("participation/c80", "privacy/no_noise"), more=more)
+    cli = created(*layered("participation/c80", "privacy/paper_no_noise"), more=more)
     assert cli.model.participation == 0.3
     assert cli.model.algorithm.scoring.budget.epsilon == 0.5
     assert cli.model.algorithm.scoring.scorer.regularization == 0.01

@@ -194,7 +194,7 @@ def test_the_new_spellings_exist():
         ("unrecognized arguments: --foo", "there is no option --foo"),
         (
             "the following arguments are required: ckpt_path",
-            "the option --ckpt_path is missing: add it",
+            "missing option --ckpt_path: add it",
         ),
         ('Parser key "config": Path is not a file: a', "config: a is not a file"),
         (
@@ -208,8 +208,12 @@ def test_the_new_spellings_exist():
         ),
         (
             "the following arguments are required: model.algorithm, data.private",
-            "missing options: model.algorithm, data.private; add them, or a file such as --config "
-            "quickstart",
+            "missing options --model.algorithm, --data.private: add them, or a file such as "
+            "--config quickstart",
+        ),
+        (
+            "the following arguments are required: server, certificates",
+            "missing options --server, --certificates: add them",
         ),
         (
             'Parser key "config": File does not exist: a.yaml',
@@ -296,6 +300,8 @@ def refused(capsys, *args, verb="fit"):
             "model.local must be a mapping such as {name: value}, or an option of ",
         ),
         ("--model.local.epochs=0", "local.epochs must be an integer of at least 1, but is 0"),
+        (f"--model.local.batch_size={10**20}", f"is {10**20} (at most 2147483647 is allowed)"),
+        ("--model.local.lr=1e300", "lr must be a positive number, but is 1e+300 (at most 1e+30 is"),
         ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
         ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
         ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
@@ -355,7 +361,7 @@ def test_verbs_that_measure_a_run_ask_for_its_checkpoint(verb, capsys):
 
 
 def test_predict_names_the_option_that_is_missing(capsys):
-    assert refused(capsys, verb="predict") == "the option --ckpt_path is missing: add it"
+    assert refused(capsys, verb="predict") == "missing option --ckpt_path: add it"
     given = ("--ckpt_path=last", "--image=a")
     assert refused(capsys, *given, verb="predict") == (
         "there is no option --image (did you mean --images?)"

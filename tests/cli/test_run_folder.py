@@ -1,16 +1,24 @@
 """Every run has a folder of its own, whatever its logger and whatever else runs."""
 
+import errno
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from PIL import Image
 from pytorch_lightning.cli import LightningArgumentParser
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+from fedaux_pl.algorithms import FedAvg
+from fedaux_pl.cli import parser
 from fedaux_pl.cli.entry import main
-from fedaux_pl.cli.run_folder import RunFolder
+from fedaux_pl.cli.finished_runs import Run
+from fedaux_pl.cli.run_folder import RunFolder, run_name
+from fedaux_pl.data import Digits, FederatedDataModule, ImageFolder
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import locked
@@ -63,6 +71,50 @@ def contents(folder):
 
 def load(folder):
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+# --- folders that cannot be written ---------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_names_its_option(command, tmp_path, capsys):
+    (tmp_path / "logs").write_text("a file")
+    assert main(command("fit")) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"Not a directory: '{tmp_path / 'logs' / 'runs'}': nothing can be written" in last
+    assert f"to trainer.default_root_dir, which is {tmp_path / 'logs'}; make room, or" in last
+
+
+def test_a_full_disk_is_one_line_without_the_traceback_of_a_thread(command, monkeypatch, capsys):
+    def fail(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    failures = []
+    for owner, name in ((threading, "excepthook"), (parser, "_print_failure")):
+        monkeypatch.setattr(owner, name, failures.append, raising=False)
+    monkeypatch.setattr(RecordWriter, "write", fail)
+    assert main(command("fit")) == 1
+    assert "No space left on device: nothing can be written to trainer.d" in capsys.readouterr().err
+    assert failures == []
+    thread = threading.Thread(target=fail, args=(None, None))  # of others they are printed
+    thread.start()
+    thread.join()
+    assert len(failures) == 1
+
+
+def test_a_run_is_named_after_its_folder_of_images(tmp_path):
+    summaries = []
+    for name in ("birds", "dogs"):
+        for label in "ab":
+            (tmp_path / name / label).mkdir(parents=True)
+            for i in range(4):
+                Image.new("L", (8, 8), 30 * i).save(tmp_path / name / label / f"{i}.png")
+        source = ImageFolder(tmp_path / name, size=8, channels=1, test_share=0.2)
+        data = FederatedDataModule(source, Digits("auxiliary"), num_clients=2)
+        data.setup()
+        run = SimpleNamespace(data=data, algorithm=FedAvg(), seed=0)
+        assert run_name(run) == f"FedAvg-{name}-alpha0.01-seed0"
+        summaries.append(Run("run", [], {"data": data.data_name}).data)
+    assert summaries == ["birds + Digits", "dogs + Digits"]
 
 
 # --- runs side by side; test_kills.py starts two at once ----------------------------------------

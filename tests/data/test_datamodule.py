@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -11,7 +12,9 @@ from fedaux_pl.data import (
     Examples,
     FederatedDataModule,
     Glosses,
+    NpzImages,
     Source,
+    TextFiles,
 )
 from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.settings import check_data
@@ -217,6 +220,59 @@ def test_private_and_auxiliary_data_are_of_one_kind(auxiliary, message):
 def test_texts_of_another_length():
     with pytest.raises(DataError, match=r"\(32,\) .* \(16,\) .* set `max_length`"):
         FederatedDataModule(Glosses(), Glosses(max_length=16)).setup()
+
+
+DIGITS = [str(number) for number in range(10)]
+PICTURES = np.zeros((4, 8, 8), np.uint8)
+
+
+def of_arrays(labels, tmp_path):
+    return (PICTURES, labels), (PICTURES, labels)
+
+
+def of_npz(labels, tmp_path):
+    arrays = {"train_x": PICTURES, "test_x": PICTURES, "train_y": labels, "test_y": labels}
+    np.savez(tmp_path / "a.npz", **arrays)
+    return NpzImages(tmp_path / "a.npz")
+
+
+def of_table(labels, tmp_path):
+    rows = "".join(f"some text,{label}\n" for label in labels)
+    path = tmp_path / "a.csv"
+    path.write_text(f"text,label\n{rows}")
+    return TextFiles(path, test_path=path, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("make", [of_arrays, of_npz, of_table])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.uint64])
+def test_integer_labels_index_the_agreed_classes(make, dtype, tmp_path):
+    labels = np.array([6, 7, 9, 6], dtype)
+    for classes in (DIGITS, [f"digit {number}" for number in range(10)]):
+        data = ready(private=make(labels, tmp_path), auxiliary=None, num_clients=1, classes=classes)
+        assert data.client(0).targets.tolist() == [6, 7, 9, 6] == data.test_examples.labels.tolist()
+        assert data.classes == tuple(classes)
+        with pytest.raises(DataError, match="labels must"):
+            ready(private=make(labels + 1, tmp_path), auxiliary=None, classes=classes)
+
+
+def test_names_of_integers_are_names_where_labels_are_text(tmp_path):
+    for classes in (DIGITS[::-1], ["1", "2", "6", "7", "9"]):
+        for labels, make in ((np.array(list("1797")), of_arrays), ([1, 7, 9, 7], of_table)):
+            data = ready(
+                private=make(labels, tmp_path), auxiliary=None, num_clients=1, classes=classes
+            )
+            assert [classes[i] for i in data.test_examples.labels] == list("1797")
+    # whatever its labels, a table of another site is read alike
+    with pytest.raises(DataError, match=r"labels must be the classes 1, 2, .* file has '0'"):
+        ready(private=of_table([0, 1], tmp_path), auxiliary=None, classes=["1", "2", "3"])
+
+
+def test_parts_with_other_classes_are_joined_by_name():
+    class Fewer(Counting):
+        def test(self):
+            return Examples(self.train().inputs[:2], torch.tensor([0, 1]), ("b", "d"))
+
+    assert ready(private=Fewer()).test_examples.labels.tolist() == [1, 3]
 
 
 def test_a_single_class_is_refused():

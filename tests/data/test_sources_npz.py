@@ -78,7 +78,9 @@ def test_without_labels(tmp_path, images):
     path = write(tmp_path / "a.npz", train_x=images)
     assert NpzImages(path, labels=None).train().labels is None
     assert len(NpzImages(path).auxiliary()) == 4
-    with pytest.raises(DataError, match="'train_y'; its arrays are train_x; set `labels: null`"):
+    with pytest.raises(
+        DataError, match=r"'train_y'; its arrays are train_x: set `labels` to .* null"
+    ):
         NpzImages(path).train()
 
 
@@ -142,7 +144,9 @@ def test_not_an_npz_file(tmp_path, images):
 )
 def test_labels_with_gaps_are_refused_without_names(tmp_path, images, labels, found):
     arrays = {"train_x": images, "train_y": np.array(labels)}
-    message = rf"labels must be 0 \.\.\. .* they are {found}: renumber them .* an array `classes`"
+    message = (
+        rf"labels must be 0 \.\.\. .* they are {found}: set data\.classes, or an array `classes`"
+    )
     with pytest.raises(DataError, match=message):
         NpzImages(write(tmp_path / "a.npz", **arrays)).train()
     if max(labels) < 20:
@@ -171,6 +175,18 @@ def test_empty_images_and_names_of_another_shape(tmp_path, arrays, message):
     arrays = {"train_y": np.zeros(0, int), **arrays}
     with pytest.raises(DataError, match=message):
         NpzImages(write(tmp_path / "a.npz", **arrays)).train()
+
+
+def test_messages_name_the_file_and_the_option(tmp_path, images):
+    path = write(tmp_path / "a.npz", train_x=images, train_y=np.array([0, 1]), test_x=images)
+    with pytest.raises(
+        DataError, match=rf"'train_x' and 'train_y' in {path}: labels must .* \(4,\)"
+    ):
+        NpzImages(path).train()
+    with pytest.raises(DataError, match=r"holds no array 'y'; .*: set `labels` .* or to null"):
+        NpzImages(path, labels="y").train()
+    with pytest.raises(DataError, match=r"holds no array 'test_y'; .*: set `test_labels` to"):
+        NpzImages(path).test()
 
 
 def test_given_clients_and_validation_images(tmp_path, images):

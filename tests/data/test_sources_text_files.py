@@ -118,6 +118,12 @@ def test_test_share_and_limit(tmp_path):
     assert not torch.equal(other.inputs, few.train().inputs)
 
 
+def test_held_out_texts_have_the_classes_of_the_training_texts(tmp_path):
+    rows = "".join(f"text {i},{'abc'[i % 3]}\n" for i in range(9))
+    source = TextFiles(write(tmp_path / "t.csv", f"text,label\n{rows}"), test_share=0.2)
+    assert source.test().classes == source.train().classes == ("a", "b", "c")
+
+
 def test_rows_without_a_text_are_skipped_with_a_warning(tmp_path):
     path = write(tmp_path / "t.csv", "label,text\n0,a\n1,\n1,  \n1,b\n")
     with pytest.warns(UserWarning, match=r"2 of 4 rows have no text .* the first in line 3"):

@@ -74,7 +74,7 @@ HUGE = {"batch_size": 1000, "lr": 1e30}
         (
             FedAvg(),
             {"local": LocalTraining(lr=1e10, epochs=2)},
-            r"lower local\.lr .*, which is 1e\+10",
+            r"of ClientModule at client \d became .* lower local\.lr .*, which is 1e\+10",
         ),
     ],
 )

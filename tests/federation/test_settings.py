@@ -53,6 +53,9 @@ def test_defaults(settings, epochs, batch_size, lr):
         (Pretraining, {"batch_size": 1}, "pretraining.batch_size must be an integer of at least 2"),
         (Distillation, {"lr": 0.0}, "distillation.lr must be a positive number, but is 0.0"),
         (Distillation, {"lr": math.inf}, "distillation.lr must be a positive number, but is inf"),
+        (LocalTraining, {"lr": 1e38}, r"is 1e\+38 \(at most 1e\+30 is allowed\)"),
+        (LocalTraining, {"weight_decay": 1e300}, r"is 1e\+300 \(at most 1e\+06 is allowed\)"),
+        (LocalTraining, {"batch_size": 10**20}, "at most 2147483647 is allowed"),
         (LocalTraining, {"lr": "1e-3"}, "local.lr must be a positive number, but is '1e-3'"),
         (LocalTraining, {"optimizer": "lion"}, "local.optimizer must be one of adam, adamw, sgd,"),
         (LocalTraining, {"momentum": 0.9}, "local.momentum belongs to sgd"),
@@ -92,9 +95,9 @@ def test_models_that_cannot_train_on_one_sample(tmp_path, num_clients, options, 
 
 def test_a_given_client_with_one_sample(tmp_path):
     images, labels = torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1, 0])
-    private = InMemory((images, labels), (images, labels), clients=[0, 0, 0, 0, 1])
+    private = InMemory((images, labels), (images, labels), clients=["north"] * 4 + ["south"])
     federation = create(clients={"resnet8": 2})
-    with pytest.raises(ConfigurationError, match=r"client 1 has a single sample .*: leave it out"):
+    with pytest.raises(ConfigurationError, match=r"but south has a single sample .*: leave it out"):
         fit(tmp_path, federation, 1, FederatedDataModule(private))
 
 

@@ -228,7 +228,10 @@ def test_a_missing_or_empty_folder(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no folder"):
         create_model("encoder", 3, source=tmp_path / "no")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match=r"empty cannot be loaded"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"empty cannot be loaded .*: set `source` \(--model.model_options.source",
+    ):
         create_model("encoder", 3, source=tmp_path / "empty")
 
 

@@ -81,6 +81,9 @@ def test_a_value_that_a_run_refuses_ends_the_sweep_before_anything_runs(file, st
         assert main(["sweep", file, "--data.alpha", "-5", *more]) == 1
         message = "the cell method=FedAVG seed=0: alpha must be positive and finite, but is -5.0"
         assert message in capsys.readouterr().err
+        assert main(["sweep", file, "--trainer.precision", "64", *more]) == 1
+        message = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 64"
+        assert message in capsys.readouterr().err
     assert started == []
 
 

@@ -177,8 +177,8 @@ class CudaRunner(StageRunner):
         with isolated_rng(jobs[0].seed):  # replicas draw from their own generators
             for epoch in range(jobs[0].epochs):
                 losses = replicas.train_epoch(batches, epoch)
-                for loss in losses:
-                    self.check_finite(loss, wave[0].module, epoch)
+                for job, loss in zip(jobs, losses, strict=True):
+                    self.check_finite(loss, wave[0].module, epoch, job.name)
                 if on_epoch is not None:
                     on_epoch(sum(losses) / len(losses))
         return [

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def certainty_figure(scores: Array, client_classes: Array, classes: Sequence[str]) -> "Figure":
+def certainty_figure(
+    scores: Array,
+    client_classes: Array,
+    classes: Sequence[str],
+    client_names: Sequence[str] | None = None,
+) -> "Figure":
     """Draws the weight of each client in the ensemble, and how it varies over the samples.
 
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
@@ -26,6 +31,7 @@ def certainty_figure(scores: Array, client_classes: Array, classes: Sequence[str
         scores: Certainty scores s_i(x) on the distillation data, shape (n_clients, n_samples).
         client_classes: The main class of each client, an index of shape (n_clients,).
         classes: The names of the classes.
+        client_names: The names of the clients; None for their numbers.
 
     Returns:
         A figure with one row for each client, ordered by main class: the 5 % to 95 % quantiles,
@@ -39,7 +45,7 @@ def certainty_figure(scores: Array, client_classes: Array, classes: Sequence[str
     weights, main = arrays.relative_weights(scores, client_classes, classes)
     order = np.argsort(main, kind="stable")
     row = arrays.clipped(6.4 / len(order), 0.08, 0.34)
-    labels = style.client_labels(order, main, classes, row)
+    labels = style.client_labels(order, main, classes, row, client_names)
     figure, axes = style.canvas(
         plot=(6.8, row * len(order)),
         left=style.text_width([style.LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2,
@@ -66,7 +72,11 @@ def certainty_figure(scores: Array, client_classes: Array, classes: Sequence[str
 
 
 def weight_by_class_figure(
-    scores: Array, labels: Array, client_classes: Array, classes: Sequence[str]
+    scores: Array,
+    labels: Array,
+    client_classes: Array,
+    classes: Sequence[str],
+    client_names: Sequence[str] | None = None,
 ) -> "Figure":
     """Draws the mean weight of each client on each class, as a heat map.
 
@@ -80,6 +90,7 @@ def weight_by_class_figure(
         labels: The true classes of the samples, integers of shape (n_samples,).
         client_classes: The main class of each client, an index of shape (n_clients,).
         classes: The names of the classes.
+        client_names: The names of the clients; None for their numbers.
 
     Returns:
         A figure with one row for each client, ordered by main class, and one column for each
@@ -95,7 +106,7 @@ def weight_by_class_figure(
     names = [style.shorten(name) for name in classes]
     row = arrays.clipped(6.4 / len(order), 0.08, 0.34)
     column = arrays.clipped(7.0 / len(names), 0.08, 0.8)
-    row_labels = style.client_labels(order, main, classes, row)
+    row_labels = style.client_labels(order, main, classes, row, client_names)
     rotation = style.tick_rotation(names, column)
     below = 0.65 + math.sin(math.radians(rotation)) * style.text_width(names, style.TICK_SIZE)
     figure, axes = style.canvas(

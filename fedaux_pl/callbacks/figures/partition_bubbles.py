@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
+def partition_figure(
+    counts: Array, classes: Sequence[str], client_names: Sequence[str] | None = None
+) -> "Figure":
     """Draws how many samples of each class each client holds, as a grid of bubbles.
 
     The area of a bubble is proportional to the number of samples; no bubble means no samples. Of
@@ -24,6 +26,7 @@ def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
     Args:
         counts: The numbers of samples, integers of shape (n_clients, n_classes).
         classes: The names of the classes.
+        client_names: The names of the clients; None for their numbers.
 
     Returns:
         A figure with clients from left to right and classes from top to bottom.
@@ -44,13 +47,16 @@ def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
 
     column = arrays.clipped(8.0 / len(shown), 0.08, 0.5)
     row = arrays.clipped(7.0 / len(names), 0.11, 0.38)
+    clients = [style.shorten(name) for name in (client_names or [""])[: len(shown)]]
+    rotation = style.tick_rotation(clients, column)
+    below = math.sin(math.radians(rotation)) * style.text_width(clients, style.TICK_SIZE)
     fits = row >= style.line_height(style.TICK_SIZE)
     tick_size = style.TICK_SIZE if fits else style.SMALL_TICK_SIZE
     figure, axes = style.canvas(
         plot=(column * len(shown), row * len(names)),
         left=style.text_width(names, tick_size) + 0.6,
         right=1.2,
-        bottom=0.65,
+        bottom=0.65 + below,
         title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
         + style.of_more(len(shown), len(table)),
         note="The area of a bubble is the number of samples of a class that a client holds",
@@ -59,8 +65,11 @@ def partition_figure(counts: Array, classes: Sequence[str]) -> "Figure":
     draw_bubbles(axes, shown, area, alpha=1 if min(column, row) > 0.16 else 0.8)
     bubble_legend(axes, int(shown.max()), area)
 
-    ids = style.thinned(len(shown), column, 0.3)
-    axes.set_xticks(ids, [str(i) for i in ids])
+    if client_names is None:
+        ids = style.thinned(len(shown), column, 0.3)
+        axes.set_xticks(ids, [str(i) for i in ids])
+    else:
+        style.class_axis(axes, clients, column, rotation)
     ticks = style.thinned(len(names), row, style.line_height(tick_size))
     axes.set_yticks(ticks, [names[k] for k in ticks], fontsize=tick_size, parse_math=False)
     axes.set_xlabel("client", fontsize=style.LABEL_SIZE, color=style.INK)

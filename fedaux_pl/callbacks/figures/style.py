@@ -52,11 +52,11 @@ def canvas(
 
 
 def class_axis(axes: "Axes", names: Sequence[str], column: float, rotation: float) -> None:
-    """Labels the columns of a table by classes, as many as have room.
+    """Labels the columns of a table by classes or clients, as many as have room.
 
     Args:
         axes: The axes, with a column at each integer.
-        names: The classes, shortened.
+        names: The names, shortened.
         column: The width of a column in inches.
         rotation: See ``tick_rotation``.
     """
@@ -76,11 +76,19 @@ LABEL_HEAD = "main class · client"
 
 
 def client_labels(
-    order: Integers, main: Integers, classes: Sequence[str], row: float
+    order: Integers,
+    main: Integers,
+    classes: Sequence[str],
+    row: float,
+    client_names: Sequence[str] | None,
 ) -> dict[float, str]:
     """Labels by row: one for each client or, if rows are small, one for each main class."""
     if row >= line_height(TICK_SIZE):
-        return {y: f"{shorten(classes[main[i]])} · {i}" for y, i in enumerate(order)}
+        names = [str(i) if client_names is None else shorten(client_names[i]) for i in order]
+        return {
+            y: f"{shorten(classes[main[i]])} · {name}"
+            for y, (i, name) in enumerate(zip(order, names, strict=True))
+        }
     labels: dict[float, str] = {}
     last = -math.inf
     for start, stop in runs_of(main[order]):

@@ -96,6 +96,11 @@ class ImageFolder(Source):
         self.test_share = test_share
         self.on_error = on_error
 
+    @property
+    def data_name(self) -> str:
+        """The name of the folder."""
+        return self.root.absolute().name
+
     def train(self) -> Examples:
         """The images below ``root``, with labels if there are sub-folders, less the test images."""
         files = self._list_root()
@@ -196,9 +201,14 @@ class ImageFolder(Source):
     def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
         """Loads files; without labels if there are no ``names``."""
         paths = [file.path for file in files]
-        images, positions = load_images(
-            paths, root, self.size, self.channels, self.cache_dir, self.on_error == "skip"
-        )
+        skip = self.on_error == "skip"
+        try:
+            images, positions = load_images(
+                paths, root, self.size, self.channels, self.cache_dir, skip
+            )
+        except DataError as error:
+            remedy = "" if skip else ", or set `on_error: skip`"
+            raise DataError(f"{error}{remedy}") from error
         if not names:
             return Examples(images)
         read = [files[i] for i in positions]

@@ -43,8 +43,9 @@ class NpzImages(Source):
             source can be auxiliary data only.
         test_images: The array of the test images.
         test_labels: The array of their labels.
-        classes: The array of class names in ``path``; by default "classes", or the class indices
-            if there is no such array; then the labels must be 0, 1, 2 ... without gaps.
+        classes: The array of class names in ``path``, which the labels index; by default "classes".
+            Without such an array the labels index ``data.classes``; if these are not set either,
+            they must be 0, 1, 2 ... without gaps.
         clients: The array of each training image's client, names or integers. By default
             "train_client" if there is such an array; null if the clients get a random split.
         validation_images: The array of validation images in ``path``. By default "val_x" if there
@@ -90,33 +91,32 @@ class NpzImages(Source):
         self.validation_images = validation_images
         self.validation_labels = validation_labels
 
+    @property
+    def data_name(self) -> str:
+        """The name of the file."""
+        return self.path.absolute().stem
+
     def train(self) -> Examples:
         """The training images, with labels unless ``labels`` is null, and with given clients."""
         if self.labels is None:
             return Examples(self.auxiliary())
-        hint = "; set `labels: null` to use the images as auxiliary data"
-        labels = _read_labels(self.path, self.labels, hint)
-        images, names = self.auxiliary(), self._names(labels)
+        train = self._load(self.path, self.images, "labels")
         if self.clients is None or self._is_absent(self.clients, _CLIENTS):
-            return Examples(images, labels, names)
+            return train
         where = f"{self.clients!r} in {self.path.absolute()}"
-        owners = name_clients(_read_array(self.path, self.clients), len(images), where)
-        return Examples(images, labels, names, *owners)
+        owners = name_clients(_read_array(self.path, self.clients), len(train), where)
+        return Examples(train.inputs, train.labels, train.classes, *owners)
 
     def test(self) -> Examples:
         """The test images, with the classes of the training images."""
-        labels = _read_labels(self.test_path, self.test_labels)
-        known = labels if self.labels is None else _read_labels(self.path, self.labels)
-        return Examples(self._read(self.test_path, self.test_images), labels, self._names(known))
+        return self._load(self.test_path, self.test_images, "test_labels")
 
     def validation(self) -> Examples | None:
         """The validation images, with the classes of the training images; None without any."""
         name = self.validation_images
         if name is None or self._is_absent(name, _VALIDATION):
             return None
-        labels = _read_labels(self.path, self.validation_labels)
-        known = labels if self.labels is None else _read_labels(self.path, self.labels)
-        return Examples(self._read(self.path, name), labels, self._names(known))
+        return self._load(self.path, name, "validation_labels")
 
     def _is_absent(self, name: str, default: str) -> bool:
         """Whether the file lacks an optional array, whose name the user has not changed."""
@@ -133,9 +133,31 @@ class NpzImages(Source):
         images = _read_images(path, name)
         return images if self.size is None else resize(images, self.size)
 
+    def _load(self, path: Path, images: str, option: str) -> Examples:
+        """Loads images with the labels whose array an option names."""
+        labels = self._labels(path, option)
+        inputs, names = self._read(path, images), self._names(labels)
+        try:
+            return Examples(inputs, labels, names)
+        except DataError as error:
+            raise DataError(
+                f"{images!r} and {getattr(self, option)!r} in {path.absolute()}: {error}"
+            ) from error
+
+    def _labels(self, path: Path, option: str) -> Tensor:
+        hint = f": set `{option}` to the one that holds the labels"
+        if option == "labels":
+            hint += ", or to null to use the images as auxiliary data"
+        return _read_labels(path, getattr(self, option), hint)
+
     def _names(self, labels: Tensor) -> tuple[str, ...]:
+        """The classes that the labels of a part index."""
         if self.classes is None and self._is_absent("classes", "classes"):
-            return self._numbers(labels)
+            if self.class_order:
+                return tuple(self.class_order)
+            return self._numbers(
+                labels if self.labels is None else self._labels(self.path, "labels")
+            )
         names = _read_array(self.path, self.classes or "classes")
         if names.ndim != 1:
             raise DataError(
@@ -151,9 +173,8 @@ class NpzImages(Source):
             shown = shorten([str(label) for label in found.tolist()])
             raise DataError(
                 f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but in "
-                f"{self.path.absolute()} they are {shown}: renumber them with "
-                "numpy.unique(labels, return_inverse=True)[1], or add an array `classes` with the "
-                "names of all classes if some have no samples"
+                f"{self.path.absolute()} they are {shown}: set data.classes, or an array `classes` "
+                "in the file, to the names of all classes, which the labels index from 0"
             )
         return tuple(str(label) for label in range(len(found)))
 
@@ -234,7 +255,7 @@ def _read_images(path: Path, name: str) -> Tensor:
     return torch.from_numpy(channels_first(array, where))
 
 
-def _read_labels(path: Path, name: str, hint: str = "") -> Tensor:
+def _read_labels(path: Path, name: str, hint: str) -> Tensor:
     array = _read_array(path, name, hint)
     if not np.issubdtype(array.dtype, np.integer):
         raise DataError(

@@ -20,16 +20,17 @@ class TextFiles(TextSource):
 
     The first line of a CSV file names its columns. A .txt file has one text per line and no
     labels, and can be auxiliary data only. Labels are class names or integers: without ``classes``
-    the distinct labels of the training file are the classes, sorted by value if all are integers
-    and alphabetically otherwise. Rows without a text are skipped with a warning.
+    and ``data.classes`` the distinct labels of the training file are the classes, sorted by value
+    if all are integers and alphabetically otherwise. Rows without a text are skipped with a
+    warning.
 
     Args:
         path: The file.
         test_path: The file of the test data, with the same columns.
         text: The column of the texts, or several columns, whose values are joined by a space.
         label: The column of the labels; null for none.
-        classes: The names of the classes, in order; the labels are these names or their indices
-            from 0.
+        classes: The names of the classes, in order; the labels are these names or, unless a name
+            is such an index itself, their indices from 0.
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
@@ -95,6 +96,11 @@ class TextFiles(TextSource):
         self.client_column = client_column
         self.validation_path = expand(validation_path)
 
+    @property
+    def data_name(self) -> str:
+        """The name of the file."""
+        return self.path.absolute().stem
+
     def train(self) -> Examples:
         """The texts of ``path``, without the test texts."""
         return self._load(self.path, self.label, "train", client=self.client_column)
@@ -107,17 +113,17 @@ class TextFiles(TextSource):
                 "share of `path`"
             )
         if self.test_path is None:
-            return self._load(self.path, self.label, "test")
+            return self._load_other(self.path, "test")
         return self._load_other(self.test_path)
 
     def validation(self) -> Examples | None:
         """The texts of ``validation_path``; None without it."""
         return None if self.validation_path is None else self._load_other(self.validation_path)
 
-    def _load_other(self, path: Path) -> Examples:
-        """All texts of another file, with the classes of ``path``."""
-        names = self.train().classes if self.classes is None else ()
-        return self._load(path, self.label, "all", names)
+    def _load_other(self, path: Path, part: str = "all") -> Examples:
+        """The texts of another file, or the test texts, with the classes of the training texts."""
+        names = () if self.classes or self.class_order else self.train().classes
+        return self._load(path, self.label, part, names)
 
     def auxiliary(self) -> Tensor:
         """The training texts; labels are not read and may be missing."""
@@ -148,7 +154,10 @@ class TextFiles(TextSource):
         }
         folder = user_cache() if self.cache_dir is None else self.cache_dir
         return self.load_tokens(
-            folder, key, lambda: self._read(path, columns, part), names or self.classes or ()
+            folder,
+            key,
+            lambda: self._read(path, columns, part),
+            names or self.classes or self.class_order,
         )
 
     def _read(self, path: Path, columns: Columns, part: str) -> Texts:

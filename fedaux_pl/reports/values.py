@@ -175,6 +175,22 @@ def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group | None:
     return max(found, key=lambda group: len(group.coordinates), default=None)
 
 
+def leading(groups: Sequence[Group | None]) -> list[int]:
+    """The positions of the best mean, and of those whose band mean ± std overlaps with its band.
+
+    Numbers are compared as they are printed; one seed has no spread. Without a second mean there
+    is nothing to compare.
+    """
+    bands = {
+        i: (round(group.mean, 1), round(group.std or 0.0, 1))
+        for i, group in enumerate(groups)
+        if group is not None and group.mean is not None
+    }
+    mean, std = max(bands.values(), default=(0.0, 0.0))
+    overlapping = [i for i, (m, s) in bands.items() if round(m + s - (mean - std), 1) >= 0]
+    return overlapping if len(bands) > 1 else []
+
+
 def places(
     groups: Sequence[Group], axes: Mapping[str, Sequence[str]], chosen: Sequence[str]
 ) -> list[dict[str, str]]:

@@ -31,7 +31,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by path and the rounds, without seeds: runs with the same are repetitions."""
+        """All settings by path and the rounds, without seeds: the same in repetitions of a run."""
         flat = _flatten(self.summary.get("settings", {}))
         flat["rounds"] = int(self.curve[-1]["round"])
         return {path: value for path, value in flat.items() if path not in ("seed", "data/seed")}

@@ -4,14 +4,16 @@ import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fedaux_pl.cli.finished_runs import Run, load_runs
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, UsageError, first_line
 from fedaux_pl.sweeps.cell_lock import is_held
 from fedaux_pl.sweeps.sweep_file import Cell
 
@@ -65,22 +67,17 @@ def resolve(cells: Sequence[Cell], *, check: bool = False) -> list[ResolvedCell]
     is_shown = len(cells) > _MANY and is_terminal()
     with Bar(total=len(cells), desc="reading cells", leave=False, disable=not is_shown) as bar:
         for cell in cells:
-            said = io.StringIO()
             try:
-                with contextlib.redirect_stderr(said):
+                with contextlib.redirect_stderr(io.StringIO()):  # the cell is named here
                     config = resolver.resolve(cell.args)
                     if check:
                         resolver.check(config)
                 _check(config)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"the cell {cell.name}: {error}") from error
-            except SystemExit as ended:
-                if not ended.code:  # --help, --print_config
-                    raise
-                message = said.getvalue().partition("error: ")[2].rpartition("\n(")[0]
-                problem = " ".join(message.split())  # a message of an unknown form has many lines
-                raise ConfigurationError(f"the cell {cell.name}: {problem}") from ended
-            resolved.append(ResolvedCell(cell, config, config_key(config)))
+                resolved.append(ResolvedCell(cell, config, config_key(config)))
+            except (ConfigurationError, UsageError) as error:
+                # a message of an unknown form has many lines
+                problem = " ".join(getattr(error, "message", str(error)).split())
+                raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
             bar.update()
     return resolved
 
@@ -89,12 +86,16 @@ def config_key(config: Mapping[str, Any]) -> str:
     """The name of the folder of a run with these settings.
 
     Settings that do not change the result are left out, and unset ones, so that a new option of the
-    Trainer changes no key.
+    Trainer changes no key. The source files of classes outside of installed packages are part of
+    it, so that a method that was edited runs again.
+
+    Raises:
+        ConfigurationError: If such a class cannot be imported.
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
     content = {**config, "trainer": trainer}
     content.pop("ckpt_path", None)
-    return digest(content)
+    return digest({**content, "sources": _sources(config) or None})
 
 
 def digest(content: Any) -> str:
@@ -195,6 +196,10 @@ class CellFolder:
         """The first line of the error of a failed cell."""
         return _read_json(self.failure).get("error")
 
+    def has_failed_early(self) -> bool:
+        """Whether wrong settings or data ended it before its first round."""
+        return bool(_read_json(self.failure).get("is_early")) and self.run() is None
+
     def description(self) -> dict[str, Any]:
         """What cell.json says: command, version, coordinates, seed, times; empty without it."""
         return _read_json(self.path / "cell.json")
@@ -226,6 +231,35 @@ def _check(config: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "a sweep needs to know the number of rounds: set trainer.max_epochs to at least 1"
         )
+
+
+def _sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the files that define the user's own classes and their base classes."""
+    networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
+    files: dict[str, str] = {}
+    for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
+        module, _, name = path.rpartition(".")
+        try:
+            kind = getattr(import_module(module), name)
+        except Exception as error:  # the module's own code runs: of any class
+            raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
+        for base in getattr(kind, "__mro__", (kind,)):
+            file = getattr(sys.modules.get(base.__module__), "__file__", None)
+            package = base.__module__.partition(".")[0]
+            if package in ("fedaux_pl", *sys.stdlib_module_names) or file is None:
+                continue
+            if not {"site-packages", "dist-packages"} & set(Path(file).parts):
+                files[base.__module__] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return files
+
+
+def _class_paths(config: Any) -> Iterator[str]:
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for name, value in parts:
+        if name == "class_path":
+            yield value
+        elif isinstance(value, Mapping | list):
+            yield from _class_paths(value)
 
 
 def _without_none(content: Any) -> Any:

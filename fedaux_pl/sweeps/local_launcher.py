@@ -9,8 +9,10 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
+from fedaux_pl.errors import FedauxError
 from fedaux_pl.sweeps.cell_lock import is_held
 from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.overview import problem
 from fedaux_pl.sweeps.task import Task
 from fedaux_pl.sweeps.worker import BUSY, INTERRUPTED, fail, run_forked
 
@@ -58,6 +60,8 @@ def run_locally(
     slots: Sequence[Mapping[str, str]],
     progress: "Progress",
     start: Callable[[Task, Mapping[str, str]], BaseProcess] = start_worker,
+    *,
+    is_first: bool = False,
 ) -> None:
     """Runs tasks in processes of their own, and waits for those that other processes run.
 
@@ -66,8 +70,10 @@ def run_locally(
         slots: The environment of each job that runs at the same time.
         progress: Shows what happens.
         start: Starts the process of a task.
+        is_first: Whether no cell of the sweep has a round yet.
 
     Raises:
+        FedauxError: If settings or data are refused before any cell has a round: no cell can run.
         KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
     pending = list(tasks)
@@ -85,6 +91,12 @@ def run_locally(
                 else:
                     _record(task, status)
                     progress.ended(task)
+                    is_first = is_first and task.folder.run() is None
+                    if is_first and task.state is State.FAILED and task.folder.has_failed_early():
+                        raise FedauxError(
+                            f"the first cell has failed before its first round: {problem(task)}; "
+                            "correct it and add --retry, or --select other cells (none was tried)"
+                        )
             for task in _ready(pending, running):
                 if len(running) == len(slots):
                     break
@@ -117,9 +129,9 @@ def _record(task: Task, status: int) -> None:
     """Marks a task as failed if its process could not do so itself."""
     if status in (0, INTERRUPTED) or task.state in (State.DONE, State.FAILED):
         return
-    problem = f"its process ended with status {status}"
+    text = f"its process ended with status {status}"
     if status < 0:
         name = signal.Signals(-status).name
         more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        problem = f"its process was ended by {name}{more}"
-    fail(task, status, problem)
+        text = f"its process was ended by {name}{more}"
+    fail(task, status, text)

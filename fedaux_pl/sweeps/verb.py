@@ -113,7 +113,7 @@ def _run(tasks: Sequence[Task], cells: Sequence[ResolvedCell], options: argparse
     )
     try:
         with _terminated_like_interrupted(), contextlib.closing(progress):
-            run_locally(left, slots, progress)
+            run_locally(left, slots, progress, is_first=not any(t.folder.run() for t in fits))
     except KeyboardInterrupt:
         print(f"stopped; {overview.counts(tasks)}; the same command continues")
         raise

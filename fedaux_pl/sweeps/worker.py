@@ -5,7 +5,6 @@ It claims the folder of the task, runs the verb in it, and writes down how that 
 
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -15,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from fedaux_pl.cli.entry import main as run_verb
-from fedaux_pl.errors import first_line
+from fedaux_pl.cli.entry import main as run_main
+from fedaux_pl.cli.entry import run_verb
+from fedaux_pl.errors import FedauxError, UsageError, first_line
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps.cell_lock import Busy, held
 from fedaux_pl.sweeps.cells import PretrainingFolder
@@ -40,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     """
     task = Task(**json.loads(args[0]))
     if _rank() > 0:  # another process of the same run, started by Lightning or SLURM
-        return run_verb(task.command)
+        return run_main(task.command)
     interruptions: list[int] = []
 
     def interrupt(number: int, *_: Any) -> None:
@@ -87,44 +87,63 @@ def _claimed(task: Task, interruptions: Sequence[int]) -> int:
     started = folder.description().get("started", _now())
     task.prepare(started=started, host=socket.gethostname(), status=None, ended=None)
     if (problem := _failed_pretraining(task)) is not None:
-        fail(task, 1, problem)
+        fail(task, 1, problem, is_early=True)
         return 1
-    begin = _write_to_log(task)
-    status, problem = _run(task)
+    _write_to_log(task)
+    error = _run(task)
     if interruptions:
         return INTERRUPTED
-    if status == 0 and task.verb == "fit" and not folder.is_complete(task.rounds):
-        status, problem = 1, f"fit has ended before round {task.rounds}, or without its test"
-    if status:
-        fail(task, status, problem or _last_error(folder.log.read_bytes()[begin:]))
-    task.prepare(status=status, ended=_now())
-    return 1 if status else 0
+    if error is None and task.verb == "fit" and not folder.is_complete(task.rounds):
+        error = RuntimeError(f"fit has ended before round {task.rounds}, or without its test")
+    if error is not None:
+        # a refused setting, or data: at the start of a sweep, its other cells have them, too
+        fail(task, 1, _describe(error), isinstance(error, FedauxError | UsageError))
+    task.prepare(status=int(error is not None), ended=_now())
+    return int(error is not None)
 
 
-def fail(task: Task, status: int, error: str) -> None:
+def fail(task: Task, status: int, error: str, is_early: bool = False) -> None:
     """Marks a task as failed.
 
     Args:
         task: The task.
         status: The exit status of its process.
         error: The first line of the error.
+        is_early: Whether settings or data were refused.
     """
-    failure = {"status": status, "error": error, "time": _now()}
+    failure = {"status": status, "error": error, "time": _now(), "is_early": is_early}
     write_json_atomically(task.folder.failure, failure)
 
 
-def _run(task: Task) -> tuple[int, str | None]:
-    """Runs the verb; returns its exit status, and the error if it did not print one itself."""
+def _run(task: Task) -> BaseException | None:
+    """Runs the verb; returns the error that has ended it."""
     try:
-        return run_verb(task.command), None
+        run_verb(task.command)
     except SystemExit as ended:
-        return (ended.code if isinstance(ended.code, int) else 1), None
+        return ended if ended.code else None
     except Exception as error:  # whatever it is, the other cells go on
-        traceback.print_exc()
-        return 1, f"{type(error).__name__}: {first_line(error)}"
+        if _is_expected(error):
+            print(f"fedaux-pl {task.verb}: error: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        return error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+    return None
+
+
+def _is_expected(error: BaseException) -> bool:
+    return isinstance(error, FedauxError | FloatingPointError | OSError)
+
+
+def _describe(error: BaseException) -> str:
+    """An error in one line."""
+    if isinstance(error, SystemExit):
+        return getattr(error, "message", f"it ended with status {error.code}").partition("\n")[0]
+    return (
+        first_line(error) if _is_expected(error) else f"{type(error).__name__}: {first_line(error)}"
+    )
 
 
 def _failed_pretraining(task: Task) -> str | None:
@@ -136,21 +155,13 @@ def _failed_pretraining(task: Task) -> str | None:
     return None if error is None else f"its pre-training has failed: {error} ({folder.log})"
 
 
-def _write_to_log(task: Task) -> int:
-    """Sends all output of this process to the log; returns where it begins there."""
+def _write_to_log(task: Task) -> None:
+    """Sends all output of this process to the log."""
     log = os.open(task.folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    begin = os.fstat(log).st_size
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     print(f"--- {_now()}, {socket.gethostname()}, process {os.getpid()}: {task.line}", flush=True)
-    return begin
-
-
-def _last_error(output: bytes) -> str:
-    """The last error that a verb has printed."""
-    found = re.findall(r"^fedaux-pl \w+: error: (.*)", output.decode(errors="replace"), re.M)
-    return str(found[-1]) if found else "it ended without a message"
 
 
 def _rank() -> int:

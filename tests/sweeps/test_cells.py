@@ -37,6 +37,28 @@ def test_keys_depend_on_what_changes_the_result():
     assert seeded.config["model"]["seed"] == 1
 
 
+@pytest.mark.parametrize("kind", ["algorithm", "network", "base"])
+def test_keys_depend_on_the_source_of_own_classes(kind, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_{kind}"
+    file = tmp_path / f"{name}.py"
+    file.write_text("from fedaux_pl import FedAvg\nfrom torch.nn import Linear\n")
+    file.write_text(file.read_text() + "class Mine(FedAvg): pass\nclass Net(Linear): pass\n")
+    args = f"--model.clients={{{name}.Net: 3}}"
+    if kind == "algorithm":
+        args = f"--model.algorithm={name}.Mine"
+    if kind == "base":
+        (tmp_path / "my_method.py").write_text(f"from {name} import Mine\nclass Other(Mine): pass")
+        args = "--model.algorithm=my_method.Other"
+    keys = [resolve([cell(args), cell()])]
+    file.write_text(file.read_text() + "# changed\n")
+    keys.append(resolve([cell(args), cell()]))
+    assert keys[0][0].key != keys[1][0].key
+    assert keys[0][1].key == keys[1][1].key
+    with pytest.raises(ConfigurationError, match=r"seed=0: absent[.]Net cannot be"):
+        resolve([cell("--model.clients={absent.Net: 3}")])
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

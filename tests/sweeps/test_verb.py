@@ -2,6 +2,7 @@
 
 import shlex
 import signal
+from typing import ClassVar
 
 import pytest
 import torch
@@ -48,15 +49,14 @@ def started(monkeypatch):
         one.folder.create()
         one.folder.log.touch()
         fails = one.name in names.fails
-        error = {"error": "no disk"}
+        failure = one.folder.failure, names.error
         return StubProcess(
-            int(fails),
-            1,
-            lambda: write_json_atomically(one.folder.failure, error) if fails else complete(one),
+            int(fails), 1, lambda: write_json_atomically(*failure) if fails else complete(one)
         )
 
     class Names(list):
         fails = ()
+        error: ClassVar = {"error": "no disk"}
 
     names = Names()
     monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (start,))
@@ -109,6 +109,19 @@ def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, ca
     assert started == []
     assert main(["sweep", file, "--retry"]) == 0
     assert started == ["method=FedAVG seed=0"]
+
+
+def test_refused_data_stop_a_sweep_in_which_nothing_has_run(file, tasks, started, capsys):
+    started.fails, started.error = ALL, {"error": "no data at data/x", "is_early": True}
+    for retry in ([], ["--retry"]):
+        assert main(["sweep", file, *retry]) == 1
+        assert started == ALL[:1]
+        error = capsys.readouterr().err
+        assert "the first cell has failed before its first round: no data at data/x (" in error
+        started.clear()
+    write_run(tasks[1].folder, 1)  # one that could run
+    assert main(["sweep", file, "--retry"]) == 1
+    assert started == ALL
 
 
 def test_pretraining_is_skipped_when_no_open_cell_needs_it(file, tasks, started):

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
+from fedaux_pl.errors import DataNotFoundError, UsageError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import PretrainingFolder, State
-from tests.sweeps.stubs import complete, task
+from tests.sweeps.stubs import complete, task, write_run
 
 
 @pytest.fixture
@@ -23,6 +24,13 @@ def keep_output():
         os.dup2(copy, number)
         os.close(copy)
     signal.signal(signal.SIGINT, handler)
+
+
+def raising(error):
+    def verb(_):
+        raise error
+
+    return verb
 
 
 @pytest.fixture
@@ -67,34 +75,38 @@ def test_a_run_is_described_and_logged(tmp_path, run):
 
 def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
     one = task(tmp_path, "a")
-    assert run(one, lambda _: os.write(2, b"fedaux-pl fit: error: no disk\nmore\n") and 1) == 1
+    assert run(one, raising(OSError("no disk\nmore"))) == 1
     assert one.state is State.FAILED
+    assert "fedaux-pl fit: error: no disk\nmore\n" in one.folder.log.read_text()
     assert one.folder.error() == "no disk"
     content = json.loads(one.folder.failure.read_text())
     assert content["status"] == 1
     assert content["time"]
     started = one.folder.description()["started"]
-    assert run(one, lambda _: complete(one) or 0) == 0
+    assert run(one, lambda _: complete(one)) == 0
     assert one.state is State.DONE
     assert not one.folder.failure.exists()
     assert one.folder.description()["started"] == started
     assert one.folder.log.read_text().count("---") == 2
 
 
-def test_exceptions_and_exits_are_failures(tmp_path, run):
-    def raising(_):
-        raise RuntimeError("CUDA out of memory\nmore")
-
-    def leaving(_):
-        os.write(2, b"fedaux-pl fit: error: data.alpha is wrong\n")
-        raise SystemExit(2)
-
+@pytest.mark.parametrize(
+    ("error", "text", "is_early"),
+    [
+        (RuntimeError("CUDA out of memory\nmore"), "RuntimeError: CUDA out of memory", False),
+        (UsageError("data.alpha is wrong"), "data.alpha is wrong", True),
+        (DataNotFoundError("no images at data/x"), "no images at data/x", True),
+        (SystemExit(3), "it ended with status 3", False),
+    ],
+)
+def test_exceptions_and_exits_are_failures(tmp_path, run, error, text, is_early):
     one = task(tmp_path, "a")
-    assert run(one, raising) == 1
-    assert one.folder.error() == "RuntimeError: CUDA out of memory"
-    assert "Traceback" in one.folder.log.read_text()
-    assert run(one, leaving) == 1
-    assert one.folder.error() == "data.alpha is wrong"
+    assert run(one, raising(error)) == 1
+    assert one.folder.error() == text
+    assert ("Traceback" in one.folder.log.read_text()) is isinstance(error, RuntimeError)
+    assert one.folder.has_failed_early() is is_early
+    write_run(one.folder, 1)
+    assert not one.folder.has_failed_early()
 
 
 def test_a_run_that_ends_early_is_a_failure(tmp_path, run):
@@ -162,5 +174,6 @@ def test_ctrl_c_is_no_failure(tmp_path):
 def test_other_processes_of_a_run_only_run_the_verb(tmp_path, run, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     one = task(tmp_path, "a")
-    assert run(one, lambda command: 3 if command == one.command else 1) == 3
+    monkeypatch.setattr(worker, "run_main", lambda command: 3 if command == one.command else 1)
+    assert run(one, pytest.fail) == 3
     assert not one.folder.path.exists()

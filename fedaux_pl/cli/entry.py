@@ -28,6 +28,9 @@ VERBS = {
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
+EXPECTED = (FedauxError, FloatingPointError, OSError)
+"""The errors that are told in one line, without a traceback."""
+
 # Verbs in a module of their own.
 _OWN_MODULES = {
     "compare": "fedaux_pl.cli.compare",
@@ -125,7 +128,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     try:
         run_verb([verb, *rest])
-    except (FedauxError, FloatingPointError, OSError) as error:
+    except EXPECTED as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
     return 0

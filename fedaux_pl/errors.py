@@ -27,6 +27,18 @@ class PrivacyError(FedauxError):
     """A release that the claimed privacy guarantee does not cover."""
 
 
+class UsageError(SystemExit):
+    """Wrong options: the message is printed, and the process ends with status 2.
+
+    Args:
+        message: What is wrong.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, or the name of its class if it has none.
 

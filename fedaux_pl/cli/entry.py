@@ -28,6 +28,9 @@ VERBS = {
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
+EXPECTED = (FedauxError, FloatingPointError, OSError)
+"""The errors that are told in one line, without a traceback."""
+
 # Verbs in a module of their own.
 _OWN_MODULES = {
     "compare": "fedaux_pl.cli.compare",
@@ -123,14 +126,24 @@ def main(args: Sequence[str] | None = None) -> int:
         problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}{meant}"
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
-    verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
     try:
-        # jsonargparse holds its last parser, and so the whole run, in a context variable
-        copy_context().run(getattr(verbs, verb), rest)
-    except (FedauxError, FloatingPointError, OSError) as error:
+        run_verb([verb, *rest])
+    except EXPECTED as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_verb(args: Sequence[str]) -> None:
+    """Runs one verb; raises what it raises.
+
+    Args:
+        args: The verb and its command line.
+    """
+    verb, *rest = args
+    verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
+    # jsonargparse holds its last parser, and so the whole run, in a context variable
+    copy_context().run(getattr(verbs, verb), rest)
 
 
 def _import_verbs() -> ModuleType:

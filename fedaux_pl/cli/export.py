@@ -1,5 +1,6 @@
 """``fedaux-pl export``: the models of a run for other programs, with a model card."""
 
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaux_pl.cli.model_card import model_card
+from fedaux_pl.cli.model_card import model_card, rounds_of
 from fedaux_pl.cli.parser import FederationParser
-from fedaux_pl.engine.checkpoints import find_checkpoint, load_checkpoint
+from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models import Ensemble, save_ensemble, trained_models
@@ -27,7 +28,8 @@ def export(args: Sequence[str]) -> Path:
     """Writes the models of a run as safetensors or ONNX, with a model card."""
     parser = FederationParser(prog="fedaux-pl export", description=str(export.__doc__))
     add = parser.add_argument
-    add("run", type=str, help="The folder of a run, a checkpoint, or 'last' for the newest.")
+    about = "The folder of a run, or 'last' for the newest: its best.ckpt, if any; or a checkpoint."
+    add("run", type=str, help=about)
     root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
     add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
     add("--output", type=Path, default=Path("export"), help="The folder to write.")
@@ -37,8 +39,7 @@ def export(args: Sequence[str]) -> Path:
     formats = options.format.split(",")
     if unknown := [name for name in formats if name not in FORMATS]:
         parser.error(f"format must be one of {', '.join(FORMATS)}, but is {unknown[0]!r}")
-    checkpoint = find_checkpoint(options.run, options.root)
-    assert checkpoint is not None  # noqa: S101 - None only for None
+    checkpoint = find_tested(options.run, options.root)
     export_run(checkpoint, options.output, formats, options.overwrite)
     return Path(options.output)
 
@@ -79,15 +80,17 @@ def export_run(
         written.append("model.onnx")
     if "safetensors" in formats:
         written += save_ensemble(output, models, federation)
-    card = model_card(federation, written)
+    card = model_card(federation, written, checkpoint.name)
     write_text_atomically(output / "README.md", lambda file: file.write(card))
-    print(f"{', '.join([*written, 'README.md'])}: {output}")
+    rounds = f"{checkpoint}, round {rounds_of(federation)}"
+    print(f"{', '.join([*written, 'README.md'])}: {output} (from {rounds})")
 
 
 def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> bytes:
     """Returns the ONNX model that maps uint8 images, or int64 token ids, to class probabilities.
 
-    Its input is called ``inputs`` and its output ``probabilities``; the batch size is free.
+    Its input is called ``inputs`` and its output ``probabilities``; the batch size is free. The
+    names of the classes are a JSON list in its metadata, ``classes``.
     """
     if (statistics := federation["settings"]["batchnorm"]) != "running":
         raise ConfigurationError(
@@ -109,6 +112,7 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
             verbose=False,
         )
     assert program is not None  # noqa: S101 - for mypy
+    program.model.metadata_props["classes"] = json.dumps(federation["classes"])
     content: bytes = program.model_proto.SerializeToString()
     return content
 

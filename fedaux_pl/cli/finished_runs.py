@@ -31,8 +31,9 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by path, without seeds: runs with the same ones are repetitions."""
+        """All settings by path and the rounds, without seeds: the same in repetitions of a run."""
         flat = _flatten(self.summary.get("settings", {}))
+        flat["rounds"] = int(self.curve[-1]["round"])
         return {path: value for path, value in flat.items() if path not in ("seed", "data/seed")}
 
     def setting(self, *path: str) -> Any:
@@ -96,10 +97,14 @@ def _load(name: str, file: Path) -> Run:
 
 
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups runs that differ in their seeds only, by a label that tells the groups apart."""
+    """Groups runs that differ in their seeds only, by a label that tells the groups apart.
+
+    Runs of different length, such as one that still runs, are not in the same group.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:  # without settings, each run is a group of its own
-        key = json.dumps(run.settings, sort_keys=True) if run.settings else run.name
+        has_settings = "settings" in run.summary
+        key = json.dumps(run.settings, sort_keys=True) if has_settings else run.name
         groups.setdefault(key, []).append(run)
     labels = _labels([group[0] for group in groups.values()])
     return dict(zip(labels, groups.values(), strict=True))

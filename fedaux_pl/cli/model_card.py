@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaux_pl import __version__
+from fedaux_pl.errors import counted
 
 
-def model_card(federation: Mapping[str, Any], files: Sequence[str]) -> str:
+def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
     """Returns a README.md about the models of a checkpoint.
 
     Args:
         federation: The entry ``federation`` of the checkpoint.
         files: The files beside the card.
+        checkpoint: The name of the checkpoint.
     """
     settings, classes = federation["settings"], federation["classes"]
     data, algorithm = settings["data"], dict(settings["algorithm"])
@@ -23,7 +25,8 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str]) -> str:
         role = "each sends one release and no model"
     method = algorithm.pop("method")
     rows = [
-        ("method", f"{method}, {_rounds(federation)}"),
+        ("method", f"{method}, {counted(rounds_of(federation), 'round')}"),
+        ("weights", f"{checkpoint}, after round {rounds_of(federation)}"),
         ("settings of the method", _inline(algorithm)),
         ("clients", f"{clients}; {role}"),
         ("private data", f"{data.get('private')}, {_split(data)}"),
@@ -59,9 +62,9 @@ Trained by federated learning with fedaux-pl {__version__}.
 """
 
 
-def _rounds(federation: Mapping[str, Any]) -> str:
-    count = int(_last(federation).get("round", len(federation["history"])))
-    return f"{count} round{'' if count == 1 else 's'}"
+def rounds_of(federation: Mapping[str, Any]) -> int:
+    """The number of rounds after which a checkpoint was written."""
+    return int(_last(federation).get("round", len(federation["history"])))
 
 
 def _last(federation: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,8 +111,9 @@ def _loading(federation: Mapping[str, Any], files: Sequence[str]) -> str:
     if "model.onnx" in files:
         kind = "uint8" if len(federation["input_shape"]) == 3 else "int64"
         sections.append(
-            "```python\nimport onnxruntime\n\n"
+            "```python\nimport json\n\nimport onnxruntime\n\n"
             'session = onnxruntime.InferenceSession("model.onnx")\n'
-            f'(probabilities,) = session.run(None, {{"inputs": inputs}})  # {kind} array\n```'
+            f'(probabilities,) = session.run(None, {{"inputs": inputs}})  # {kind} array\n'
+            'classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])\n```'
         )
     return "\n\n".join(sections)

@@ -30,6 +30,7 @@ from fedaux_pl.cli.run_folder import RunFolder, RunLogger
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
+from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
 from fedaux_pl.sites import Sites
@@ -93,7 +94,7 @@ class FederationParser(LightningArgumentParser):
             f"(fedaux-pl --help shows examples and the common options, {self.prog} --help all)",
             file=sys.stderr,
         )
-        raise SystemExit(2) from ex
+        raise UsageError(problem) from ex
 
 
 class FederationCLI(LightningCLI):

@@ -13,7 +13,7 @@ from fedaux_pl.cli import prediction
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
 from fedaux_pl.cli.run_folder import RunLogger, folder_of
-from fedaux_pl.engine.checkpoints import find_checkpoint
+from fedaux_pl.engine.checkpoints import find_tested
 from fedaux_pl.errors import ConfigurationError, FedauxError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sites import connect
@@ -125,7 +125,7 @@ def predict(args: Sequence[str]) -> Path:
     """Writes class probabilities for image files, folders or an npz file, or a file of texts."""
     parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
     add = parser.add_argument
-    about = "A checkpoint, the folder of a run, or 'last' for the newest."
+    about = "The folder of a run, or 'last' for the newest: its best.ckpt, if any; or a checkpoint."
     add("--ckpt_path", type=str, required=True, help=about)
     root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
     add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
@@ -138,8 +138,7 @@ def predict(args: Sequence[str]) -> Path:
     options = parser.parse_args(list(args))
     if (options.images is None) == (options.texts is None):
         parser.error("give either --images PATH or --texts FILE")
-    checkpoint = find_checkpoint(options.ckpt_path, options.root)
-    assert checkpoint is not None  # noqa: S101 - None only without ckpt_path
+    checkpoint = find_tested(options.ckpt_path, options.root)
     if options.texts is not None:
         columns = options.column.split(",")
         return prediction.predict_texts(checkpoint, options.texts, options.output, columns)

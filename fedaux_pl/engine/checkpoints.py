@@ -139,6 +139,24 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     return newest
 
 
+def find_tested(run: str, root: Path) -> Path:
+    """Return the checkpoint of a run that ``fit`` tests: ``best.ckpt``, else ``last.ckpt``.
+
+    Args:
+        run: The folder of a run, "last" for the newest below ``root``, or a checkpoint, which is
+            taken as it is.
+        root: The folder to search.
+
+    Raises:
+        ConfigurationError: If there is no such file.
+    """
+    checkpoint = find_checkpoint(run, root)
+    assert checkpoint is not None  # noqa: S101 - None only for None
+    best = checkpoint.with_name("best.ckpt")
+    is_folder = run == "last" or Path(run).is_dir()
+    return best if is_folder and best.is_file() else checkpoint
+
+
 def find_last(root: Path) -> Path | None:
     """Returns the newest ``last.ckpt`` below a folder, if there is one."""
     newest, written = None, -1

@@ -31,6 +31,13 @@ from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.records import pack, unpack
 
+H0_SETTINGS = {
+    "model": ("pretraining", "model_options", "seed"),
+    "data": ("private", "auxiliary", "negatives", "validation", "seed"),
+    "trainer": ("precision",),
+}
+"""The settings that h_0 of an architecture depends on; ``pretrain`` has them in its cache key."""
+
 
 @dataclass(frozen=True)
 class Preparation:

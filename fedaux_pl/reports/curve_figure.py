@@ -1,4 +1,4 @@
-"""Accuracy over the rounds: a curve for each series with the range over the seeds."""
+"""Accuracy over the rounds: a curve for each series with the standard deviation over the seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _MARKS = 6  # markers of a long curve
 
 
 def draw_curves(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> "Figure":
-    """Draws the mean over the seeds of each series, with a band from the least to the largest.
+    """Draws the mean over the seeds of each series, with a band of one standard deviation.
 
     The reference is a dashed black line at its metric. Without a finished seed, the curves of the
     unfinished ones are drawn as far as they go.
@@ -79,6 +79,7 @@ def _draw_curve(
     [line] = panel.axes.plot(rounds, [statistics.fmean(v) for v in values], label=label, **style)
     legend.setdefault(label, line)
     if len(curves) > 1:
-        lows, highs = [min(v) for v in values], [max(v) for v in values]
+        bounds = [(statistics.fmean(v), statistics.stdev(v)) for v in values]
+        lows, highs = [m - s for m, s in bounds], [m + s for m, s in bounds]
         color = style["color"]
         panel.axes.fill_between(rounds, lows, highs, color=color, alpha=0.18, linewidth=0)

@@ -8,7 +8,7 @@ from fedaux_pl.callbacks.figures.style import INK, LABEL_SIZE, MUTED, NO_DATA, O
 from fedaux_pl.reports.labels import short_names
 from fedaux_pl.reports.panels import Panel, create_panels, label_outer, mark_not_run
 from fedaux_pl.reports.tables import ABSENT, as_list
-from fedaux_pl.reports.values import Group, find, places, shown
+from fedaux_pl.reports.values import Group, find, leading, places, shown
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def draw_heatmap(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any
 
 
 def _draw_panel(panel: Panel, groups: Sequence[Sequence[Group | None]], scale: "Normalize") -> None:
-    """Draws one map; a gap is gray, and the best values, as they are written, are framed."""
+    """Draws one map; a gap is gray, and the leading values are framed."""
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
@@ -64,16 +64,16 @@ def _draw_panel(panel: Panel, groups: Sequence[Sequence[Group | None]], scale: "
     panel.axes.imshow(means, colors, scale, aspect="auto")
     panel.axes.spines[:].set_visible(False)
     panel.axes.tick_params(length=0)
-    known = [round(value, 1) for row in means for value in row if not math.isnan(value)]
-    if not known:
+    if all(math.isnan(value) for row in means for value in row):
         mark_not_run(panel.axes)
         return
+    framed = leading([group for row in groups for group in row])
     for i, row in enumerate(means):
         for j, value in enumerate(row):
             is_gap = math.isnan(value)
             ink = MUTED if is_gap else "black" if scale(value) > 0.55 else "white"
             text = ABSENT if is_gap else f"{value:.1f}"
             panel.axes.text(j, i, text, ha="center", va="center", fontsize=TICK_SIZE, color=ink)
-            if not is_gap and len(known) > 1 and round(value, 1) == max(known):
+            if i * len(row) + j in framed:
                 frame: dict[str, Any] = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5}
                 panel.axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))

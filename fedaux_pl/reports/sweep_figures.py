@@ -16,12 +16,13 @@ _KINDS = {
     ),
     "curves": (
         draw_curves,
-        "Means over the seeds, with bands from the least to the largest; runs that are not "
-        "finished end early.",
+        "Means over the seeds, with bands of one standard deviation; runs that are not finished "
+        "end early.",
     ),
     "heatmap": (
         draw_heatmap,
-        "Means over the seeds; the best of each panel has a frame, and gaps are gray.",
+        "Means over the seeds; frames: the best of each panel, and all whose standard deviation "
+        "overlaps with its own; gaps are gray.",
     ),
 }
 

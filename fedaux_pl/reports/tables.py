@@ -6,11 +6,12 @@ from typing import Any
 from fedaux_pl.reports.formats import PAPER
 from fedaux_pl.reports.items import TableItem
 from fedaux_pl.reports.labels import place_text, short_names, value_text
-from fedaux_pl.reports.values import Group, describe_metric, find, places, shown
+from fedaux_pl.reports.values import Group, describe_metric, find, leading, places, shown
 from fedaux_pl.sweeps.cells import State
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 ABSENT = "\N{EN DASH}"
+_BOLD = "Bold: the best, and all whose standard deviation overlaps with its own."
 
 
 def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
@@ -37,13 +38,16 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
     heads: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
     is_published = any(group.published for group in groups)
+    # labels that the figures draw as a reference, such as Centralised, do not compete
+    references = {figure["reference"] for figure in sweep.figures if figure.get("reference")}
     for column_place in places(groups, sweep.axes, columns):
         column = [find(groups, r | column_place) for r in row_places]
         labels = [value_text(names[a], label) for a, label in column_place.items()]
         labels += [""] * (len(columns) - len(labels))
         heads.append([*labels, "ours"] if is_published else labels or ["accuracy"])
         for block in blocks:
-            bold |= {(i, len(heads)) for i in _best(column, block, _references(sweep))}
+            competing = [_unless(references, column[i]) for i in block]
+            bold |= {(block[i], len(heads)) for i in leading(competing)}
         for text, group in zip(texts, column, strict=True):
             text.append(entry(group))
         if any(group and group.published for group in column):
@@ -55,31 +59,15 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
     metric = describe_metric(sweep.metric, groups, source)
     return TableItem(
         name=layout["name"],
-        caption=" ".join(filter(None, [layout.get("caption", ""), metric])),
+        caption=" ".join(filter(None, [layout.get("caption", ""), metric, _BOLD if bold else ""])),
         header=list(zip(first, *heads, strict=True)),
         rows=texts,
         bold=frozenset(bold),
     )
 
 
-def _references(sweep: Sweep) -> set[str]:
-    """The labels that the figures draw as a reference, such as Centralised: they do not compete."""
-    return {figure["reference"] for figure in sweep.figures if figure.get("reference")}
-
-
-def _best(
-    column: Sequence[Group | None], competing: Sequence[int], references: set[str]
-) -> list[int]:
-    """The rows of the largest mean as it is printed; none if there is nothing to compare."""
-    means = {
-        i: round(group.mean, 1)
-        for i in competing
-        if (group := column[i]) is not None
-        and group.mean is not None
-        and not references & set(group.coordinates.values())
-    }
-    largest = max(means.values(), default=0.0)
-    return [i for i, mean in means.items() if mean == largest and len(means) > 1]
+def _unless(references: set[str], group: Group | None) -> Group | None:
+    return None if group and references & set(group.coordinates.values()) else group
 
 
 def _best_table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> TableItem:

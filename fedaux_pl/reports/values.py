@@ -4,10 +4,9 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedaux_pl.cli.finished_runs import Run
-from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell, State
+from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 
@@ -85,13 +84,12 @@ class Group:
         return all(self.coordinates.get(axis, label) == label for axis, label in place.items())
 
 
-def collect(sweep: Sweep, cells: Sequence[ResolvedCell], root: Path) -> list[Group]:
+def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
     """Reads what the cells of a sweep have left in their folders.
 
     Args:
         sweep: The sweep.
         cells: Its resolved cells.
-        root: The folder of all output.
 
     Returns:
         The groups, in the order of the file.
@@ -100,9 +98,9 @@ def collect(sweep: Sweep, cells: Sequence[ResolvedCell], root: Path) -> list[Gro
         ConfigurationError: If a file of a run is damaged.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
-    for resolved in cells:
-        place = tuple(sorted(resolved.cell.coordinates.items()))
-        groups.setdefault(place, []).append(_read(sweep.metric, resolved, root))
+    for cell in cells:
+        place = tuple(sorted(cell.coordinates.items()))
+        groups.setdefault(place, []).append(_read(sweep.metric, cell))
     return [
         Group(results[0].coordinates, results, _published(sweep, results[0].coordinates))
         for results in groups.values()
@@ -114,22 +112,21 @@ def _published(sweep: Sweep, coordinates: Mapping[str, str]) -> str:
     return value or ""
 
 
-def _read(metric: str, resolved: ResolvedCell, root: Path) -> Result:
-    folder = CellFolder(root, resolved.key)
-    state, run, made = folder.state(resolved.rounds), folder.run(), folder.description()
+def _read(metric: str, cell: Cell) -> Result:
+    state, run, made = cell.state, cell.run(), cell.description()
     curve, is_validated = _curve(run)
     return Result(
-        coordinates=resolved.cell.coordinates,
-        seed=resolved.cell.seed,
+        coordinates=cell.coordinates,
+        seed=cell.seed,
         state=state,
         rounds=int(run.curve[-1]["round"]) if run else 0,
-        total=resolved.rounds,
+        total=cell.rounds,
         accuracy=_accuracy(metric, run, curve, is_validated) if state == State.DONE else None,
         curve=curve,
         is_validated=is_validated,
-        command=str(made.get("command") or shlex.join(["fedaux-pl", "fit", *resolved.cell.args])),
+        command=str(made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])),
         version=str(made.get("version", "")),
-        error=(folder.error() or "") if state == State.FAILED else "",
+        error=(cell.error() or "") if state == State.FAILED else "",
     )
 
 
@@ -173,6 +170,22 @@ def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group | None:
     """The group at a place; of several, the one with most coordinates."""
     found = [group for group in groups if group.is_at(place)]
     return max(found, key=lambda group: len(group.coordinates), default=None)
+
+
+def leading(groups: Sequence[Group | None]) -> list[int]:
+    """The positions of the best mean, and of those whose band mean ± std overlaps with its band.
+
+    Numbers are compared as they are printed; one seed has no spread. Without a second mean there
+    is nothing to compare.
+    """
+    bands = {
+        i: (round(group.mean, 1), round(group.std or 0.0, 1))
+        for i, group in enumerate(groups)
+        if group is not None and group.mean is not None
+    }
+    mean, std = max(bands.values(), default=(0.0, 0.0))
+    overlapping = [i for i, (m, s) in bands.items() if round(m + s - (mean - std), 1) >= 0]
+    return overlapping if len(bands) > 1 else []
 
 
 def places(

@@ -58,7 +58,7 @@ def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict
     from fedaux_pl.sweeps.sweep_file import read_sweep
 
     sweep = read_sweep(path, options.extra, options.seeds, options.select)
-    groups = collect(sweep, resolve(sweep.cells), options.root)
+    groups = collect(sweep, resolve(sweep.cells, options.root))
     tables = make_tables(sweep, groups)
     _print_tables(tables)
     status = describe_status(groups, _shared(args))

@@ -1,19 +1,23 @@
-"""The cells of a sweep: their settings, and what their folders tell about them."""
+"""A cell of a sweep: a run of ``fedaux-pl fit``, or the pre-training before it, and its folder."""
 
 import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from fedaux_pl._version import __version__
 from fedaux_pl.cli.finished_runs import Run, load_runs
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, UsageError, first_line
+from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps.cell_lock import is_held
-from fedaux_pl.sweeps.sweep_file import Cell
 
 # Options that change where and how a run happens, but not its result.
 _WITHOUT_EFFECT = (
@@ -23,89 +27,6 @@ _WITHOUT_EFFECT = (
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
 _MANY = 50  # cells that take long enough to show a bar
-
-
-@dataclass(frozen=True)
-class ResolvedCell:
-    """A cell with all its settings.
-
-    Attributes:
-        cell: The cell.
-        config: All settings of its run, defaults included.
-        key: The name of its folder: 12 hex digits of the hash of the settings.
-    """
-
-    cell: Cell
-    config: Mapping[str, Any]
-    key: str
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds of a complete run."""
-        return int(self.config["trainer"]["max_epochs"])
-
-
-def resolve(cells: Sequence[Cell], *, check: bool = False) -> list[ResolvedCell]:
-    """Parses the command lines of cells, which runs nothing.
-
-    Args:
-        cells: The cells.
-        check: Whether to create their models and data, so that values are refused that a run would
-            refuse.
-
-    Raises:
-        ConfigurationError: If a command line is wrong, with the coordinates of its cell.
-    """
-    # torch and Lightning, which take seconds to import, are needed for nothing else here
-    from fedaux_pl.callbacks.progress_bars import Bar, is_terminal
-    from fedaux_pl.cli.parser import ConfigResolver
-
-    resolver = ConfigResolver()
-    resolved = []
-    is_shown = len(cells) > _MANY and is_terminal()
-    with Bar(total=len(cells), desc="reading cells", leave=False, disable=not is_shown) as bar:
-        for cell in cells:
-            said = io.StringIO()
-            try:
-                with contextlib.redirect_stderr(said):
-                    config = resolver.resolve(cell.args)
-                    if check:
-                        resolver.check(config)
-                _check(config)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"the cell {cell.name}: {error}") from error
-            except SystemExit as ended:
-                if not ended.code:  # --help, --print_config
-                    raise
-                message = said.getvalue().partition("error: ")[2].rpartition("\n(")[0]
-                problem = " ".join(message.split())  # a message of an unknown form has many lines
-                raise ConfigurationError(f"the cell {cell.name}: {problem}") from ended
-            resolved.append(ResolvedCell(cell, config, config_key(config)))
-            bar.update()
-    return resolved
-
-
-def config_key(config: Mapping[str, Any]) -> str:
-    """The name of the folder of a run with these settings.
-
-    Settings that do not change the result are left out, and unset ones, so that a new option of the
-    Trainer changes no key.
-    """
-    trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
-    content = {**config, "trainer": trainer}
-    content.pop("ckpt_path", None)
-    return digest(content)
-
-
-def digest(content: Any) -> str:
-    """12 hex digits of the hash of plain values.
-
-    Example:
-        >>> digest({"a": 1}) == digest({"b": None, "a": 1})
-        True
-    """
-    text = json.dumps(_without_none(content), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class State(StrEnum):
@@ -119,23 +40,42 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class CellFolder:
-    """The folder of a cell, ``ROOT/cells/KEY``.
+class Cell:
+    """One process of a sweep, in ``ROOT/cells/KEY`` or, for pre-training, ``ROOT/pretraining/KEY``.
 
     Attributes:
+        coordinates: The label of each axis; of a pre-training, those of the first cell.
+        seed: The seed of the run.
+        args: The options of the verb, without those of the folder.
         root: The folder of all output.
-        key: The key of the cell.
+        verb: "fit" or "pretrain".
+        key: The name of its folder: 12 hex digits of the hash of the settings.
+        rounds: The rounds of a complete run; 0 for pre-training.
+        needs: The key of the pre-training that must come before it; None without.
+        config: All settings of its run, defaults included; a worker does not get them.
     """
 
-    root: Path
-    key: str
+    coordinates: Mapping[str, str]
+    seed: int
+    args: tuple[str, ...]
+    root: Path = Path("logs")
+    verb: str = "fit"
+    key: str = ""
+    rounds: int = 0
+    needs: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
-    kind: ClassVar[str] = "cells"
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        parts = [f"{axis}={label}" for axis, label in self.coordinates.items()]
+        verb = ["pre-training for"] if self.verb == "pretrain" else []
+        return " ".join([*verb, *parts, f"seed={self.seed}"])
 
     @property
     def path(self) -> Path:
-        """The folder."""
-        return self.root / self.kind / self.key
+        """Its folder."""
+        return self.root / ("cells" if self.verb == "fit" else "pretraining") / self.key
 
     @property
     def log(self) -> Path:
@@ -152,6 +92,28 @@ class CellFolder:
         """What a failed process has left."""
         return self.path / "failed.json"
 
+    @property
+    def command(self) -> list[str]:
+        """The command line of ``fedaux-pl``."""
+        last = ["--ckpt_path", "last"] if self.verb == "fit" else []
+        return [self.verb, *self.args, "--trainer.default_root_dir", str(self.path), *last]
+
+    @property
+    def line(self) -> str:
+        """The command line for a shell."""
+        return shlex.join(["fedaux-pl", *self.command])
+
+    def as_json(self) -> str:
+        """The cell as the argument of a worker."""
+        names = [part.name for part in fields(self) if part.name != "config"]
+        return json.dumps({name: getattr(self, name) for name in names}, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Cell":
+        """The cell of a worker."""
+        content = json.loads(text)
+        return cls(**{**content, "root": Path(content["root"])})
+
     def create(self) -> None:
         """Creates the folder, with a link to the cache that all cells share."""
         (self.root / "cache").mkdir(parents=True, exist_ok=True)
@@ -159,24 +121,53 @@ class CellFolder:
         with contextlib.suppress(FileExistsError):
             (self.path / "cache").symlink_to(Path("..", "..", "cache"))
 
-    def state(self, rounds: int) -> State:
-        """The state of the cell.
+    def describe(self, **more: Any) -> None:
+        """Creates the folder with cell.json: the command, the version, the coordinates and more."""
+        self.create()
+        about = {
+            "command": self.line,
+            "version": __version__,
+            "coordinates": dict(self.coordinates),
+            "seed": self.seed,
+        }
+        write_json_atomically(self.path / "cell.json", {**self.description(), **about, **more})
 
-        Args:
-            rounds: The rounds of a complete run.
-        """
+    def description(self) -> dict[str, Any]:
+        """What cell.json says: command, version, coordinates, seed, times; empty without it."""
+        return _read_json(self.path / "cell.json")
+
+    def fail(self, **about: Any) -> None:
+        """Marks it as failed, with the first line of the error."""
+        write_json_atomically(self.failure, about)
+
+    def error(self) -> str | None:
+        """The first line of the error of a failed cell."""
+        return _read_json(self.failure).get("error")
+
+    def has_failed_early(self) -> bool:
+        """Whether wrong settings or data ended it before its first round."""
+        return bool(_read_json(self.failure).get("is_early")) and self.run() is None
+
+    @property
+    def state(self) -> State:
+        """Its state on disk."""
         if is_held(self.lock):
             return State.RUNNING
-        if self.is_complete(rounds):
+        if self.is_complete():
             return State.DONE
         if self.failure.is_file():
             return State.FAILED
         return State.UNFINISHED if any(self.path.glob("runs/*")) else State.MISSING
 
-    def is_complete(self, rounds: int) -> bool:
-        """Whether the run has all rounds and, with validation data, its test accuracy."""
+    def is_complete(self) -> bool:
+        """Whether the run has all rounds and, with validation data, its test accuracy.
+
+        A pre-training has ended well, and its h_0 can still be in the cache.
+        """
+        if self.verb == "pretrain":
+            return self.description().get("status") == 0 and any(self.path.glob("cache/h0-*.pt"))
         run = self.run()
-        if run is None or int(run.summary.get("rounds", 0)) < rounds:
+        if run is None or int(run.summary.get("rounds", 0)) < self.rounds:
             return False
         return "test" in run.summary or not run.values("val/accuracy")
 
@@ -191,23 +182,97 @@ class CellFolder:
         runs = load_runs(curves) if curves else []
         return max(runs, key=lambda run: (len(run.curve), "test" in run.summary), default=None)
 
-    def error(self) -> str | None:
-        """The first line of the error of a failed cell."""
-        return _read_json(self.failure).get("error")
 
-    def description(self) -> dict[str, Any]:
-        """What cell.json says: command, version, coordinates, seed, times; empty without it."""
-        return _read_json(self.path / "cell.json")
+def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = False) -> list[Cell]:
+    """Parses the command lines of cells, which runs nothing.
+
+    Args:
+        cells: The cells.
+        root: The folder of all output.
+        check: Whether to create their models and data, so that values are refused that a run would
+            refuse.
+
+    Returns:
+        The cells with all their settings and their keys.
+
+    Raises:
+        ConfigurationError: If a command line is wrong, with the coordinates of its cell.
+    """
+    # torch and Lightning, which take seconds to import, are needed for nothing else here
+    from fedaux_pl.callbacks.progress_bars import Bar, is_terminal
+    from fedaux_pl.cli.parser import ConfigResolver
+
+    resolver = ConfigResolver()
+    resolved = []
+    is_shown = len(cells) > _MANY and is_terminal()
+    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=not is_shown):
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # the cell is named here
+                config = resolver.resolve(cell.args)
+                if check:
+                    resolver.check(config)
+            _check(config)
+            key, needs = config_key(config), _pretraining_key(config)
+        except (ConfigurationError, UsageError) as error:
+            # a message of an unknown form has many lines
+            problem = " ".join(getattr(error, "message", str(error)).split())
+            raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
+        rounds = int(config["trainer"]["max_epochs"])
+        more = {"key": key, "rounds": rounds, "needs": needs, "config": config}
+        resolved.append(replace(cell, root=root, **more))
+    return resolved
 
 
-class PretrainingFolder(CellFolder):
-    """The folder of a pre-training, ``ROOT/pretraining/KEY``."""
+def plan(cells: Sequence[Cell]) -> list[Cell]:
+    """The processes of a sweep: each pre-training once, then each distinct cell."""
+    pretraining: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.needs is not None:
+            before = replace(cell, verb="pretrain", key=cell.needs, rounds=0, needs=None)
+            pretraining.setdefault(cell.needs, before)
+    distinct = {cell.key: cell for cell in reversed(cells)}
+    fits = [cell for cell in cells if distinct[cell.key] is cell]
+    return [*pretraining.values(), *fits]
 
-    kind = "pretraining"
 
-    def is_complete(self, rounds: int) -> bool:
-        """Whether it has ended well, and its h_0 can still be in the cache."""
-        return self.description().get("status") == 0 and any(self.path.glob("cache/h0-*.pt"))
+def config_key(config: Mapping[str, Any]) -> str:
+    """The name of the folder of a run with these settings.
+
+    Settings that do not change the result are left out, and unset ones, so that a new option of the
+    Trainer changes no key. The source files of classes outside of installed packages are part of
+    it, so that a method that was edited runs again.
+
+    Raises:
+        ConfigurationError: If such a class cannot be imported.
+    """
+    trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
+    content = {**config, "trainer": trainer}
+    content.pop("ckpt_path", None)
+    return digest({**content, "sources": _sources(config) or None})
+
+
+def digest(content: Any) -> str:
+    """12 hex digits of the hash of plain values.
+
+    Example:
+        >>> digest({"a": 1}) == digest({"b": None, "a": 1})
+        True
+    """
+    text = json.dumps(_without_none(content), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _pretraining_key(config: Mapping[str, Any]) -> str | None:
+    """The key of the h_0 that a cell starts from; None if it trains none."""
+    from fedaux_pl.federation.preparation import H0_SETTINGS
+
+    model = config["model"]
+    # a method of the user's without this option pre-trains in fit, once by the lock of the cache
+    is_pretrained = model["algorithm"].get("init_args", {}).get("pretrained", False)
+    if not is_pretrained or not model["pretraining"]["epochs"]:
+        return None
+    parts = {part: {n: config[part][n] for n in names} for part, names in H0_SETTINGS.items()}
+    return digest({**parts, "architectures": sorted(model["clients"])})
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -226,6 +291,35 @@ def _check(config: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "a sweep needs to know the number of rounds: set trainer.max_epochs to at least 1"
         )
+
+
+def _sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the files that define the user's own classes and their base classes."""
+    networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
+    files: dict[str, str] = {}
+    for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
+        module, _, name = path.rpartition(".")
+        try:
+            kind = getattr(import_module(module), name)
+        except Exception as error:  # the module's own code runs: of any class
+            raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
+        for base in getattr(kind, "__mro__", (kind,)):
+            file = getattr(sys.modules.get(base.__module__), "__file__", None)
+            package = base.__module__.partition(".")[0]
+            if package in ("fedaux_pl", *sys.stdlib_module_names) or file is None:
+                continue
+            if not {"site-packages", "dist-packages"} & set(Path(file).parts):
+                files[base.__module__] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return files
+
+
+def _class_paths(config: Any) -> Iterator[str]:
+    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for name, value in parts:
+        if name == "class_path":
+            yield value
+        elif isinstance(value, Mapping | list):
+            yield from _class_paths(value)
 
 
 def _without_none(content: Any) -> Any:

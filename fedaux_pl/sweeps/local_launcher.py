@@ -3,19 +3,16 @@
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
+from time import monotonic, sleep
 
+from fedaux_pl.errors import FedauxError
 from fedaux_pl.sweeps.cell_lock import is_held
-from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.task import Task
-from fedaux_pl.sweeps.worker import BUSY, INTERRUPTED, fail, run_forked
-
-if TYPE_CHECKING:
-    from fedaux_pl.sweeps.progress import Progress  # imports torch
+from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.overview import format_seconds, problem, time_left
+from fedaux_pl.sweeps.worker import BUSY, INTERRUPTED, run_forked
 
 _POLL = 0.2  # seconds
 _REPEAT = 1.0  # seconds between two interruptions of a process
@@ -25,7 +22,7 @@ _PRELOADED = (
     "matplotlib.pyplot",
     "torch.utils.tensorboard",
 )
-_Running = dict[int, tuple[Task, BaseProcess]]
+_Running = dict[int, tuple[Cell, BaseProcess]]
 
 
 def preload() -> None:
@@ -45,7 +42,7 @@ def preload() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def start_worker(task: Task, environment: Mapping[str, str]) -> BaseProcess:
+def start_worker(task: Cell, environment: Mapping[str, str]) -> BaseProcess:
     """Starts the process of a task, in the process group of the sweep."""
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=run_forked, args=(task.as_json(), dict(environment)))
@@ -54,51 +51,55 @@ def start_worker(task: Task, environment: Mapping[str, str]) -> BaseProcess:
 
 
 def run_locally(
-    tasks: Sequence[Task],
+    tasks: Sequence[Cell],
     slots: Sequence[Mapping[str, str]],
-    progress: "Progress",
-    start: Callable[[Task, Mapping[str, str]], BaseProcess] = start_worker,
+    cells: Sequence[Cell],
+    start: Callable[[Cell, Mapping[str, str]], BaseProcess] = start_worker,
 ) -> None:
     """Runs tasks in processes of their own, and waits for those that other processes run.
 
     Args:
         tasks: The tasks to run; a pre-training comes before the cells that need it.
         slots: The environment of each job that runs at the same time.
-        progress: Shows what happens.
+        cells: All cells of the sweep, for the time left.
         start: Starts the process of a task.
 
     Raises:
+        FedauxError: If settings or data are refused before any cell has a round: no cell can run.
         KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
     pending = list(tasks)
     running: _Running = {}
+    starts: dict[str, float] = {}
     try:
         while pending or running:
             for slot, (task, process) in list(running.items()):
                 status = process.exitcode
                 # a process survives its server, whose end gives it a status: the lock is held
-                if status is None or (status != BUSY and is_held(task.folder.lock)):
+                if status is None or (status != BUSY and is_held(task.lock)):
                     continue
                 del running[slot]
                 if status == BUSY:
                     pending.insert(0, task)
                 else:
                     _record(task, status)
-                    progress.ended(task)
+                    _say_ended(task, starts, cells, len(slots))
+                    _stop_if_none_can_run(task, cells)
             for task in _ready(pending, running):
                 if len(running) == len(slots):
                     break
-                if is_held(task.folder.lock):  # another sweep runs it
+                if is_held(task.lock):  # another sweep runs it
                     continue
                 pending.remove(task)
                 if task.state in (State.DONE, State.FAILED):  # the other sweep has run it
-                    progress.ended(task)
+                    _say_ended(task, starts, cells, len(slots))
                     continue
                 slot = next(i for i in range(len(slots)) if i not in running)
-                progress.started(task)
+                word = "resumed" if task.state is State.UNFINISHED else "started"
+                print(f"{word}: {task.name}", flush=True)
+                starts[task.key] = monotonic()
                 running[slot] = task, start(task, slots[slot])
-            progress.refresh()
-            time.sleep(_POLL)
+            sleep(_POLL)
     finally:  # after Ctrl-C: a run ends with the checkpoint of its last round
         while alive := [process for _, process in running.values() if process.is_alive()]:
             for process in alive:  # again and again: a process that just starts ignores it
@@ -107,19 +108,41 @@ def run_locally(
             alive[0].join(_REPEAT)
 
 
-def _ready(pending: Sequence[Task], running: _Running) -> list[Task]:
+def _say_ended(task: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs: int) -> None:
+    """Says how a task has ended, here or in another sweep."""
+    parts = [f"{task.state}: {task.name}"]
+    if task.key in starts:
+        parts.append(format_seconds(monotonic() - starts.pop(task.key)))
+    if task.state is State.FAILED:
+        parts.append(problem(task))
+    if task.verb == "fit":
+        done = sum(cell.is_complete() for cell in cells)
+        parts.append(f"{done} of {len(cells)} cells done; {time_left(cells, jobs)}")
+    print(", ".join(parts), flush=True)
+
+
+def _stop_if_none_can_run(task: Cell, cells: Sequence[Cell]) -> None:
+    is_refused = task.state is State.FAILED and task.has_failed_early()
+    if is_refused and not any(cell.run() for cell in cells):
+        raise FedauxError(
+            f"the first cell has failed before its first round: {problem(task)}; correct it and "
+            "add --retry, or --select other cells (none was tried)"
+        )
+
+
+def _ready(pending: Sequence[Cell], running: _Running) -> list[Cell]:
     """The tasks that wait for no pre-training."""
     open_keys = {task.key for task in pending} | {task.key for task, _ in running.values()}
     return [task for task in pending if task.needs not in open_keys]
 
 
-def _record(task: Task, status: int) -> None:
+def _record(task: Cell, status: int) -> None:
     """Marks a task as failed if its process could not do so itself."""
     if status in (0, INTERRUPTED) or task.state in (State.DONE, State.FAILED):
         return
-    problem = f"its process ended with status {status}"
+    text = f"its process ended with status {status}"
     if status < 0:
         name = signal.Signals(-status).name
         more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        problem = f"its process was ended by {name}{more}"
-    fail(task, status, problem)
+        text = f"its process was ended by {name}{more}"
+    task.fail(status=status, error=text)

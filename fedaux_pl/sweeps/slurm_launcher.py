@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.sweeps.task import Task
+from fedaux_pl.sweeps.cells import Cell
 
 
 def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
@@ -40,7 +40,7 @@ def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
     return executor
 
 
-def submit(tasks: Sequence[Task], executor: Any) -> list[tuple[Task, str]]:
+def submit(tasks: Sequence[Cell], executor: Any) -> list[tuple[Cell, str]]:
     """Submits one job for each task; a cell starts after its pre-training.
 
     Args:
@@ -55,7 +55,7 @@ def submit(tasks: Sequence[Task], executor: Any) -> list[tuple[Task, str]]:
         # afterany: a cell whose pre-training has failed says so itself
         before = {} if task.needs not in jobs else {"dependency": f"afterany:{jobs[task.needs]}"}
         executor.update_parameters(slurm_additional_parameters=before)
-        task.prepare()
+        task.describe()
         jobs[task.key] = str(executor.submit(run_worker, task.as_json()).job_id)
     return [(task, jobs[task.key]) for task in tasks]
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.sweeps.cells import Cell
 from fedaux_pl.sweeps.layout import check_layout, default_tables
 from fedaux_pl.sweeps.published import Published, read_published
 from fedaux_pl.sweeps.yaml_nodes import check_names, mapping, plain, read_nodes, sequence, text
@@ -19,27 +20,6 @@ _KEYS = (
     *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
     *("tables", "figures", "published"),
 )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a sweep.
-
-    Attributes:
-        coordinates: The label of each axis.
-        seed: The seed of the run.
-        args: The command line of ``fedaux-pl fit``, without default_root_dir and ckpt_path.
-    """
-
-    coordinates: Mapping[str, str]
-    seed: int
-    args: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The coordinates and the seed, for messages."""
-        parts = [f"{axis}={label}" for axis, label in self.coordinates.items()]
-        return " ".join([*parts, f"seed={self.seed}"])
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,11 @@ from typing import Any
 
 from fedaux_pl.errors import FedauxError, counted
 from fedaux_pl.sweeps import overview
-from fedaux_pl.sweeps.cells import ResolvedCell, State, resolve
-from fedaux_pl.sweeps.estimate import estimate
+from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
 from fedaux_pl.sweeps.local_launcher import preload, run_locally
 from fedaux_pl.sweeps.options import SweepParser
 from fedaux_pl.sweeps.slurm_launcher import create_executor, submit
 from fedaux_pl.sweeps.sweep_file import read_sweep
-from fedaux_pl.sweeps.task import Task, plan
 
 _LAUNCHERS = ("local", "slurm", "print")
 
@@ -44,17 +42,18 @@ def _sweep(options: argparse.Namespace) -> None:
     described = read_sweep(options.file, options.extra, options.seeds, options.select)
     if options.launcher == "local" and not is_shown:
         preload()  # while this process imports the packages, too
-    cells = resolve(described.cells, check=options.dry_run or not options.status)
-    tasks = plan(cells, options.root)
+    is_checked = options.dry_run or not options.status
+    cells = resolve(described.cells, options.root, check=is_checked)
+    tasks = plan(cells)
     if is_shown:
         if options.dry_run:
-            print(overview.table(cells, list(described.axes), options.root))
+            print(overview.table(cells, list(described.axes)))
         print(overview.counts(tasks))
         for line in overview.details(tasks) if options.status else ():
             print(line)
-        print(estimate(cells, options.root).describe(len(_slots(options.jobs, cells))))
+        print(overview.time_left(cells, len(_slots(options.jobs, cells))))
     elif options.launcher == "local":
-        _run(tasks, cells, options)
+        _run(tasks, options)
     else:
         _hand_over(_open_tasks(tasks, options.retry), described.name, options)
 
@@ -86,34 +85,25 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _open_tasks(tasks: Sequence[Task], retry: bool) -> list[Task]:
+def _open_tasks(tasks: Sequence[Cell], retry: bool) -> list[Cell]:
     """The tasks to run: cells that are not done, and the pre-trainings that they need."""
     if retry:
         for task in tasks:
             if task.state is State.FAILED:
-                task.folder.failure.unlink(missing_ok=True)
+                task.failure.unlink(missing_ok=True)
     left = [task for task in tasks if task.state not in (State.DONE, State.FAILED)]
     needed = {task.needs for task in left}
     return [task for task in left if task.verb == "fit" or task.key in needed]
 
 
-def _run(tasks: Sequence[Task], cells: Sequence[ResolvedCell], options: argparse.Namespace) -> None:
+def _run(tasks: Sequence[Cell], options: argparse.Namespace) -> None:
     """Runs the tasks on this machine."""
-    from fedaux_pl.sweeps.progress import Progress  # imports torch, which the help does not need
-
-    slots = _slots(options.jobs, cells)
     fits = [task for task in tasks if task.verb == "fit"]
     left = _open_tasks(tasks, options.retry)
     print(overview.counts(tasks), flush=True)
-    progress = Progress(
-        total=len(fits),
-        done=sum(task.state is State.DONE for task in fits),
-        jobs=len(slots),
-        estimate=lambda: estimate(cells, options.root),
-    )
     try:
-        with _terminated_like_interrupted(), contextlib.closing(progress):
-            run_locally(left, slots, progress)
+        with _terminated_like_interrupted():
+            run_locally(left, _slots(options.jobs, fits), fits)
     except KeyboardInterrupt:
         print(f"stopped; {overview.counts(tasks)}; the same command continues")
         raise
@@ -128,12 +118,12 @@ def _run(tasks: Sequence[Task], cells: Sequence[ResolvedCell], options: argparse
     print(f"{total} done; next: {_report_line(options)}")
 
 
-def _hand_over(tasks: Sequence[Task], name: str, options: argparse.Namespace) -> None:
+def _hand_over(tasks: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
     """Submits the tasks to SLURM, or prints their command lines."""
     idle = [task for task in tasks if task.state is not State.RUNNING]
     if options.launcher == "print":
         for task in idle:
-            task.prepare()
+            task.describe()
             print(task.line)
         return
     executor = create_executor(options.root / "slurm", name, options.slurm)
@@ -142,7 +132,7 @@ def _hand_over(tasks: Sequence[Task], name: str, options: argparse.Namespace) ->
     print(f"{len(idle)} jobs; `fedaux-pl sweep ... --status` shows how far they are")
 
 
-def _slots(jobs: int | None, cells: Sequence[ResolvedCell]) -> list[dict[str, str]]:
+def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
     """The environments of the jobs that run at a time: each on a GPU of its own, if it uses one.
 
     Several jobs divide the threads of the CPU, unless OMP_NUM_THREADS says how many each has.

@@ -3,24 +3,22 @@
 It claims the folder of the task, runs the verb in it, and writes down how that ended.
 """
 
-import json
 import os
-import re
 import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from fedaux_pl.cli.entry import main as run_verb
-from fedaux_pl.errors import first_line
-from fedaux_pl.files import write_json_atomically
+from fedaux_pl.cli.entry import EXPECTED, run_verb
+from fedaux_pl.cli.entry import main as run_main
+from fedaux_pl.errors import FedauxError, UsageError, first_line
 from fedaux_pl.sweeps.cell_lock import Busy, held
-from fedaux_pl.sweeps.cells import PretrainingFolder
-from fedaux_pl.sweeps.task import Task
+from fedaux_pl.sweeps.cells import Cell
 
 BUSY = 75
 """The exit status if another process runs in the folder."""
@@ -38,9 +36,9 @@ def main(args: Sequence[str]) -> int:
     Returns:
         The exit status: 0, 1 if it has failed, ``BUSY`` or ``INTERRUPTED``.
     """
-    task = Task(**json.loads(args[0]))
+    task = Cell.from_json(args[0])
     if _rank() > 0:  # another process of the same run, started by Lightning or SLURM
-        return run_verb(task.command)
+        return run_main(task.command)
     interruptions: list[int] = []
 
     def interrupt(number: int, *_: Any) -> None:
@@ -50,8 +48,8 @@ def main(args: Sequence[str]) -> int:
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        task.folder.create()
-        with held(task.folder.lock):
+        task.create()
+        with held(task.lock):
             return _claimed(task, interruptions)
     except Busy:
         return BUSY
@@ -79,78 +77,71 @@ def run_forked(task: str, environment: Mapping[str, str]) -> NoReturn:
     raise SystemExit(main([task]))
 
 
-def _claimed(task: Task, interruptions: Sequence[int]) -> int:
-    folder = task.folder
-    if folder.is_complete(task.rounds):  # by another sweep, while this process started
+def _claimed(task: Cell, interruptions: Sequence[int]) -> int:
+    if task.is_complete():  # by another sweep, while this process started
         return 0
-    folder.failure.unlink(missing_ok=True)
-    started = folder.description().get("started", _now())
-    task.prepare(started=started, host=socket.gethostname(), status=None, ended=None)
+    task.failure.unlink(missing_ok=True)
+    started = task.description().get("started", _now())
+    task.describe(started=started, host=socket.gethostname(), status=None, ended=None)
     if (problem := _failed_pretraining(task)) is not None:
-        fail(task, 1, problem)
+        task.fail(status=1, error=problem, time=_now(), is_early=True)
         return 1
-    begin = _write_to_log(task)
-    status, problem = _run(task)
+    _write_to_log(task)
+    error = _run(task)
     if interruptions:
         return INTERRUPTED
-    if status == 0 and task.verb == "fit" and not folder.is_complete(task.rounds):
-        status, problem = 1, f"fit has ended before round {task.rounds}, or without its test"
-    if status:
-        fail(task, status, problem or _last_error(folder.log.read_bytes()[begin:]))
-    task.prepare(status=status, ended=_now())
-    return 1 if status else 0
+    # at the start of a sweep, its other cells have refused settings and data, too
+    is_early = isinstance(error, FedauxError | UsageError)
+    if error is None and task.verb == "fit" and not task.is_complete():
+        error = FedauxError(f"fit has ended before round {task.rounds}, or without its test")
+    status = int(error is not None)
+    if error is not None:
+        task.fail(status=status, error=_in_one_line(error), time=_now(), is_early=is_early)
+    task.describe(status=status, ended=_now())
+    return status
 
 
-def fail(task: Task, status: int, error: str) -> None:
-    """Marks a task as failed.
-
-    Args:
-        task: The task.
-        status: The exit status of its process.
-        error: The first line of the error.
-    """
-    failure = {"status": status, "error": error, "time": _now()}
-    write_json_atomically(task.folder.failure, failure)
-
-
-def _run(task: Task) -> tuple[int, str | None]:
-    """Runs the verb; returns its exit status, and the error if it did not print one itself."""
+def _run(task: Cell) -> BaseException | None:
+    """Runs the verb; returns the error that has ended it."""
     try:
-        return run_verb(task.command), None
+        run_verb(task.command)
     except SystemExit as ended:
-        return (ended.code if isinstance(ended.code, int) else 1), None
+        return ended if ended.code else None
     except Exception as error:  # whatever it is, the other cells go on
-        traceback.print_exc()
-        return 1, f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, EXPECTED):
+            print(f"fedaux-pl {task.verb}: error: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        return error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+    return None
 
 
-def _failed_pretraining(task: Task) -> str | None:
+def _in_one_line(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return getattr(error, "message", f"it ended with status {error.code}").partition("\n")[0]
+    kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
+    return kind + first_line(error)
+
+
+def _failed_pretraining(task: Cell) -> str | None:
     """Why the task cannot start; None if it can."""
     if task.needs is None:
         return None
-    folder = PretrainingFolder(task.folder.root, task.needs)
-    error = folder.error()
-    return None if error is None else f"its pre-training has failed: {error} ({folder.log})"
+    before = replace(task, verb="pretrain", key=task.needs)
+    error = before.error()
+    return None if error is None else f"its pre-training has failed: {error} ({before.log})"
 
 
-def _write_to_log(task: Task) -> int:
-    """Sends all output of this process to the log; returns where it begins there."""
-    log = os.open(task.folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    begin = os.fstat(log).st_size
+def _write_to_log(task: Cell) -> None:
+    """Sends all output of this process to the log."""
+    log = os.open(task.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     print(f"--- {_now()}, {socket.gethostname()}, process {os.getpid()}: {task.line}", flush=True)
-    return begin
-
-
-def _last_error(output: bytes) -> str:
-    """The last error that a verb has printed."""
-    found = re.findall(r"^fedaux-pl \w+: error: (.*)", output.decode(errors="replace"), re.M)
-    return str(found[-1]) if found else "it ended without a message"
 
 
 def _rank() -> int:

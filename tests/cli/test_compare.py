@@ -72,7 +72,8 @@ def test_the_table(tmp_path, capsys):
 
 def test_runs_that_differ_in_the_seed_only_are_one_curve(tmp_path, capsys, monkeypatch):
     write_run(tmp_path / "a", [0.2, 0.4], seed=0)
-    write_run(tmp_path / "b", [0.4, 0.8, 0.9], seed=1)  # still runs: two rounds are common
+    write_run(tmp_path / "b", [0.4, 0.8], seed=1)
+    write_run(tmp_path / "short", [0.6], seed=2)  # still runs
     write_run(tmp_path / "c", [0.1, 0.1], "FedDF+P", seed=0)
     figures = []
     draw = compare_module._draw
@@ -81,7 +82,7 @@ def test_runs_that_differ_in_the_seed_only_are_one_curve(tmp_path, capsys, monke
     )
     run(tmp_path, "--output", tmp_path)
     lines = {line.get_label(): line for line in figures[0].axes[0].lines}
-    mean = lines["FedAUX (mean and range of 2 runs)"]
+    mean = lines["FedAUX, rounds 2 (mean and range of 2 runs)"]
     assert mean.get_xdata().tolist() == [1, 2]
     assert mean.get_ydata().tolist() == pytest.approx([30, 60])
     [band] = figures[0].axes[0].collections
@@ -90,7 +91,8 @@ def test_runs_that_differ_in_the_seed_only_are_one_curve(tmp_path, capsys, monke
     )
     assert lines["FedDF+P"].get_ydata().tolist() == pytest.approx([10, 10])
     printed = capsys.readouterr().out
-    assert "FedAUX: last accuracy 65.0%, the mean of 2 runs (40.0% to 90.0%)" in printed
+    assert "FedAUX, rounds 2: last accuracy 60.0%, the mean of 2 runs (40.0% to 80.0%)" in printed
+    assert lines["FedAUX, rounds 1"].get_ydata().tolist() == pytest.approx([60])
 
 
 def test_labels_name_what_differs(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,12 +11,14 @@ from fedaux_pl.algorithms import FedClassMeans
 from fedaux_pl.cli.export import export, export_run, to_onnx
 from fedaux_pl.cli.model_card import model_card
 from fedaux_pl.cli.prediction import probabilities
+from fedaux_pl.cli.verbs import predict
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.models import Ensemble, create_model, load_exported, save_ensemble
 from tests.federations import SMALL, FewDigits, create, fit
 from tests.texts import encoder, ids
 
+CLASSES = list("0123456789")
 OWN = "tests.models.own_networks.TinyNet"
 
 
@@ -46,7 +49,7 @@ def test_a_reloaded_export_predicts_the_same_bit_for_bit(run, images, tmp_path):
     assert not model.training
     with torch.no_grad():
         assert torch.equal(model(images), expected(run, images))
-    assert model.config["classes"] == list("0123456789")
+    assert model.config["classes"] == CLASSES
     assert model.config["input_shape"] == [1, 8, 8]
     (first, second) = model.config["models"]
     assert first["normalization"] == {"mean": [0.5], "std": [0.25]}
@@ -57,9 +60,9 @@ def test_the_card_says_what_clients_send_by_the_method_alone(run):
     """Not by metrics, which a checkpoint may lack."""
     federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
     federation |= {"history": [], "round": {}}
-    assert "one release" not in model_card(federation, [])
+    assert "one release" not in model_card(federation, [], "last.ckpt")
     federation["settings"]["algorithm"] = FedClassMeans().settings()
-    card = model_card(federation, [])
+    card = model_card(federation, [], "last.ckpt")
     assert "each sends one release and no model" in card
     assert "trains_clients" not in card
 
@@ -80,6 +83,31 @@ def test_the_model_card(run, tmp_path):
         assert text in card
     assert federation["privacy"]
     assert "onnx" not in card
+
+
+@pytest.mark.parametrize(("chosen", "round_"), [(".", 7), ("last", 7), ("last.ckpt", 1)])
+def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, chosen, round_):
+    """best.ckpt, if validation data chose one; predict takes the same."""
+    last = run / "checkpoints" / "last.ckpt"
+    best = torch.load(last, weights_only=True)
+    for weight in best["state_dict"].values():
+        weight.copy_(weight * 2)
+    best["federation"] |= {"history": [{"round": 7, "val/accuracy": 0.5}], "round": {}}
+    shutil.copy(last, tmp_path)
+    torch.save(best, tmp_path / "best.ckpt")
+    path = chosen if chosen == "last" else str(tmp_path / chosen)
+    output = export([path, f"--root={tmp_path}", f"--output={tmp_path / 'out'}"])
+    name = "best.ckpt" if round_ == 7 else "last.ckpt"
+    assert f"(from {tmp_path / name}, round {round_})" in capsys.readouterr().out
+    assert f"| weights | {name}, after round {round_} |" in (output / "README.md").read_text()
+    wanted = probabilities(load_checkpoint(tmp_path / name), images)
+    with torch.no_grad():
+        assert torch.equal(load_exported(output)(images), wanted)
+    np.savez(tmp_path / "few.npz", train_x=images.numpy())
+    args = [f"--root={tmp_path}", f"--images={tmp_path / 'few.npz'}"]
+    table = predict([f"--ckpt_path={path}", *args, f"--output={tmp_path / 'out.csv'}"])
+    row = table.read_text().splitlines()[1].split(",")[2:]
+    assert list(map(float, row)) == pytest.approx(wanted[0].tolist(), abs=1e-6)
 
 
 def test_a_folder_with_files_is_not_overwritten_unless_asked(run, tmp_path, capsys):
@@ -196,8 +224,10 @@ def test_onnx_images(run, images, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     output = export([str(run), f"--output={tmp_path}", "--format=onnx"])
     assert {path.name for path in output.iterdir()} == {"README.md", "model.onnx"}
-    assert "InferenceSession" in (output / "README.md").read_text()
+    card = (output / "README.md").read_text()
     session = runtime.InferenceSession(output / "model.onnx")
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == CLASSES
+    assert 'session.get_modelmeta().custom_metadata_map["classes"]' in card
     for count in (1, len(images)):
         (found,) = session.run(["probabilities"], {"inputs": images[:count].numpy()})
         wanted = expected(run, images[:count])
@@ -209,7 +239,7 @@ def test_onnx_texts():
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     model = encoder(classes=3).eval()
-    federation = {"input_shape": [20], "settings": {"batchnorm": "running"}}
+    federation = {"input_shape": [20], "settings": {"batchnorm": "running"}, "classes": ["a", "b"]}
     session = runtime.InferenceSession(to_onnx({"encoder": model}, federation))
     x = ids(5, 20, 13, 1)  # three lengths: what is padding must not count
     (found,) = session.run(None, {"inputs": x.long().numpy()})

@@ -7,7 +7,7 @@ from fedaux_pl.sweeps.cells import State
 from fedaux_pl.sweeps.layout import check_layout
 from tests.reports.results import group, sweep
 
-AXES = {"method": ["A", "B", "ref"], "C": ["0.2", "0.4"], "alpha": ["0.01"]}
+AXES = {"method": ["A", "B", "C", "ref"], "C": ["0.2", "0.4"], "alpha": ["0.01"]}
 LAYOUT = {"name": "t", "rows": "method", "columns": ["C", "alpha"], "caption": "About C."}
 
 
@@ -20,7 +20,8 @@ def test_ours_beside_the_published():
     table = make(
         [
             group("method=A C=0.2 alpha=0.01", 61.0, 62.0, 63.0, published="74.6 ± 0.3"),
-            group("method=B C=0.2 alpha=0.01", 62.04),
+            group("method=B C=0.2 alpha=0.01", 60.1, 60.0, 60.1),
+            group("method=C C=0.2 alpha=0.01", 57.0, 60.0, 63.0),  # 60.0 ± 3.0 reaches 61.0
             group("method=A C=0.4 alpha=0.01", None, None),
             group("method=B C=0.4 alpha=0.01", None, curve=[1], state=State.UNFINISHED, total=100),
         ],
@@ -33,12 +34,14 @@ def test_ours_beside_the_published():
     ]
     assert table.rows == [
         ["A", "62.0 ± 1.0 (3)", "74.6 ± 0.3", GAP],
-        ["B", "62.0 (1)", GAP, "(1/100 rounds)"],
+        ["B", "60.1 ± 0.1 (3)", GAP, "(1/100 rounds)"],
+        ["C", "60.0 ± 3.0 (3)", GAP, GAP],
     ]
-    assert table.bold == {(0, 1), (1, 1)}  # equal as they are printed
+    assert table.bold == {(0, 1), (2, 1)}
     assert table.caption == (
         "About C. Test accuracy in %, best over the rounds: mean ± standard deviation (number of "
-        "seeds); paper: Tab. 1."
+        "seeds); paper: Tab. 1. Bold: the best, and all whose standard deviation overlaps with its "
+        "own."
     )
 
 

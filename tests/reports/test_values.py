@@ -3,27 +3,25 @@ import json
 import pytest
 
 from fedaux_pl.reports.values import collect, describe_metric, find, places, shown
-from fedaux_pl.sweeps.cells import CellFolder, ResolvedCell, State
-from fedaux_pl.sweeps.sweep_file import Cell
+from fedaux_pl.sweeps.cells import Cell, State
 from tests.reports.results import group, sweep
 
 AXES = {"method": ["A", "B", "ref"], "alpha": ["0.01", "100"]}
 
 
-def resolved(key, coordinates, seed, rounds=3):
-    cell = Cell(coordinates, seed, ("--data.alpha", "1 2"))
-    return ResolvedCell(cell, {"trainer": {"max_epochs": rounds}}, key)
+def resolved(root, key, coordinates=AXES, seed=0):
+    return Cell(coordinates, seed, ("--data.alpha", "1 2"), root, key=key, rounds=3)
 
 
 def write_run(root, key, accuracies, metric="accuracy", **summary):
-    folder = CellFolder(root, key)
-    folder.create()
-    run = folder.path / "runs" / "A"
+    cell = resolved(root, key)
+    cell.create()
+    run = cell.path / "runs" / "A"
     run.mkdir(parents=True)
     lines = [f"round,{metric}", *(f"{t},{a}" for t, a in enumerate(accuracies, 1))]
     (run / "curve.csv").write_text("\n".join(lines) + "\n")
     (run / "summary.json").write_text(json.dumps({"rounds": len(accuracies), **summary}))
-    return folder
+    return cell
 
 
 @pytest.mark.parametrize(("metric", "expected"), [("best", [40, 60]), ("last", [30, 60])])
@@ -33,9 +31,9 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
     write_run(tmp_path, "a1", [0.2, 0.5, 0.6])
     write_run(tmp_path, "a2", [0.9])  # unfinished: does not count
     place = {"method": "A", "alpha": "0.01"}
-    cells = [resolved(f"a{seed}", place, seed) for seed in range(4)]
+    cells = [resolved(tmp_path, f"a{seed}", place, seed) for seed in range(4)]
     made = sweep(AXES, published={"A": {"0.01": "74.6 ± 0.3"}}, metric=metric)
-    [found] = collect(made, cells, tmp_path)
+    [found] = collect(made, cells)
     assert found.coordinates == place
     assert found.accuracies == pytest.approx(expected)
     assert found.mean == pytest.approx(sum(expected) / 2)
@@ -55,7 +53,7 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
 
 def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"accuracy": 0.5, "round": 2})
-    groups = collect(sweep(AXES), [resolved("a", {"method": "A"}, 0)], tmp_path)
+    groups = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
     [found] = groups[0].results
     assert found.accuracy == 50
     assert found.curve == pytest.approx({1: 80, 2: 90, 3: 70})
@@ -73,10 +71,10 @@ def test_one_seed_has_no_standard_deviation():
 
 
 def test_failed_cells_keep_their_error(tmp_path):
-    folder = CellFolder(tmp_path, "a")
-    folder.create()
-    folder.failure.write_text(json.dumps({"error": "no memory"}))
-    [found] = collect(sweep(AXES), [resolved("a", {"method": "A"}, 0)], tmp_path)
+    cell = resolved(tmp_path, "a")
+    cell.create()
+    cell.failure.write_text(json.dumps({"error": "no memory"}))
+    [found] = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
     assert (found.results[0].state, found.results[0].error) == (State.FAILED, "no memory")
 
 

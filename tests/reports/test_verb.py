@@ -9,7 +9,7 @@ from fedaux_pl.cli import main
 from fedaux_pl.reports import analyses
 from fedaux_pl.reports.items import TableItem
 from fedaux_pl.reports.verb import report
-from fedaux_pl.sweeps.cells import CellFolder, resolve
+from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 
 SWEEP = """
@@ -32,12 +32,11 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("sweep")
     (root / "small.yaml").write_text(SWEEP)
     options = ["--trainer.max_epochs", "2"]
-    cells = resolve(read_sweep(root / "small.yaml", options).cells)
+    cells = resolve(read_sweep(root / "small.yaml", options).cells, root)
     for i, cell in enumerate(cells[:5]):
-        folder = CellFolder(root, cell.key)
-        run = folder.path / "runs" / "A"
+        run = cell.path / "runs" / "A"
         run.mkdir(parents=True)
-        (folder.path / "cell.json").write_text(json.dumps({"command": f"c{i}", "version": "9"}))
+        (cell.path / "cell.json").write_text(json.dumps({"command": f"c{i}", "version": "9"}))
         (run / "curve.csv").write_text(f"round,accuracy\n1,0.{i}\n2,0.{i}5\n")
         (run / "summary.json").write_text('{"rounds": 2}')
     return root

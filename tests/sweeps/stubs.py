@@ -1,18 +1,22 @@
 """Tasks and processes that stand for runs where the runs are not the point."""
 
 import json
+from pathlib import Path
 
-from fedaux_pl.sweeps.task import Task
+from fedaux_pl.sweeps.cells import Cell
 
 
 def task(root, key, rounds=2, verb="fit", needs=None, **coordinates):
     coordinates = coordinates or ({"cell": key} if verb == "fit" else {})
-    return Task(verb, str(root), key, rounds, coordinates, 0, ("--config", "quickstart"), needs)
+    args = ("--config", "quickstart")
+    model = {"clients": {}, "model_options": {}, "algorithm": {"class_path": "FedAvg"}}
+    config = {"model": model, "data": {"private": None, "auxiliary": None}}
+    return Cell(coordinates, 0, args, Path(root), verb, key, rounds, needs, config)
 
 
-def write_run(folder, rounds, seconds=1.0, **summary):
+def write_run(cell, rounds, seconds=1.0, **summary):
     """Writes what ``fit`` leaves after some rounds."""
-    run = folder.path / "runs" / "A"
+    run = cell.path / "runs" / "A"
     run.mkdir(parents=True, exist_ok=True)
     measure = "val/accuracy" if "validation" in summary else "accuracy"
     lines = [f"round,{measure},seconds/clients,seconds/averaging"]
@@ -25,10 +29,10 @@ def write_run(folder, rounds, seconds=1.0, **summary):
 def complete(one):
     """Leaves what the process of a task leaves when it succeeds."""
     if one.verb == "fit":
-        write_run(one.folder, one.rounds)
+        write_run(one, one.rounds)
     else:
-        (one.folder.root / "cache" / "h0-stub.pt").write_text("")
-        one.prepare(status=0)
+        (one.root / "cache" / "h0-stub.pt").write_text("")
+        one.describe(status=0)
 
 
 class StubProcess:

@@ -4,15 +4,15 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.sweeps import cell_lock
-from fedaux_pl.sweeps.cells import CellFolder, State, resolve
-from fedaux_pl.sweeps.sweep_file import Cell
-from tests.sweeps.stubs import write_run
+from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
+from tests.sweeps.stubs import task, write_run
 
 
 def cell(*args, seed=0):
@@ -35,6 +35,28 @@ def test_keys_depend_on_what_changes_the_result():
     assert len({base.key, other.key, seeded.key, called.key}) == 4
     assert (base.rounds, base.config["data"]["num_clients"]) == (10, 20)
     assert seeded.config["model"]["seed"] == 1
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "network", "base"])
+def test_keys_depend_on_the_source_of_own_classes(kind, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_{kind}"
+    file = tmp_path / f"{name}.py"
+    file.write_text("from fedaux_pl import FedAvg\nfrom torch.nn import Linear\n")
+    file.write_text(file.read_text() + "class Mine(FedAvg): pass\nclass Net(Linear): pass\n")
+    args = f"--model.clients={{{name}.Net: 3}}"
+    if kind == "algorithm":
+        args = f"--model.algorithm={name}.Mine"
+    if kind == "base":
+        (tmp_path / "my_method.py").write_text(f"from {name} import Mine\nclass Other(Mine): pass")
+        args = "--model.algorithm=my_method.Other"
+    keys = [resolve([cell(args), cell()])]
+    file.write_text(file.read_text() + "# changed\n")
+    keys.append(resolve([cell(args), cell()]))
+    assert keys[0][0].key != keys[1][0].key
+    assert keys[0][1].key == keys[1][1].key
+    with pytest.raises(ConfigurationError, match=r"seed=0: absent[.]Net cannot be"):
+        resolve([cell("--model.clients={absent.Net: 3}")])
 
 
 @pytest.mark.parametrize(
@@ -79,52 +101,103 @@ def test_objects_of_cells_that_differ_in_the_seed_are_created_once(monkeypatch):
     assert created == [0, 0]
 
 
+def seeded(*args, seed=0):
+    return cell(*args, "--seed_everything", str(seed))
+
+
+def planned(tmp_path, *cells):
+    return plan(resolve(cells, tmp_path))
+
+
+def test_pretraining_happens_once_for_each_h0(tmp_path):
+    tasks = planned(
+        tmp_path,
+        seeded("--data.alpha=1"),
+        seeded("--data.alpha=2", "--model.algorithm.epsilon=0.5"),
+        seeded("--config=methods/feddf_p", "--model.clients={resnet8: 3}"),  # the same h_0
+        seeded(seed=1),
+        seeded("--model.clients={shufflenet: 3}"),
+        seeded("--model.pretraining.epochs=3"),
+        seeded("--config=bf16"),
+    )
+    pretraining, fits = tasks[:5], tasks[5:]
+    assert {task.verb for task in pretraining} == {"pretrain"}
+    assert {task.verb for task in fits} == {"fit"}
+    keys = [task.key for task in pretraining]
+    assert [keys.index(task.needs) for task in fits] == [0, 0, 0, 1, 2, 3, 4]
+    assert pretraining[0].command == [
+        *("pretrain", "--config", "quickstart", "--data.alpha=1", "--seed_everything", "0"),
+        *("--trainer.default_root_dir", str(tmp_path / "pretraining" / keys[0])),
+    ]
+
+
+def test_no_pretraining_without_need(tmp_path):
+    tasks = planned(
+        tmp_path, seeded("--config=methods/fedavg"), seeded("--model.pretraining.epochs=0")
+    )
+    assert [(task.verb, task.needs) for task in tasks] == [("fit", None), ("fit", None)]
+
+
+def test_cells_with_the_same_settings_are_one_task(tmp_path):
+    assert (
+        len(planned(tmp_path, seeded("--data.alpha=1"), seeded("--data.alpha=1.0"))) == 2
+    )  # and h_0
+
+
+def test_command_lines_survive_the_shell(tmp_path):
+    one = Cell({}, 0, ("--model.clients", "{resnet8: 3}"), Path("my logs"), key="k")
+    assert one.line == (
+        "fedaux-pl fit --model.clients '{resnet8: 3}' --trainer.default_root_dir "
+        "'my logs/cells/k' --ckpt_path last"
+    )
+
+
 def test_the_state_is_read_from_disk(tmp_path):
-    folder = CellFolder(tmp_path, "abc")
-    assert folder.state(2) is State.MISSING
-    assert folder.run() is None
-    folder.create()
-    folder.create()
-    assert os.readlink(folder.path / "cache") == "../../cache"
-    assert (folder.path / "cache").is_dir()
-    assert folder.state(2) is State.MISSING
-    write_run(folder, 2)
-    assert folder.state(3) is State.UNFINISHED
-    folder.failure.write_text(json.dumps({"error": "no disk"}))
-    assert folder.state(3) is State.FAILED
-    assert folder.error() == "no disk"
-    assert folder.state(2) is State.DONE
-    assert len(folder.run().curve) == 2
-    with cell_lock.held(folder.lock):
-        assert folder.state(2) is State.RUNNING
-    assert folder.state(2) is State.DONE
-    assert folder.description() == {}
+    two, three = task(tmp_path, "abc"), task(tmp_path, "abc", rounds=3)
+    assert two.state is State.MISSING
+    assert two.run() is None
+    two.create()
+    two.create()
+    assert os.readlink(two.path / "cache") == "../../cache"
+    assert (two.path / "cache").is_dir()
+    assert two.state is State.MISSING
+    write_run(two, 2)
+    assert three.state is State.UNFINISHED
+    two.failure.write_text(json.dumps({"error": "no disk"}))
+    assert three.state is State.FAILED
+    assert two.error() == "no disk"
+    assert two.state is State.DONE
+    assert len(two.run().curve) == 2
+    with cell_lock.held(two.lock):
+        assert two.state is State.RUNNING
+    assert two.state is State.DONE
+    assert two.description() == {}
 
 
 def test_with_validation_data_a_cell_is_done_after_its_test(tmp_path):
-    folder = CellFolder(tmp_path, "abc")
-    run = write_run(folder, 2, validation=True)
-    assert folder.state(2) is State.UNFINISHED
+    one = task(tmp_path, "abc")
+    run = write_run(one, 2, validation=True)
+    assert one.state is State.UNFINISHED
     (run / "summary.json").write_text(json.dumps({"rounds": 2, "test": {"accuracy": 0.4}}))
-    assert folder.state(2) is State.DONE
+    assert one.state is State.DONE
 
 
 def test_a_run_without_checkpoint_does_not_hide_the_one_after_it(tmp_path):
-    folder = CellFolder(tmp_path, "abc")
-    left = write_run(folder, 1, validation=True)  # killed before the checkpoint of its only round
+    one = task(tmp_path, "abc", rounds=1)
+    left = write_run(one, 1, validation=True)  # killed before the checkpoint of its only round
     again = left.with_name("A-2")
     shutil.copytree(left, again)
     (again / "summary.json").write_text(json.dumps({"rounds": 1, "test": {"accuracy": 0.4}}))
-    assert folder.state(1) is State.DONE
-    assert folder.run().summary["test"] == {"accuracy": 0.4}
+    assert one.state is State.DONE
+    assert one.run().summary["test"] == {"accuracy": 0.4}
 
 
 def test_damaged_files_are_named(tmp_path):
-    folder = CellFolder(tmp_path, "abc")
-    folder.path.mkdir(parents=True)
-    folder.failure.write_text("{")
+    one = task(tmp_path, "abc")
+    one.path.mkdir(parents=True)
+    one.failure.write_text("{")
     with pytest.raises(ConfigurationError, match=r"failed.json is damaged"):
-        folder.error()
+        one.error()
 
 
 HOLD = "import sys, time; from pathlib import Path; from fedaux_pl.sweeps.cell_lock import held\n"

@@ -10,12 +10,8 @@ import torch
 from fedaux_pl.sweeps import local_launcher, worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.estimate import Estimate
 from fedaux_pl.sweeps.local_launcher import run_locally
-from fedaux_pl.sweeps.progress import Progress
 from tests.sweeps.stubs import StubProcess, complete, task
-
-LEFT = Estimate(seconds=60.0, rounds=2, unknown=0)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +21,7 @@ def _quick(monkeypatch):
 
 def run(tasks, start, jobs=1):
     slots = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(jobs)]
-    run_locally(tasks, slots, Progress(len(tasks), 0, jobs, lambda: LEFT), start)
+    run_locally(tasks, slots, [one for one in tasks if one.verb == "fit"], start)
 
 
 def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
@@ -47,7 +43,8 @@ def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
     assert all(one.state is State.DONE for one in tasks)
     out = capsys.readouterr().out
     assert "started: cell=c4 seed=0" in out
-    assert "5 of 5 cells done; 2 rounds left, about 30 s" in out
+    assert "1 of 5 cells done; 8 rounds left, about 6 s" in out  # 1.5 s a round, two jobs
+    assert "5 of 5 cells done; no rounds are left" in out
 
 
 def test_cells_wait_for_their_pretraining_and_others_do_not(tmp_path):
@@ -60,7 +57,7 @@ def test_cells_wait_for_their_pretraining_and_others_do_not(tmp_path):
 
     def start(one, _):
         order.append(one.key)
-        one.folder.create()
+        one.create()
         return StubProcess(0, 5 if one.verb == "pretrain" else 1, lambda: complete(one))
 
     run(tasks, start, jobs=2)
@@ -73,56 +70,54 @@ def test_killed_processes_and_failures_do_not_stop_the_others(tmp_path, capsys):
     def start(one, _):
         if one.key == "good":
             return StubProcess(0, 1, lambda: complete(one))
-        one.folder.create()
-        one.folder.log.touch()
+        one.create()
+        one.log.touch()
         return StubProcess(-9 if one.key == "killed" else 3)
 
     run(tasks, start)
     assert [one.state for one in tasks] == [State.FAILED, State.FAILED, State.DONE]
-    assert tasks[0].folder.error() == (
-        "its process was ended by SIGKILL, perhaps for lack of memory"
-    )
-    assert tasks[1].folder.error() == "its process ended with status 3"
-    assert f"({tasks[0].folder.log})" in capsys.readouterr().out
+    assert tasks[0].error() == ("its process was ended by SIGKILL, perhaps for lack of memory")
+    assert tasks[1].error() == "its process ended with status 3"
+    assert f"({tasks[0].log})" in capsys.readouterr().out
 
 
-def test_a_cell_of_another_process_is_waited_for(tmp_path):
+def test_a_cell_of_another_process_is_waited_for(tmp_path, monkeypatch):
     one = task(tmp_path, "a")
     looks = []
 
-    class Elsewhere(Progress):
-        def refresh(self):
-            looks.append(1)
-            if len(looks) == 3:
-                complete(one)
-                lock.__exit__(None, None, None)
+    def look(_):
+        looks.append(1)
+        if len(looks) == 3:
+            complete(one)
+            lock.__exit__(None, None, None)
 
-    lock = held(one.folder.lock)
+    lock = held(one.lock)
     lock.__enter__()
-    run_locally([one], [{}], Elsewhere(1, 0, 1, lambda: LEFT), pytest.fail)
+    monkeypatch.setattr(local_launcher, "sleep", look)
+    run([one], pytest.fail)
     assert len(looks) >= 3
 
 
-def test_a_process_that_outlives_its_server_is_waited_for(tmp_path):
+def test_a_process_that_outlives_its_server_is_waited_for(tmp_path, monkeypatch):
     one = task(tmp_path, "a")
-    lock = held(one.folder.lock)
+    lock = held(one.lock)
     looks = []
 
-    class Orphan(Progress):
-        def refresh(self):
-            looks.append(one.state)
-            if len(looks) == 3:
-                complete(one)
-                lock.__exit__(None, None, None)
+    def look(_):
+        looks.append(one.state)
+        if len(looks) == 3:
+            complete(one)
+            lock.__exit__(None, None, None)
 
     def start(one, _):
         lock.__enter__()
         return StubProcess(255)
 
-    run_locally([one], [{}], Orphan(1, 0, 1, lambda: LEFT), start)
+    monkeypatch.setattr(local_launcher, "sleep", look)
+    run([one], start)
     assert looks[:3] == [State.RUNNING] * 3
     assert one.state is State.DONE
-    assert not one.folder.failure.exists()
+    assert not one.failure.exists()
 
 
 def test_a_worker_that_finds_the_folder_taken_is_tried_again(tmp_path):
@@ -169,7 +164,7 @@ def test_a_job_has_the_threads_of_its_slot(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "run_verb", _write_threads)
     one = task(tmp_path, "c0")
     _fork(one, {"OMP_NUM_THREADS": "3"}).join()
-    assert (one.folder.path / "threads.txt").read_text() == "(3, 3)"
+    assert (one.path / "threads.txt").read_text() == "(3, 3)"
 
 
 def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
@@ -185,7 +180,7 @@ def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
         process.join()
     assert [process.exitcode for process in sweeps] == [0, 0]
     assert all(one.state is State.DONE for one in tasks)
-    runs = [(one.folder.path / "runs.txt").read_text().split() for one in tasks]
+    runs = [(one.path / "runs.txt").read_text().split() for one in tasks]
     assert all(len(run) == 1 for run in runs)  # no cell ran twice
     assert {run[0] for run in runs} == {str(process.pid) for process in sweeps}
 
@@ -212,11 +207,11 @@ def test_an_interrupted_sweep_interrupts_its_processes(tmp_path, monkeypatch):
 
     processes = []
 
-    class CtrlC(Progress):
-        def refresh(self):
-            if (tmp_path / "ready").exists():
-                raise KeyboardInterrupt
+    def look(_):
+        if (tmp_path / "ready").exists():
+            raise KeyboardInterrupt
 
+    monkeypatch.setattr(local_launcher, "sleep", look)
     with pytest.raises(KeyboardInterrupt):
-        run_locally([task(tmp_path, "a")], [{}], CtrlC(1, 0, 1, lambda: LEFT), start)
+        run([task(tmp_path, "a")], start)
     assert processes[0].exitcode == 130

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from fedaux_pl.cli.entry import main
-from fedaux_pl.sweeps.cells import State, resolve
+from fedaux_pl.sweeps.cells import State, plan, resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
-from fedaux_pl.sweeps.task import plan
 
 ROUNDS = 2
 FILE = f"""
@@ -77,7 +76,7 @@ def written(folder):
 def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     (tmp_path / "mini.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    tasks = plan(resolve(read_sweep("mini.yaml").cells), tmp_path / "logs")
+    tasks = plan(resolve(read_sweep("mini.yaml").cells, tmp_path / "logs"))
     cells = [task for task in tasks if task.verb == "fit"]
     assert (len(cells), len(tasks)) == (8, 10)
 
@@ -93,7 +92,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     killed = [task for task in cells if task.state is State.UNFINISHED]
     assert 1 <= len(done) < len(cells)
     assert not any(task.state is State.FAILED for task in tasks)
-    before = {task.key: written(task.folder.path) for task in done}
+    before = {task.key: written(task.path) for task in done}
     h0 = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
 
     # in this process: its jobs are then forks of a server that other tests share
@@ -104,24 +103,24 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert status == 0, out
     assert all(task.state is State.DONE for task in tasks)
-    assert before == {task.key: written(task.folder.path) for task in done}  # not run again
+    assert before == {task.key: written(task.path) for task in done}  # not run again
     started = [line for line in out.splitlines() if line.startswith(("started", "resumed"))]
     assert len([line for line in started if "method" in line]) == len(cells) - len(done)
     h0_after = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
     assert len(h0_after) == 2  # one for each seed
     assert h0.items() <= h0_after.items()  # not trained again
-    folders = {task.key: task.folder.path for task in tasks}
+    folders = {task.key: task.path for task in tasks}
     for task in cells:  # nor by a cell: it was there when the cell began
         if task.needs:
             ended = (folders[task.needs] / "cell.json").stat().st_mtime_ns
-            assert ended <= (task.folder.path / "cache").lstat().st_mtime_ns
+            assert ended <= (task.path / "cache").lstat().st_mtime_ns
 
     compared = [*killed[:1], cells[-1]]  # one that was resumed, one that starts from h_0
     for task in compared:
         assert main(["fit", *task.args, "--trainer.default_root_dir", f"whole/{task.key}"]) == 0
         whole = curve(Path("whole") / task.key)
         assert len(whole) == ROUNDS
-        assert curve(task.folder.path) == whole
+        assert curve(task.path) == whole
 
     assert main(["report", "mini.yaml"]) == 0
     report = Path("logs/reports/mini")
@@ -129,7 +128,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
         reported = list(csv.DictReader(file))
     assert [row["state"] for row in reported] == ["done"] * len(cells)
     for row, task in zip(reported, cells, strict=True):
-        best = max(float(round_["accuracy"]) for round_ in curve(task.folder.path))
+        best = max(float(round_["accuracy"]) for round_ in curve(task.path))
         assert float(row["accuracy"]) == pytest.approx(100 * best, abs=0.006)
     assert "8 of 8 cells done" in (report / "index.html").read_text()
 
@@ -139,10 +138,10 @@ def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     more = ["--data.validation", "0.2", "--trainer.enable_progress_bar", "false"]
     cells = read_sweep("mini.yaml", more, select={"method": ["FedAVG"], "data.alpha": ["100.0"]})
-    (task, _) = plan(resolve(cells.cells), tmp_path)
+    (task, _) = plan(resolve(cells.cells, tmp_path))
     assert main(task.command) == 0
     assert task.state is State.DONE
-    (path,) = task.folder.path.glob("runs/*/summary.json")
+    (path,) = task.path.glob("runs/*/summary.json")
     summary = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in summary.items() if k != "test"}))
     assert task.state is State.UNFINISHED

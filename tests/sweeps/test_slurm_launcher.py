@@ -32,7 +32,7 @@ def test_one_job_for_each_task_after_its_pretraining(tmp_path, monkeypatch):
     jobs = submit(tasks, executor)
     assert [one for one, _ in jobs] == tasks
     assert dependencies == [{}, {"dependency": f"afterany:{jobs[0][1]}"}, {}, {}]
-    assert tasks[1].folder.description()["command"] == tasks[1].line
+    assert tasks[1].description()["command"] == tasks[1].line
     assert [job for _, job in jobs] == [job.job_id for job in submitted]
     calls = [job.submission() for job in submitted]
     assert [call.args for call in calls] == [(one.as_json(),) for one in tasks]
@@ -46,10 +46,10 @@ def _keep(jobs, job):
 
 def test_a_job_runs_the_worker(tmp_path):
     one = task(tmp_path, "a")
-    one.folder.create()
+    one.create()
     complete(one)
     assert run_worker(one.as_json()) == 0
-    assert not one.folder.log.exists()  # it was done before
+    assert not one.log.exists()  # it was done before
 
 
 def test_options_of_slurm_are_checked(tmp_path, monkeypatch):

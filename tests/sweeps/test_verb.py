@@ -2,18 +2,17 @@
 
 import shlex
 import signal
+from typing import ClassVar
 
 import pytest
 import torch
 
 from fedaux_pl.cli.entry import main
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.sweeps import local_launcher, progress, verb
+from fedaux_pl.sweeps import local_launcher, verb
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import State, resolve
-from fedaux_pl.sweeps.estimate import Estimate
+from fedaux_pl.sweeps.cells import plan, resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
-from fedaux_pl.sweeps.task import plan
 from tests.sweeps.stubs import StubProcess, complete, write_run
 
 FILE = """
@@ -36,7 +35,7 @@ def file(tmp_path, monkeypatch):
 @pytest.fixture
 def tasks(file, tmp_path):
     """The pre-training, FedAVG and FedAUX."""
-    return plan(resolve(read_sweep(file).cells), tmp_path / "logs")
+    return plan(resolve(read_sweep(file).cells, tmp_path / "logs"))
 
 
 @pytest.fixture
@@ -45,18 +44,17 @@ def started(monkeypatch):
 
     def start(one, _):
         names.append(one.name)
-        one.folder.create()
-        one.folder.log.touch()
+        one.create()
+        one.log.touch()
         fails = one.name in names.fails
-        error = {"error": "no disk"}
+        failure = one.failure, names.error
         return StubProcess(
-            int(fails),
-            1,
-            lambda: write_json_atomically(one.folder.failure, error) if fails else complete(one),
+            int(fails), 1, lambda: write_json_atomically(*failure) if fails else complete(one)
         )
 
     class Names(list):
         fails = ()
+        error: ClassVar = {"error": "no disk"}
 
     names = Names()
     monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (start,))
@@ -103,7 +101,7 @@ def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, ca
     assert main(["sweep", file]) == 1
     assert started == ALL  # the others went on
     said = capsys.readouterr()
-    log = tasks[1].folder.log.relative_to(tasks[1].folder.root.parent)
+    log = tasks[1].log.relative_to(tasks[1].root.parent)
     assert f"failed: method=FedAVG seed=0: no disk ({log})" in said.out
     assert "fedaux-pl sweep: error: failed: 1 of 2 cells; --retry" in said.err
     started.clear()
@@ -114,8 +112,21 @@ def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, ca
     assert started == ["method=FedAVG seed=0"]
 
 
+def test_refused_data_stop_a_sweep_in_which_nothing_has_run(file, tasks, started, capsys):
+    started.fails, started.error = ALL, {"error": "no data at data/x", "is_early": True}
+    for retry in ([], ["--retry"]):
+        assert main(["sweep", file, *retry]) == 1
+        assert started == ALL[:1]
+        error = capsys.readouterr().err
+        assert "the first cell has failed before its first round: no data at data/x (" in error
+        started.clear()
+    write_run(tasks[1], 1)  # one that could run
+    assert main(["sweep", file, "--retry"]) == 1
+    assert started == ALL
+
+
 def test_pretraining_is_skipped_when_no_open_cell_needs_it(file, tasks, started):
-    write_run(tasks[2].folder, 2)
+    write_run(tasks[2], 2)
     assert main(["sweep", file]) == 0
     assert started == ["method=FedAVG seed=0"]
 
@@ -145,15 +156,15 @@ def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
 
 
 def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
-    write_run(tasks[2].folder, 1, seconds=2.5)
-    write_json_atomically(tasks[1].folder.failure, {"error": "no disk"})
+    write_run(tasks[2], 1, seconds=2.5)
+    write_json_atomically(tasks[1].failure, {"error": "no disk"})
     assert main(["sweep", file, "--dry_run"]) == 0
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["method", "seed", "state", "rounds", "key"]
     assert lines[0] == ["FedAVG", "0", "failed", "0/2", tasks[1].key]
     assert lines[1] == ["FedAUX", "0", "unfinished", "1/2", tasks[2].key]
     assert " ".join(lines[3]) == "1 round left, about 3 s without pre-training"
-    with held(tasks[2].folder.lock):
+    with held(tasks[2].lock):
         assert main(["sweep", file, "--status"]) == 0
     out = capsys.readouterr().out
     assert "2 cells: 1 running, 1 failed" in out
@@ -163,7 +174,7 @@ def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
 
 
 def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
-    write_run(tasks[1].folder, 2)
+    write_run(tasks[1], 2)
     assert main(["sweep", file, "--launcher", "print"]) == 0
     lines = capsys.readouterr().out.splitlines()
     pretraining, fit = (shlex.split(line) for line in lines)
@@ -172,12 +183,12 @@ def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
     assert fit[-4:] == [
         *("--trainer.default_root_dir", f"logs/cells/{tasks[2].key}", "--ckpt_path", "last")
     ]
-    assert (tasks[2].folder.path / "cache").is_dir()
-    assert tasks[2].folder.description()["command"] == lines[1]
+    assert (tasks[2].path / "cache").is_dir()
+    assert tasks[2].description()["command"] == lines[1]
 
 
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
-    write_run(tasks[1].folder, 2)
+    write_run(tasks[1], 2)
     made = []
     monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
     monkeypatch.setattr(verb, "submit", lambda some, executor: [(one, "77") for one in some])
@@ -242,14 +253,3 @@ def test_jobs_divide_the_threads(jobs, threads, tasks, file, monkeypatch):
     assert verb._slots(jobs, cells) == [{"OMP_NUM_THREADS": threads}] * jobs
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert verb._slots(jobs, cells) == [{}] * jobs
-
-
-def test_the_bar_shows_cells_and_the_time_left(tasks, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "is_terminal", lambda: True)
-    shown = progress.Progress(2, 1, 2, lambda: Estimate(600.0, 3, 0))
-    shown.refresh()
-    shown.close()
-    error = capsys.readouterr().err
-    assert "1/2" in error
-    assert "about 5 min left" in error
-    assert tasks[1].state is State.MISSING

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
+from fedaux_pl.errors import DataNotFoundError, UsageError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import PretrainingFolder, State
-from tests.sweeps.stubs import complete, task
+from fedaux_pl.sweeps.cells import State
+from tests.sweeps.stubs import complete, task, write_run
 
 
 @pytest.fixture
@@ -23,6 +24,13 @@ def keep_output():
         os.dup2(copy, number)
         os.close(copy)
     signal.signal(signal.SIGINT, handler)
+
+
+def raising(error):
+    def verb(_):
+        raise error
+
+    return verb
 
 
 @pytest.fixture
@@ -54,58 +62,62 @@ def test_a_run_is_described_and_logged(tmp_path, run):
 
     assert run(one, verb) == 0
     assert one.state is State.DONE
-    about = one.folder.description()
+    about = one.description()
     assert about["coordinates"] == {"method": "FedAVG"}
     assert (about["seed"], about["status"]) == (0, 0)
     assert about["command"].startswith("fedaux-pl fit --config quickstart")
     assert about["version"]
     assert about["started"] <= about["ended"]
-    first, second = one.folder.log.read_text().splitlines()
+    first, second = one.log.read_text().splitlines()
     assert first.endswith(about["command"])
     assert second == "round 1"
 
 
 def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
     one = task(tmp_path, "a")
-    assert run(one, lambda _: os.write(2, b"fedaux-pl fit: error: no disk\nmore\n") and 1) == 1
+    assert run(one, raising(OSError("no disk\nmore"))) == 1
     assert one.state is State.FAILED
-    assert one.folder.error() == "no disk"
-    content = json.loads(one.folder.failure.read_text())
+    assert "fedaux-pl fit: error: no disk\nmore\n" in one.log.read_text()
+    assert one.error() == "no disk"
+    content = json.loads(one.failure.read_text())
     assert content["status"] == 1
     assert content["time"]
-    started = one.folder.description()["started"]
-    assert run(one, lambda _: complete(one) or 0) == 0
+    started = one.description()["started"]
+    assert run(one, lambda _: complete(one)) == 0
     assert one.state is State.DONE
-    assert not one.folder.failure.exists()
-    assert one.folder.description()["started"] == started
-    assert one.folder.log.read_text().count("---") == 2
+    assert not one.failure.exists()
+    assert one.description()["started"] == started
+    assert one.log.read_text().count("---") == 2
 
 
-def test_exceptions_and_exits_are_failures(tmp_path, run):
-    def raising(_):
-        raise RuntimeError("CUDA out of memory\nmore")
-
-    def leaving(_):
-        os.write(2, b"fedaux-pl fit: error: data.alpha is wrong\n")
-        raise SystemExit(2)
-
+@pytest.mark.parametrize(
+    ("error", "text", "is_early"),
+    [
+        (RuntimeError("CUDA out of memory\nmore"), "RuntimeError: CUDA out of memory", False),
+        (UsageError("data.alpha is wrong"), "data.alpha is wrong", True),
+        (DataNotFoundError("no images at data/x"), "no images at data/x", True),
+        (SystemExit(3), "it ended with status 3", False),
+    ],
+)
+def test_exceptions_and_exits_are_failures(tmp_path, run, error, text, is_early):
     one = task(tmp_path, "a")
-    assert run(one, raising) == 1
-    assert one.folder.error() == "RuntimeError: CUDA out of memory"
-    assert "Traceback" in one.folder.log.read_text()
-    assert run(one, leaving) == 1
-    assert one.folder.error() == "data.alpha is wrong"
+    assert run(one, raising(error)) == 1
+    assert one.error() == text
+    assert ("Traceback" in one.log.read_text()) is isinstance(error, RuntimeError)
+    assert one.has_failed_early() is is_early
+    write_run(one, 1)
+    assert not one.has_failed_early()
 
 
 def test_a_run_that_ends_early_is_a_failure(tmp_path, run):
     one = task(tmp_path, "a", rounds=7)
     assert run(one, lambda _: 0) == 1
-    assert "before round 7" in one.folder.error()
+    assert "before round 7" in one.error()
 
 
 def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):
     one = task(tmp_path, "a")
-    with held(one.folder.lock):
+    with held(one.lock):
         assert run(one, pytest.fail) == worker.BUSY
     complete(one)
     assert run(one, pytest.fail) == 0
@@ -113,10 +125,10 @@ def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):
 
 def test_a_cell_whose_pretraining_has_failed_says_so(tmp_path, run):
     one = task(tmp_path, "a", needs="h")
-    folder = PretrainingFolder(tmp_path, "h")
-    write_json_atomically(folder.failure, {"error": "no images"})
+    before = task(tmp_path, "h", verb="pretrain")
+    write_json_atomically(before.failure, {"error": "no images"})
     assert run(one, pytest.fail) == 1
-    assert one.folder.error() == f"its pre-training has failed: no images ({folder.log})"
+    assert one.error() == f"its pre-training has failed: no images ({before.log})"
 
 
 def test_pretraining_is_complete_while_its_cache_is_there(tmp_path, run):
@@ -156,11 +168,12 @@ def test_ctrl_c_is_no_failure(tmp_path):
     process.join()
     assert process.exitcode == worker.INTERRUPTED
     assert one.state is State.MISSING
-    assert not one.folder.failure.exists()
+    assert not one.failure.exists()
 
 
 def test_other_processes_of_a_run_only_run_the_verb(tmp_path, run, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     one = task(tmp_path, "a")
-    assert run(one, lambda command: 3 if command == one.command else 1) == 3
-    assert not one.folder.path.exists()
+    monkeypatch.setattr(worker, "run_main", lambda command: 3 if command == one.command else 1)
+    assert run(one, pytest.fail) == 3
+    assert not one.path.exists()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedaux_pl.data.assets.build_digits import build
 from fedaux_pl.data.sources import Digits
+from tools.build_digits import build
 
 ASSETS = Path(__file__).parents[2] / "fedaux_pl" / "data" / "assets"
 

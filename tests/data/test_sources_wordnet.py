@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaux_pl.data.assets.build_hypernyms import build, parse
 from fedaux_pl.data.sources._wordnet import _array, hyponyms, lemma
 from fedaux_pl.data.sources.imagenet_subset import SUBSETS
+from tools.build_hypernyms import build, parse
 
 ASSETS = Path(__file__).parents[2] / "fedaux_pl" / "data" / "assets"
 

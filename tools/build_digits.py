@@ -1,6 +1,6 @@
 """Builds ``digits.npz`` from scikit-learn's copy of the UCI digits.
 
-Run as ``python -m fedaux_pl.data.assets.build_digits``; needs scikit-learn, which the package does
+Run as ``python tools/build_digits.py``; needs scikit-learn, which the package does
 not require.
 """
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PARTS = ("private", "auxiliary", "private", "test", "private", "auxiliary")
+ASSETS = Path(__file__).parents[1] / "fedaux_pl" / "data" / "assets"
 NAMES = ("private", "test", "auxiliary")
 
 
@@ -43,4 +44,4 @@ def build(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(f"wrote {build(Path(__file__).parent)}")
+    print(f"wrote {build(ASSETS)}")

@@ -1,21 +1,20 @@
 """Data of the caller's Python program: torch and Hugging Face data sets, and arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from fedaux_pl.data.client_split import name_clients
+from fedaux_pl.data.client_split import name_clients, to_names
 from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.in_memory_reading import (
-    Samples,
-    is_array,
-    is_dataset,
-    is_labeled,
-    read_samples,
-)
+from fedaux_pl.data.image_arrays import channels_first
+from fedaux_pl.data.image_files import check_depth, convert, pixels_of
+from fedaux_pl.data.input_checks import number_classes
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._text_source import TextSource
 from fedaux_pl.data.text_reader import class_names
@@ -23,12 +22,28 @@ from fedaux_pl.data.tokenizer import MIN_LENGTH
 from fedaux_pl.errors import DataError
 
 _ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length")
+_ROWS_PER_READ = 1000
 
 if TYPE_CHECKING:
     Data = Any
     """A source, or what :class:`InMemory` takes."""
 else:
     Data = Source  # the type that the command line reads: a configuration names sources
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples as they were read.
+
+    Args:
+        inputs: Images, token ids or other samples, first dimension N; or a list of N texts.
+        labels: N integers or class names; None for no labels.
+        classes: The names of the classes; empty if the data do not name them.
+    """
+
+    inputs: Tensor | list[str]
+    labels: list[int] | list[str] | None = None
+    classes: tuple[str, ...] = ()
 
 
 class InMemory(TextSource):
@@ -135,20 +150,21 @@ class InMemory(TextSource):
         labels = None if samples.labels is None else self._labels(samples)
         return Examples(self._inputs(samples), labels, self._classes)
 
-    def _read(self, part: str, labeled: bool = True) -> Samples:
-        return read_samples(self.parts[part], f"the {part} data", labeled)
+    def _read(self, part: str, labeled: bool = True) -> _Samples:
+        return _read_samples(self.parts[part], f"the {part} data", labeled)
 
-    def _inputs(self, samples: Samples) -> Tensor:
-        is_text = isinstance(samples.inputs, list)
-        if is_text != self.holds_texts:
-            change = "leave out max_length, which is for texts"
-            if is_text:
-                change = "pass InMemory(..., tokenizer=..., max_length=128), which makes token ids"
-            raise DataError(f"the inputs are {'texts' if is_text else 'no texts'}: {change}")
+    def _inputs(self, samples: _Samples) -> Tensor:
         inputs = samples.inputs
+        if isinstance(inputs, list) != self.holds_texts:
+            raise DataError(
+                "the inputs are no texts: leave out max_length, which is for texts"
+                if self.holds_texts
+                else "the inputs are texts: pass InMemory(..., tokenizer=..., max_length=128), "
+                "which makes token ids"
+            )
         return self._tokenize(inputs) if isinstance(inputs, list) else inputs
 
-    def _labels(self, samples: Samples) -> Tensor:
+    def _labels(self, samples: _Samples) -> Tensor:
         index: dict[Any, int] = {name: i for i, name in enumerate(self._classes)}
         labels, names = samples.labels or [], samples.classes or self._classes
         index |= {i: index[name] for i, name in enumerate(names) if name in index}
@@ -161,16 +177,14 @@ class InMemory(TextSource):
         return torch.tensor([index[label] for label in labels])
 
 
-def _class_names(samples: Samples) -> tuple[str, ...]:
+def _class_names(samples: _Samples) -> tuple[str, ...]:
     """The names that the data set has, or else the distinct labels."""
     if samples.classes:
         return samples.classes
     found: set[Any] = set(samples.labels or [])
-    if all(isinstance(label, int) for label in found) and found != set(range(len(found))):
-        raise DataError(
-            f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but are "
-            f"{shorten([str(label) for label in sorted(found)])}: pass classes to the data module, "
-            "the names of all classes, which the labels index from 0, or class names as labels"
+    if all(isinstance(label, int) for label in found):
+        return number_classes(
+            found, "they", "pass class names as labels, or set classes of the data module to"
         )
     return class_names([str(label) for label in found])
 
@@ -203,9 +217,9 @@ def as_source(name: str, value: Data) -> Source:
         got, remedy = f"a mapping of {shorten([str(key) for key in value])}", "name a part `train`"
         if "train" in value:
             remedy = f"{unknown[0]!r} is none of its keys {', '.join(_ARGUMENTS)}"
-    elif is_array(value) or is_dataset(value) or is_labeled(value):
+    elif _is_array(value) or _is_dataset(value) or _is_labeled(value):
         return InMemory(value)
-    elif _is_pair(value, lambda part: is_dataset(part) or is_labeled(part)):
+    elif _is_pair(value) and all(_is_dataset(part) or _is_labeled(part) for part in value):
         return InMemory(*value)
     elif isinstance(value, type) and issubclass(value, Source):
         got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
@@ -222,5 +236,160 @@ def as_source(name: str, value: Data) -> Source:
     )
 
 
-def _is_pair(value: object, is_part: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(map(is_part, value))
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray | Tensor)
+
+
+def _is_pair(value: object) -> TypeGuard[tuple[Any, Any]]:
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def _is_labeled(value: object) -> bool:
+    """Whether the value is a pair (inputs, labels) of arrays; labels can be a list or a column."""
+    if not _is_pair(value) or not _is_array(value[0]):
+        return False
+    return isinstance(value[1], list) or hasattr(value[1], "__array__")
+
+
+def _is_dataset(value: object) -> bool:
+    """Whether the value has a length and items by index, as a data set of torch."""
+    others = (str, bytes, tuple, type, np.ndarray, Tensor)
+    has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    return has_items and not isinstance(value, others)
+
+
+def _read_samples(data: Any, what: str, labeled: bool) -> _Samples:
+    """Reads all samples that :class:`InMemory` takes; ``what`` names them in messages."""
+    if _is_array(data):
+        return _Samples(_to_tensor(data, what))
+    if _is_labeled(data):
+        inputs, labels = data
+        return _Samples(_to_tensor(inputs, what), _to_labels(labels, what) if labeled else None)
+    if not _is_dataset(data):
+        raise DataError(
+            f"{what} must be arrays (inputs, labels), or a data set with a length, but is a "
+            f"{type(data).__name__}"
+        )
+    if not len(data):
+        raise DataError(f"{what} holds no samples")
+    names: Any = getattr(data, "classes", None)
+    if hasattr(data, "column_names"):
+        names = getattr(data.features.get("label"), "names", None)
+        items = _read_rows(data, what, labeled)
+    else:
+        items = (data[index] for index in range(len(data)))
+    inputs, labels = [], []
+    for index, item in enumerate(items):
+        value, *rest = item if isinstance(item, tuple | list) else (item,)
+        if len(rest) > 1:
+            raise DataError(
+                f"the items of {what} must be (input, label), or an input alone, but item {index} "
+                f"has {len(item)} parts"
+            )
+        inputs.append(_to_plain(value, f"item {index} of {what}"))
+        labels += [int(x) if isinstance(x, Tensor) else x for x in rest] if labeled else []
+    if not hasattr(data, "column_names"):
+        _check_repeatable(data[0], inputs[0], what)
+    classes = tuple(map(str, names)) if isinstance(names, Sequence) else ()
+    return _Samples(_stack(inputs, what), _to_labels(labels, what) if labels else None, classes)
+
+
+def _read_rows(data: Any, what: str, labeled: bool) -> Iterator[list[Any]]:
+    """The items of a data set of the ``datasets`` library, read in slices."""
+    columns = list(data.column_names)
+    found = [name for name in ("image", "text") if name in columns]
+    if len(found) != 1:
+        raise DataError(
+            f"{what} must have a column `image` or `text`, and `label`, but has "
+            f"{shorten(columns)}: rename one with dataset.rename_column"
+        )
+    wanted = found + ["label"] * (labeled and "label" in columns)
+    plain = data.with_format(None)  # Python values and images, not arrays
+    for start in range(0, len(data), _ROWS_PER_READ):
+        rows = plain[start : start + _ROWS_PER_READ]
+        yield from map(list, zip(*(rows[name] for name in wanted), strict=True))
+
+
+def _check_repeatable(item: Any, first: Any, what: str) -> None:
+    """Raises a DataError if the first item changes: processes would have different data."""
+    again = _to_plain(item[0] if isinstance(item, tuple | list) else item, f"item 0 of {what}")
+    same = torch.equal(first, again) if isinstance(first, Tensor) else first == again
+    if not same:
+        raise DataError(
+            f"item 0 of {what} differs when it is read twice, but all processes and a resumed run "
+            "must have the same data: remove random transforms"
+        )
+
+
+def _to_plain(value: Any, what: str) -> Any:
+    """An input as a text or as a tensor; images of PIL become uint8 of shape (C, H, W)."""
+    if isinstance(value, str | Tensor):
+        return value
+    if isinstance(value, Image.Image):
+        try:
+            check_depth(value)
+        except ValueError as error:
+            raise DataError(f"{what} cannot be used ({error}): convert it to 8 bits") from error
+        return pixels_of(convert(value, 1 if value.mode in ("1", "L", "LA") else 3))
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    raise DataError(
+        f"{what} must be an image of PIL, an array, a tensor or a text, but is a "
+        f"{type(value).__name__}: convert it, with a transform for example"
+    )
+
+
+def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
+    """One tensor of all inputs, or the list of texts."""
+    if isinstance(inputs[0], str):
+        if "" in (stripped := [text.strip() for text in inputs]):
+            raise DataError(
+                f"text {stripped.index('')} of {what} is empty: remove the samples without a text"
+            )
+        return inputs
+    shapes = {tuple(value.shape) for value in inputs}
+    if {shape[:-2] for shape in shapes} == {(1,), (3,)} and len(shapes) == 2:
+        # gray images among color images
+        inputs = [value.expand(3, *value.shape[1:]) for value in inputs]
+        shapes = {tuple(value.shape) for value in inputs}
+    if len(shapes) > 1:
+        one, other = sorted(shapes)[:2]
+        raise DataError(
+            f"the inputs of {what} must have one size, but {len(shapes)} sizes occur, such as "
+            f"{one} and {other}: resize them with a transform, such as "
+            "torchvision.transforms.Resize((32, 32)), or save them as files for ImageFolder"
+        )
+    return _to_tensor(torch.stack(inputs), what)
+
+
+def _to_tensor(values: Any, what: str) -> Tensor:
+    array = _to_numpy(values)
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+        raise DataError(f"the inputs of {what} must be numbers, but are {array.dtype}")
+    if array.dtype in (np.float64, np.float16):
+        array = array.astype(np.float32)
+    if array.ndim == 2 and not np.issubdtype(array.dtype, np.floating):
+        return torch.from_numpy(array.astype(np.int32))  # token ids
+    if array.ndim in (3, 4):
+        if array.dtype not in (np.uint8, np.float32):
+            raise DataError(
+                f"the images of {what} must be uint8 in 0 ... 255, or floats, but are "
+                f"{array.dtype}: convert them"
+            )
+        array = channels_first(array, what)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _to_labels(values: Any, what: str) -> list[int] | list[str]:
+    array = to_names(_to_numpy(values))
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.dtype.kind == "U"):
+        raise DataError(
+            f"the labels of {what} must be integers or class names, one for each sample, but are "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    labels: list[int] | list[str] = array.tolist()
+    return labels
+
+
+def _to_numpy(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values

@@ -1,9 +1,51 @@
-"""Checks of a data set's inputs, for which the message says what to change."""
+"""Checks of a user's settings and inputs; the messages say what to change."""
+
+from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import DataError
+from fedaux_pl.data.foreign_files import shorten
+from fedaux_pl.errors import DataError, DataNotFoundError
+
+
+def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
+    """Makes the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
+    embedded = "to run without any download use the embedded data: `configs/quickstart.yaml`"
+    return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {embedded}.")
+
+
+def expand(path: str | Path | None) -> Path | None:
+    """The path with ``~`` replaced by the home folder; None stays None."""
+    return None if path is None else Path(path).expanduser()
+
+
+def check_size(size: int) -> int:
+    """Returns the size (height and width of images), or raises a ValueError below 1."""
+    if size < 1:
+        raise ValueError(f"size must be a positive number of pixels, but is {size}")
+    return size
+
+
+def check_test_data(test_share: float, option: str, path: str | Path | None) -> None:
+    """Raises a ValueError for a wrong share, or if ``option`` names test data as well."""
+    if not 0 <= test_share < 1:
+        raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
+    if test_share and path is not None:
+        raise ValueError(f"test data comes from {option} or test_share: set one, not both")
+
+
+def number_classes(labels: Iterable[int], where: str, remedy: str) -> tuple[str, ...]:
+    """The integers 0, 1, 2 ... as class names; raises a DataError if labels have gaps."""
+    found = sorted(set(labels))
+    if found != list(range(len(found))):
+        raise DataError(
+            f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but {where} are "
+            f"{shorten([str(label) for label in found])}: {remedy} the names of all classes, which "
+            "the labels index from 0"
+        )
+    return tuple(map(str, found))
 
 
 def check_finite(inputs: Tensor) -> None:

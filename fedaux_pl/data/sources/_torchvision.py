@@ -6,7 +6,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from fedaux_pl.data.sources._checks import not_found
+from fedaux_pl.data.input_checks import not_found
 
 # raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
 _OPEN_ERRORS = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.image_arrays import resize
+from fedaux_pl.data.input_checks import check_size
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size
-from fedaux_pl.data.sources._resize import resize
 
 _PARTS = ("private", "test", "auxiliary")
 _MAX_PIXEL = 16  # in the file: a pixel counts the black pixels of a 4 x 4 block

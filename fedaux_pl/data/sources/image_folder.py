@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedaux_pl.data.foreign_files import shorten
 from fedaux_pl.data.image_files import is_image, list_images, load_images
+from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size, expand, not_found
 from fedaux_pl.errors import DataError
 
 _TEST_SEED = 0  # of test_share; fixed, so that all runs have the same test data

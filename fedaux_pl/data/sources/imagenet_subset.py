@@ -6,8 +6,8 @@ from pathlib import Path
 from torch import tensor
 
 from fedaux_pl.data.image_files import list_images, load_images
+from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size, not_found
 from fedaux_pl.data.sources._wordnet import hyponyms, lemma
 from fedaux_pl.errors import DataError
 

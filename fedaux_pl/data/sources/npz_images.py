@@ -1,32 +1,24 @@
 """Images in a user's .npz files."""
 
-import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedaux_pl.data.array_layout import channels_first
 from fedaux_pl.data.client_split import name_clients
 from fedaux_pl.data.foreign_files import check_expansion, reason_of, shorten
+from fedaux_pl.data.image_arrays import channels_first, resize
+from fedaux_pl.data.input_checks import check_size, expand, not_found, number_classes
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size, not_found
-from fedaux_pl.data.sources._resize import resize
 from fedaux_pl.errors import DataError, FedauxError
 
-_NPY_MAGIC = b"\x93NUMPY"
 _CLIENTS, _VALIDATION = "train_client", "val_x"  # arrays that are read if there are any
-_HEADER_READERS = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
-}
 
 
 class NpzImages(Source):
@@ -80,7 +72,7 @@ class NpzImages(Source):
         validation_labels: str = "val_y",
     ) -> None:
         self.path = Path(path).expanduser()
-        self.test_path = self.path if test_path is None else Path(test_path).expanduser()
+        self.test_path = expand(test_path) or self.path
         self.images = images
         self.labels = labels
         self.test_images = test_images
@@ -118,19 +110,25 @@ class NpzImages(Source):
             return None
         return self._load(self.path, name, "validation_labels")
 
-    def _is_absent(self, name: str, default: str) -> bool:
-        """Whether the file lacks an optional array, whose name the user has not changed."""
-        if name != default:
-            return False
-        with _open(self.path) as archive:
-            return name not in _names_of(archive)
-
     def auxiliary(self) -> Tensor:
         """The training images; their labels are not read and may be missing."""
         return self._read(self.path, self.images)
 
+    def _is_absent(self, name: str, default: str) -> bool:
+        """Whether the file lacks an optional array, whose name the user has not changed."""
+        if name != default:
+            return False
+        with _open(self.path) as file:
+            return name not in file.files
+
     def _read(self, path: Path, name: str) -> Tensor:
-        images = _read_images(path, name)
+        array, where = _read_array(path, name), f"{name!r} in {path.absolute()}"
+        if array.dtype != np.uint8:
+            raise DataError(
+                f"{where} must be uint8 with values 0 ... 255, but is {array.dtype}: scale it to "
+                "0 ... 255 and convert it to uint8"
+            )
+        images = torch.from_numpy(channels_first(array, where))
         return images if self.size is None else resize(images, self.size)
 
     def _load(self, path: Path, images: str, option: str) -> Examples:
@@ -145,19 +143,26 @@ class NpzImages(Source):
             ) from error
 
     def _labels(self, path: Path, option: str) -> Tensor:
-        hint = f": set `{option}` to the one that holds the labels"
+        name, hint = getattr(self, option), f": set `{option}` to the one that holds the labels"
         if option == "labels":
             hint += ", or to null to use the images as auxiliary data"
-        return _read_labels(path, getattr(self, option), hint)
+        array = _read_array(path, name, hint)
+        if not np.issubdtype(array.dtype, np.integer):
+            raise DataError(
+                f"{name!r} in {path.absolute()} must be class indices 0, 1, 2 ... as integers, but "
+                f"is {array.dtype}"
+            )
+        return torch.from_numpy(array.astype(np.int64))
 
     def _names(self, labels: Tensor) -> tuple[str, ...]:
         """The classes that the labels of a part index."""
         if self.classes is None and self._is_absent("classes", "classes"):
             if self.class_order:
                 return tuple(self.class_order)
-            return self._numbers(
-                labels if self.labels is None else self._labels(self.path, "labels")
-            )
+            training = labels if self.labels is None else self._labels(self.path, "labels")
+            where = f"in {self.path.absolute()} they"
+            remedy = "set data.classes, or an array `classes` in the file, to"
+            return number_classes(training.unique().tolist(), where, remedy)
         names = _read_array(self.path, self.classes or "classes")
         if names.ndim != 1:
             raise DataError(
@@ -166,100 +171,36 @@ class NpzImages(Source):
             )
         return tuple(str(name) for name in names.tolist())
 
-    def _numbers(self, labels: Tensor) -> tuple[str, ...]:
-        """The class indices as names; raises a DataError if a class has no samples."""
-        found = torch.unique(labels)
-        if len(found) and not torch.equal(found, torch.arange(len(found))):
-            shown = shorten([str(label) for label in found.tolist()])
-            raise DataError(
-                f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but in "
-                f"{self.path.absolute()} they are {shown}: set data.classes, or an array `classes` "
-                "in the file, to the names of all classes, which the labels index from 0"
-            )
-        return tuple(str(label) for label in range(len(found)))
-
 
 @contextmanager
-def _open(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open(path: Path) -> Iterator[Any]:
+    """Opens an .npz file; a damaged one can raise nearly any exception, here and in the block."""
     if not path.is_file():
         raise not_found("No NumPy file was found at", path, "Correct the path")
-    with path.open("rb") as stream:
-        magic = stream.read(len(_NPY_MAGIC))
-        if magic == _NPY_MAGIC:
-            raise DataError(
-                f"{path.absolute()} holds a single array without a name: write it with "
-                "numpy.savez, for example as numpy.savez(path, train_x=images)"
-            )
-        try:
-            # a damaged archive can raise nearly any exception, here and in the block
-            with zipfile.ZipFile(stream) as archive:
-                yield archive
-        except FedauxError:
-            raise
-        except Exception as error:
-            raise DataError(
-                f"{path.absolute()} is not a readable .npz file ({reason_of(error)}): write it "
-                "with numpy.savez, for example as numpy.savez(path, train_x=images)"
-            ) from error
-
-
-def _names_of(archive: zipfile.ZipFile) -> list[str]:
-    return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no archive of named arrays")
+        with np.load(path, allow_pickle=False) as file:  # unpickling can run arbitrary code
+            yield file
+    except FedauxError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{path.absolute()} is not a readable .npz file ({reason_of(error)}): write it with "
+            "numpy.savez, for example as numpy.savez(path, train_x=images), with images of one "
+            "size and dtype uint8"
+        ) from error
 
 
 def _read_array(path: Path, name: str, hint: str = "") -> NDArray[Any]:
     """Reads one array; ``hint`` ends the error message if there is no such array."""
-    with _open(path) as archive:
-        if name not in (names := _names_of(archive)):
+    with _open(path) as file:
+        if name not in file.files:
             raise DataError(
-                f"{path.absolute()} holds no array {name!r}; its arrays are {shorten(names)}{hint}"
+                f"{path.absolute()} holds no array {name!r}; its arrays are "
+                f"{shorten(file.files)}{hint}"
             )
-        member = archive.getinfo(f"{name}.npy")
-        where = f"{name!r} in {path.absolute()}"
-        stored = min(member.compress_size, path.stat().st_size)
-        check_expansion(member.file_size, stored, where)
-        with archive.open(member) as stream:
-            _check_header(stream, member.file_size, where)
-        with archive.open(member) as stream:
-            # unpickling objects can run arbitrary code
-            return np.asarray(npy_format.read_array(stream, allow_pickle=False))
-
-
-def _check_header(stream: IO[bytes], size: int, where: str) -> None:
-    """Raises a DataError unless the header of an array declares plain values of the file's size."""
-    version = npy_format.read_magic(stream)
-    if version not in _HEADER_READERS:
-        raise DataError(f"{where} must be a plain array, but has version {version} of the format")
-    shape, _, dtype = _HEADER_READERS[version](stream)
-    if dtype.hasobject:
-        raise DataError(
-            f"{where} holds Python objects, which could run code when loaded: write a plain "
-            "array, with images of one size and dtype uint8"
-        )
-    declared = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or declared != size - stream.tell():
-        raise DataError(
-            f"{where} is damaged: it should hold {shape} values of {dtype}, but has "
-            f"{size - stream.tell()} bytes"
-        )
-
-
-def _read_images(path: Path, name: str) -> Tensor:
-    """Reads images of any of the shapes that NpzImages allows, as (N, C, H, W)."""
-    array, where = _read_array(path, name), f"{name!r} in {path.absolute()}"
-    if array.dtype != np.uint8:
-        raise DataError(
-            f"{where} must be uint8 with values 0 ... 255, but is {array.dtype}: scale it to "
-            "0 ... 255 and convert it to uint8"
-        )
-    return torch.from_numpy(channels_first(array, where))
-
-
-def _read_labels(path: Path, name: str, hint: str) -> Tensor:
-    array = _read_array(path, name, hint)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise DataError(
-            f"{name!r} in {path.absolute()} must be class indices 0, 1, 2 ... as integers, but is "
-            f"{array.dtype}"
-        )
-    return torch.from_numpy(array.astype(np.int64))
+        members = {member.filename.removesuffix(".npy"): member for member in file.zip.infolist()}
+        stored = min(members[name].compress_size, path.stat().st_size)
+        check_expansion(members[name].file_size, stored, f"{name!r} in {path.absolute()}")
+        return np.asarray(file[name])

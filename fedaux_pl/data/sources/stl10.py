@@ -10,9 +10,9 @@ from torch import Tensor
 from torchvision import datasets
 
 from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.image_arrays import resize
+from fedaux_pl.data.input_checks import check_size
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._checks import check_size
-from fedaux_pl.data.sources._resize import resize
 from fedaux_pl.data.sources._torchvision import open_dataset
 
 PIXELS = 96

@@ -80,15 +80,14 @@ def read_texts(
         keep_empty: Whether to keep rows without a text, and empty lines of .txt files, as "".
 
     Raises:
-        DataNotFoundError: If there is no such file.
-        DataError: If it cannot be read, lacks a column, a label or a client, or holds no texts.
+        DataError: If there is no such file, or it cannot be read, lacks a column, a label or a
+            client, or holds no texts.
     """
     texts, labels, clients, empty = [], [], [], []
-    for row in _rows(path, columns, remedy, keep_empty):
-        if not row.text:
+    for row in _rows(path, columns, remedy):
+        if not row.text and not keep_empty:
             empty.append(row.where)
-            if not keep_empty:
-                continue
+            continue
         for name, value in ((columns.label, row.label), (columns.client, row.client)):
             if name is not None and not value:
                 raise DataError(f"{path.absolute()} has no {name} in {row.where}: add it")
@@ -98,7 +97,7 @@ def read_texts(
         clients.append(row.client)
     if not any(texts):
         raise DataError(f"{path.absolute()} holds no texts")
-    if empty and not keep_empty:
+    if empty and not _is_plain(path):
         warnings.warn(
             f"{path.absolute()}: {len(empty)} of {len(empty) + len(labels)} rows have no text and "
             f"are skipped, the first in {empty[0]}",
@@ -141,28 +140,41 @@ def class_names(labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def _rows(path: Path, columns: Columns, remedy: str, keep_empty: bool) -> Iterator[_Row]:
+def _suffix(path: Path) -> str:
+    """The suffix of a file without that of its compression."""
+    return (path.with_suffix("") if path.suffix in _DECOMPRESSORS else path).suffix
+
+
+def _is_plain(path: Path) -> bool:
+    return _suffix(path) == ".txt"
+
+
+def _rows(path: Path, columns: Columns, remedy: str) -> Iterator[_Row]:
     if not path.is_file():
         raise DataNotFoundError(f"there is no file of texts at {path.absolute()}: correct the path")
-    is_compressed = path.suffix in _DECOMPRESSORS
-    suffix = (path.with_suffix("") if is_compressed else path).suffix
-    if suffix not in _SUFFIXES:
+    if _suffix(path) not in _SUFFIXES:
         raise DataError(
             f"{path.absolute()} must end in one of {', '.join(_SUFFIXES)}, followed by "
             f"{', '.join(_DECOMPRESSORS)} if it is compressed"
+        )
+    if _is_plain(path) and columns.label is not None:
+        raise DataError(
+            f"{path.absolute()} is plain text, which has no column {columns.label!r} of labels: "
+            "set `label: null` and use it as auxiliary data"
         )
     opener: Any = _DECOMPRESSORS.get(path.suffix, open)
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
-            if suffix == ".txt":
-                yield from _plain_rows(lines, path, columns, keep_empty)
+            if _is_plain(path):
+                for count, line in enumerate(lines, 1):
+                    if not (columns.skip and line.startswith(columns.skip)):
+                        yield _Row(f"line {count}", line.strip())
                 return
-            rows = _json_rows(lines, path)
-            if suffix in _DELIMITERS:
-                rows = _csv_rows(lines, path, _DELIMITERS[suffix])
-            for where, row in rows:
-                yield _read_row(row, path, where, columns, remedy)
+            delimiter = _DELIMITERS.get(_suffix(path))
+            rows = _json_rows(lines) if delimiter is None else _csv_rows(lines, delimiter)
+            for count, row in rows:
+                yield _read_row(row, path, f"line {count}", columns, remedy)
     except FedauxError:
         raise
     # a damaged file can raise nearly any exception in the decompressors
@@ -171,57 +183,36 @@ def _rows(path: Path, columns: Columns, remedy: str, keep_empty: bool) -> Iterat
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
-    """The lines of a file; raises a DataError rather than fill the memory."""
+    """The lines of a file; raises an error rather than fill the memory."""
     compressed, count = path.stat().st_size, 0
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
-            raise DataError(
-                f"{path.absolute()} has a line of {_MAX_LINE} characters or more: is it a file of "
-                "texts? Split the line"
-            )
+            raise ValueError(f"a line of {_MAX_LINE} characters or more: split it")
         count += len(line)
         check_expansion(count, compressed, str(path.absolute()))
         yield line
 
 
-def _plain_rows(
-    lines: Iterator[str], path: Path, columns: Columns, keep_empty: bool
-) -> Iterator[_Row]:
-    if columns.label is not None:
-        raise DataError(
-            f"{path.absolute()} is plain text, which has no column {columns.label!r} of labels: "
-            "set `label: null` and use it as auxiliary data"
-        )
-    for count, line in enumerate(lines, 1):
-        text = line.strip()
-        if (text or keep_empty) and not (columns.skip and line.startswith(columns.skip)):
-            yield _Row(f"line {count}", text)
-
-
-def _csv_rows(
-    lines: Iterator[str], path: Path, delimiter: str
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _csv_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(_MAX_LINE)  # long texts exceed the default
     reader = csv.DictReader(lines, delimiter=delimiter)
     if not reader.fieldnames:
-        raise DataError(f"{path.absolute()} is empty: its first line must name the columns")
+        raise ValueError("its first line must name the columns")
     for row in reader:
-        yield f"line {reader.line_num}", row
+        yield reader.line_num, row
 
 
-def _json_rows(lines: Iterator[str], path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _json_rows(lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for count, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{path.absolute()}, line {count}, is not JSON ({reason_of(error)})"
-            ) from error
+            raise ValueError(f"line {count} is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise DataError(f"{path.absolute()}, line {count}, is not a JSON object of columns")
-        yield f"line {count}", row
+            raise ValueError(f"line {count} is not a JSON object of columns")
+        yield count, row
 
 
 def _read_row(
@@ -239,12 +230,10 @@ def _read_row(
     text = " ".join(value for value in map(values.get, columns.text) if value)
     found = {kind: "" if name is None else values[name] for kind, name in others.items()}
     for kind, value in found.items():
-        if "\0" in value:
-            raise DataError(f"{path.absolute()} has a null character in the {kind} of {where}")
+        if "\0" in value:  # which separates names in the cache
+            raise ValueError(f"a null character in the {kind} of {where}")
     try:
         "".join([text, *found.values()]).encode()
     except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
-        raise DataError(
-            f"{path.absolute()} has no valid text in {where} ({reason_of(error)})"
-        ) from error
+        raise ValueError(f"no valid text in {where}: {error}") from error
     return _Row(where, text, **found)

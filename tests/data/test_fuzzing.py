@@ -137,7 +137,7 @@ def test_postscript_is_never_interpreted(tmp_path, monkeypatch):
     [
         ('{"text": "a", "label": "b\\u0000c"}', "null character in the label of line 1"),
         ('{"text": "\\ud800", "label": "b"}', "no valid text in line 1"),
-        ("[" * 100_000, "line 1, is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
     ],
 )
 def test_json_that_is_no_text(tmp_path, line, message):

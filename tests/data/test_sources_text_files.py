@@ -159,7 +159,7 @@ def test_token_ids_are_cached(tmp_path, monkeypatch):
         ("t.csv", "label,text\n", {}, "holds no texts"),
         ("t.csv", "label,text\n,a\n", {}, "no label in line 2"),
         ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1; its columns are text"),
-        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2, is not JSON"),
+        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2 is not JSON"),
         ("t.jsonl", "[1, 2]", {}, "is not a JSON object"),
         ("t.csv.xz", None, {}, "cannot be read as text"),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),

@@ -16,25 +16,35 @@ from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_
 from fedaux_pl.data.text_reader import Texts
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
 
+_TINY_BERT = "huawei-noah/TinyBERT_General_4L_312D"
+
 
 class _HubText(TextSource):
-    """A data set of the Hugging Face hub with a column ``text`` and, if labeled, ``label``."""
+    """A data set of the Hugging Face hub with a column ``text`` and, if labeled, ``label``.
+
+    Args:
+        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
+        max_length: The number of token ids of a text.
+        repo: The data set on the hub.
+        limit: The number of training texts, drawn at random; null for all.
+        seed: The seed of the draw.
+        cache_dir: The folder of downloads; token ids are in the user's cache folder.
+    """
 
     classes: ClassVar[tuple[str, ...]] = ()
+    config: str | None = None
 
     def __init__(
         self,
-        repo: str,
         tokenizer: str | Path,
         max_length: int,
-        limit: int | None,
-        seed: int,
-        cache_dir: str | Path,
-        config: str | None = None,
+        repo: str,
+        limit: int | None = None,
+        seed: int = 0,
+        cache_dir: str | Path = "data",
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.repo = repo
-        self.config = config
         self.limit = check_limit(limit)
         self.seed = seed
         self.cache_dir = Path(cache_dir).expanduser()
@@ -99,29 +109,18 @@ class _HubText(TextSource):
 
 
 class AGNews(_HubText):
-    """AG News (Zhang et al. 2015): 120,000 training and 7,600 test articles, four topics.
-
-    Args:
-        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: The number of token ids of an article.
-        repo: The data set on the hub.
-        limit: The number of training articles, drawn at random; null for all.
-        seed: The seed of the draw.
-        cache_dir: The folder of downloads; token ids are in the user's cache folder.
-    """
+    """AG News (Zhang et al. 2015): 120,000 training and 7,600 test articles, four topics."""
 
     classes = ("World", "Sports", "Business", "Sci/Tech")
 
     def __init__(
         self,
-        tokenizer: str | Path = "huawei-noah/TinyBERT_General_4L_312D",
+        tokenizer: str | Path = _TINY_BERT,
         max_length: int = 128,
         repo: str = "fancyzhx/ag_news",
-        limit: int | None = None,
-        seed: int = 0,
-        cache_dir: str | Path = "data",
+        **options: Any,
     ) -> None:
-        super().__init__(repo, tokenizer, max_length, limit, seed, cache_dir)
+        super().__init__(tokenizer, max_length, repo, **options)
 
 
 class AmazonReviews(_HubText):
@@ -131,50 +130,37 @@ class AmazonReviews(_HubText):
     research only, no commercial use.
 
     Args:
-        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: The number of token ids of a review.
         repo: The data set on the hub; SetFit/amazon_reviews_multi_en is another copy.
-        limit: The number of training reviews, drawn at random; null for all.
-        seed: The seed of the draw.
-        cache_dir: The folder of downloads; token ids are in the user's cache folder.
     """
 
     classes = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 
     def __init__(
         self,
-        tokenizer: str | Path = "huawei-noah/TinyBERT_General_4L_312D",
+        tokenizer: str | Path = _TINY_BERT,
         max_length: int = 128,
         repo: str = "mteb/AmazonReviewsClassification",
-        limit: int | None = None,
-        seed: int = 0,
-        cache_dir: str | Path = "data",
+        **options: Any,
     ) -> None:
-        language = "en" if repo.startswith("mteb/") else None  # other copies have one language
-        super().__init__(repo, tokenizer, max_length, limit, seed, cache_dir, language)
+        super().__init__(tokenizer, max_length, repo, **options)
+        self.config = "en" if repo.startswith("mteb/") else None  # other copies have one language
 
 
 class BookCorpus(_HubText):
     """Sentences of BookCorpus (Zhu et al. 2015), unlabeled: for auxiliary data.
 
     Args:
-        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: The number of token ids of a sentence.
-        repo: The data set on the hub.
+        repo: The data set on the hub (gigabytes).
         limit: The number of the 74 million sentences, drawn at random. The paper has 160,000 in
             D^- and as many in D_distill.
-        seed: The seed of the draw.
-        cache_dir: The folder of downloads (gigabytes); token ids are in the user's cache
-            folder.
     """
 
     def __init__(
         self,
-        tokenizer: str | Path = "huawei-noah/TinyBERT_General_4L_312D",
+        tokenizer: str | Path = _TINY_BERT,
         max_length: int = 128,
         repo: str = "rojagtap/bookcorpus",
         limit: int | None = 320_000,
-        seed: int = 0,
-        cache_dir: str | Path = "data",
+        **options: Any,
     ) -> None:
-        super().__init__(repo, tokenizer, max_length, limit, seed, cache_dir)
+        super().__init__(tokenizer, max_length, repo, limit, **options)

@@ -1,0 +1,179 @@
+"""Data sets of torchvision: CIFAR-10, CIFAR-100, SVHN and STL-10."""
+
+import tarfile
+from abc import abstractmethod
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import datasets
+
+from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.image_arrays import resize
+from fedaux_pl.data.input_checks import check_size, not_found
+from fedaux_pl.data.source import Examples, Source
+
+# raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
+_OPEN_ERRORS = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)
+_STL10_PIXELS = 96
+_STL10_CLASSES = (
+    *("airplane", "bird", "car", "cat", "deer"),
+    *("dog", "horse", "monkey", "ship", "truck"),
+)
+
+
+class _Torchvision(Source):
+    """A data set of torchvision.
+
+    Args:
+        root: The folder that holds the data set.
+        download: Whether to download the data set if it is missing.
+    """
+
+    _dataset: ClassVar[Any]
+    _content: ClassVar[str]  # what the folder must hold, for messages
+
+    def __init__(self, root: str | Path = "data", download: bool = False) -> None:
+        self.root = Path(root).expanduser()
+        self.download = download
+
+    def train(self) -> Examples:
+        """The labeled training images."""
+        return self._load("train")
+
+    def test(self) -> Examples:
+        """The test images."""
+        return self._load("test")
+
+    @abstractmethod
+    def _load(self, split: str) -> Examples: ...
+
+    def _open(self, **options: Any) -> Any:
+        """Opens a part, such as ``split="test"``; raises a DataNotFoundError if that fails."""
+        try:
+            return self._dataset(self.root, download=self.download, **options)
+        except _OPEN_ERRORS as error:
+            name, content = self._dataset.__name__, self._content.format(**options)
+            if self.download:
+                what = f"{name} could not be downloaded ({error}) to"
+                remedy = f"Check the network, or put {content} there by hand"
+            else:
+                # torchvision's RuntimeError adds nothing to this message; other errors do
+                reason = "" if isinstance(error, RuntimeError) else f" ({error})"
+                what = (
+                    f"{name} was not found{reason}: {content}, complete and undamaged, should be in"
+                )
+                remedy = "Set `download: true`, or put the files there"
+            raise not_found(what, self.root, remedy) from error
+
+
+class CIFAR10(_Torchvision):
+    """CIFAR-10: 50,000 training and 10,000 test photos, 32 x 32 pixels, 10 classes.
+
+    Args:
+        root: The folder that holds ``cifar-10-batches-py``.
+        download: Whether to download the data set (170 MB) if it is missing.
+    """
+
+    _dataset = datasets.CIFAR10
+    _content = "the folder cifar-10-batches-py"
+
+    def _load(self, split: str) -> Examples:
+        loaded = self._open(train=split == "train")
+        images = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).contiguous()
+        return Examples(images, torch.tensor(loaded.targets), tuple(loaded.classes))
+
+
+class CIFAR100(CIFAR10):
+    """CIFAR-100: 50,000 training and 10,000 test photos, 32 x 32 pixels, 100 classes.
+
+    Args:
+        root: The folder that holds ``cifar-100-python``.
+        download: Whether to download the data set (169 MB) if it is missing.
+    """
+
+    _dataset = datasets.CIFAR100
+    _content = "the folder cifar-100-python"
+
+
+class SVHN(_Torchvision):
+    """SVHN: 73,257 training and 26,032 test photos of digits, 32 x 32 pixels, 10 classes.
+
+    The 531,131 easier images of the "extra" part are not used.
+
+    Args:
+        root: The folder that holds ``train_32x32.mat`` and ``test_32x32.mat``.
+        download: Whether to download the files (182 MB and 64 MB) if they are missing.
+    """
+
+    _dataset = datasets.SVHN
+    _content = "the file {split}_32x32.mat"
+
+    def _load(self, split: str) -> Examples:
+        loaded = self._open(split=split)
+        images = torch.from_numpy(loaded.data).contiguous()
+        return Examples(images, torch.from_numpy(loaded.labels), tuple("0123456789"))
+
+
+class STL10(_Torchvision):
+    """STL-10: 100,000 unlabeled photos, and 5,000 + 8,000 labeled ones of 10 classes.
+
+    The images have 96 x 96 pixels and are scaled to ``size`` (bilinear, antialiased). The result
+    is cached in the user's cache folder; the original files are read, and their checksums verified,
+    only if nothing is cached.
+
+    Args:
+        root: The folder that holds ``stl10_binary``.
+        download: Whether to download the data set (2.6 GB) if it is missing.
+        size: The height and width of the images.
+    """
+
+    _dataset = datasets.STL10
+    _content = "the folder stl10_binary"
+
+    def __init__(self, root: str | Path = "data", download: bool = False, size: int = 32) -> None:
+        super().__init__(root, download)
+        self.size = check_size(size)
+
+    def auxiliary(self) -> Tensor:
+        """The 100,000 unlabeled images."""
+        (file,) = self._files("unlabeled")
+
+        def build() -> dict[str, Tensor]:
+            self._open(split="train")  # verifies the checksums of the files of all parts
+            # 2.8 GB, mapped so that one chunk at a time is in memory; stored column by column
+            images = np.memmap(file, mode="c").reshape(-1, 3, _STL10_PIXELS, _STL10_PIXELS)
+            return {"images": resize(torch.from_numpy(images).transpose(2, 3), self.size)}
+
+        return self._cached("unlabeled", build)["images"]
+
+    def _load(self, split: str) -> Examples:
+        def build() -> dict[str, Tensor]:
+            loaded = self._open(split=split)
+            return {
+                "images": resize(torch.from_numpy(loaded.data), self.size),
+                "labels": torch.from_numpy(loaded.labels.astype(np.int64)),
+            }
+
+        tensors = self._cached(split, build)
+        return Examples(tensors["images"], tensors["labels"], _STL10_CLASSES)
+
+    def _cached(self, split: str, build: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        files = self._files(split)
+        if not all(file.is_file() for file in files):
+            self._open(split="train")  # downloads all parts, or raises
+        key: dict[str, str | int] = {
+            "kind": f"stl10-{split}",
+            "root": str(self.root.absolute()),
+            "size": self.size,
+            "files": fingerprint(files),
+        }
+        return cached(user_cache(), key, build)
+
+    def _files(self, split: str) -> list[Path]:
+        folder = self.root / datasets.STL10.base_folder
+        return [folder / f"{split}_{part}.bin" for part in ("X" if split == "unlabeled" else "Xy")]

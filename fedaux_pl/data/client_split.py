@@ -24,19 +24,11 @@ def to_names(values: Any) -> NDArray[Any]:
 def name_clients(
     values: NDArray[Any] | Sequence[Any], count: int, what: str
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Numbers the clients that an array or a list of names or integers gives.
-
-    Args:
-        values: The client of each sample.
-        count: The number of samples.
-        what: The array, for messages.
+    """Numbers the clients of ``count`` samples; ``what`` names the values in messages.
 
     Returns:
         The client of each sample, int64 of shape (N,), and the names: sorted by value if all are
         integers, otherwise alphabetically.
-
-    Raises:
-        DataError: For another length, a value that is no name and no integer, or an empty name.
 
     Example:
         >>> name_clients(["b", "a", "b"], 3, "site")
@@ -61,11 +53,6 @@ def name_clients(
     return class_indices(names, distinct), distinct
 
 
-def group_by_client(clients: Tensor, count: int) -> list[Tensor]:
-    """The positions of the samples of each of ``count`` clients, in order."""
-    return [(clients == client).nonzero().flatten() for client in range(count)]
-
-
 def hold_out(parts: Sequence[Tensor], share: float, seed: int) -> tuple[list[Tensor], Tensor]:
     """Holds out a share of the samples of every client, at random.
 
@@ -78,9 +65,6 @@ def hold_out(parts: Sequence[Tensor], share: float, seed: int) -> tuple[list[Ten
 
     Returns:
         The positions that each client keeps, and the held-out ones, sorted.
-
-    Raises:
-        DataError: If every client has a single sample.
 
     Example:
         >>> kept, held = hold_out([torch.arange(6), torch.tensor([6])], 0.34, seed=0)

@@ -13,16 +13,10 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.data.fingerprints import (
-    count_shared,
-    key_id,
-    machine_key,
-    record_digests,
-)
+from fedaux_pl.data.fingerprints import count_shared, key_id, machine_key, record_digests
+from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_same_kind
-from fedaux_pl.data.private_data import Holding, PrivateData
-from fedaux_pl.data.public_data import PublicData
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
@@ -30,9 +24,7 @@ from fedaux_pl.functional import derive_seed
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 _PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, PRETRAIN_BATCHES = range(5)
 _VALIDATION = 5
-
-
-_FAST_SAMPLES = 64
+_FAST_SAMPLES = 64  # of each client and data set, in a fast_dev_run
 
 
 class FederatedDataModule(pl.LightningDataModule):
@@ -142,13 +134,7 @@ class FederatedDataModule(pl.LightningDataModule):
             self._load(_FAST_SAMPLES if fast else None)
             self._is_fast = fast
 
-    def _load(self, at_most: int | None = None) -> None:
-        """Loads and splits the data.
-
-        Args:
-            at_most: How many samples of each client, of the auxiliary data, and of the validation
-                and test data to keep, for a ``fast_dev_run``; None for all.
-        """
+    def _load(self, at_most: int | None) -> None:
         key = machine_key()
         private = PrivateData.load(self.private, self.validation, self.holds, self.class_order)
         public = None
@@ -220,10 +206,9 @@ class FederatedDataModule(pl.LightningDataModule):
         }
 
     def release_settings(self) -> dict[str, Any]:
-        """The settings that determine what clients release.
+        """The settings that determine what clients release: not those of test data.
 
-        They are all but those of the test data and of given validation data. A held-out share is
-        among them: it changes D_i.
+        A held-out share is among them, as it changes D_i; given validation data are not.
         """
         settings = self.settings()
         settings["contents"].pop("test", None)
@@ -244,16 +229,10 @@ class FederatedDataModule(pl.LightningDataModule):
         return key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Two keyed hashes of each record of D_i, which only this machine can make.
+        """Two keyed hashes of each record of D_i, which only this machine can make: (2 |D_i|,).
 
         The first is of its input and label. The second, of its input alone, recognizes a record
         whose label was corrected, or whose classes are numbered in another order.
-
-        Args:
-            client: i, from 0.
-
-        Returns:
-            Shape (2 |D_i|,).
         """
         own, key = self.client(client), machine_key()
         kinds = [record_digests(own.inputs, labels, key) for labels in (own.targets, None)]
@@ -322,11 +301,6 @@ class FederatedDataModule(pl.LightningDataModule):
         train = self._train()
         where = self._positions(index).to(train.inputs.device)
         return Examples(train.inputs[where], train.targets[where], train.classes)
-
-    def client_targets(self, index: int) -> Tensor:
-        """The labels of D_i, without a copy of its inputs."""
-        targets = self._train().targets
-        return targets[self._positions(index).to(targets.device)]
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""

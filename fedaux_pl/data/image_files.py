@@ -50,9 +50,6 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
 
     Every file counts once. Links are followed, unless they lead to a folder above the given ones
     or to images that count already; a warning names those.
-
-    Raises:
-        DataError: If a folder cannot be read, or a link leads nowhere.
     """
     above = {parent for folder in folders for parent in folder.resolve().parents}
     files: list[list[Path]] = [[] for _ in folders]
@@ -127,14 +124,9 @@ def load_images(
         The images, uint8 of shape (N, channels, size, size), and their positions in ``files``.
     """
     # the names of the entries are part of the cache key: do not rename them
-    key: dict[str, str | int] = {
-        "kind": "files",
-        "root": str(root.absolute()),
-        "size": size,
-        "channels": channels,
-        "files": fingerprint(files),
-        **({"on_error": "skip"} if skip else {}),
-    }
+    key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
+    key |= {"channels": channels, "files": fingerprint(files)}
+    key |= {"on_error": "skip"} if skip else {}
     folder = user_cache() if cache_dir is None else cache_dir
 
     def build() -> dict[str, Tensor]:
@@ -176,17 +168,10 @@ def _report(skipped: list[Path], count: int, root: Path, listing: Path) -> None:
 def decode_images(
     files: Sequence[Path], size: int, channels: int, skip: bool = False
 ) -> tuple[Tensor, dict[int, str]]:
-    """Decodes image files to squares.
+    """Decodes image files to squares, uint8 of shape (len(files), channels, size, size).
 
-    Args:
-        files: The image files.
-        size: The height and width of the result.
-        channels: 3 for color, 1 for gray.
-        skip: Whether to go on after a file that cannot be read, or to raise a DataError.
-
-    Returns:
-        uint8 of shape (len(files), channels, size, size), and for each position whose file cannot
-        be read the reason; the image there is black.
+    A file that cannot be read raises a DataError or, with ``skip``, its image is black; the dict
+    has the reason for each such position.
     """
     result = torch.zeros((len(files), channels, size, size), dtype=torch.uint8)
     failures: dict[int, str] = {}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaux_pl.data.client_split import group_by_client, hold_out, name_clients
+from fedaux_pl.data.client_split import hold_out, name_clients
 from fedaux_pl.errors import DataError
 
 
@@ -15,7 +15,6 @@ def test_names_are_sorted_and_integers_by_value():
     assert (clients.tolist(), names) == ([1, 0, 1], ("2", "10"))
     # equal as integers: the order must not depend on that of a set
     assert name_clients(["1", "01", "001"], 3, "site")[1] == ("001", "01", "1")
-    assert [part.tolist() for part in group_by_client(clients, 2)] == [[1], [0, 2]]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
 """Image files in a user's folders."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from fedaux_pl.data.foreign_files import shorten
 from fedaux_pl.data.image_files import is_image, list_images, load_images
-from fedaux_pl.data.input_checks import check_size, expand, not_found
+from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found
 from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.text_reader import class_indices
 from fedaux_pl.errors import DataError
 
 _TEST_SEED = 0  # of test_share; fixed, so that all runs have the same test data
@@ -80,10 +79,7 @@ class ImageFolder(Source):
             raise ValueError(f"channels must be 3 (color) or 1 (gray), but is {channels}")
         if clients not in ("folders", None):
             raise ValueError(f"clients must be 'folders' or null, but is {clients!r}")
-        if not 0 <= test_share < 1:
-            raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
-        if test_share and test_root is not None:
-            raise ValueError("test data comes from test_root or test_share: set one, not both")
+        check_test_data(test_share, "test_root", test_root)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', but is {on_error!r}")
         self.root = Path(root).expanduser()
@@ -128,13 +124,9 @@ class ImageFolder(Source):
         return None if self.validation_root is None else self._load_other(self.validation_root)
 
     def _list_root(self) -> list[_File]:
-        if self.clients is None:
-            return [
-                _File(path, label)
-                for label, paths in _list_folders(self.root).items()
-                for path in paths
-            ]
         folders = _list_folders(self.root)
+        if self.clients is None:
+            return _with_labels(folders)
         if "" in folders:
             raise DataError(
                 f"{self.root.absolute()} must hold a folder for each client, with a folder for "
@@ -195,24 +187,21 @@ class ImageFolder(Source):
                 f"the sub-folders of {root.absolute()} must have the names of the classes in "
                 f"{self.root.absolute()}, but these are not: {unknown or '(no sub-folders)'}"
             )
-        files = [_File(path, label) for label, paths in folders.items() for path in paths]
-        return self._load(root, files, names)
+        return self._load(root, _with_labels(folders), names)
 
     def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
         """Loads files; without labels if there are no ``names``."""
-        paths = [file.path for file in files]
-        skip = self.on_error == "skip"
+        paths, skip = [file.path for file in files], self.on_error == "skip"
+        options = (self.size, self.channels, self.cache_dir, skip)
         try:
-            images, positions = load_images(
-                paths, root, self.size, self.channels, self.cache_dir, skip
-            )
+            images, positions = load_images(paths, root, *options)
         except DataError as error:
             remedy = "" if skip else ", or set `on_error: skip`"
             raise DataError(f"{error}{remedy}") from error
         if not names:
             return Examples(images)
         read = [files[i] for i in positions]
-        labels = _indices([file.label for file in read], names)
+        labels = class_indices([file.label for file in read], names)
         clients = sorted({file.client for file in read} - {""})
         if not clients:
             return Examples(images, labels, names)
@@ -221,7 +210,7 @@ class ImageFolder(Source):
                 f"no image of these clients in {root.absolute()} can be read: {shorten(lost)}; "
                 "repair the images, or remove the folders"
             )
-        owners = _indices([file.client for file in read], clients)
+        owners = class_indices([file.client for file in read], clients)
         return Examples(images, labels, names, owners, tuple(clients))
 
 
@@ -230,9 +219,8 @@ def _classes(files: list[_File]) -> tuple[str, ...]:
     return tuple(sorted({file.label for file in files} - {""}))
 
 
-def _indices(values: Sequence[str], names: Sequence[str]) -> Tensor:
-    index = {name: i for i, name in enumerate(names)}
-    return torch.tensor([index[value] for value in values])
+def _with_labels(folders: dict[str, list[Path]]) -> list[_File]:
+    return [_File(path, label) for label, paths in folders.items() for path in paths]
 
 
 def _list_folders(root: Path) -> dict[str, list[Path]]:

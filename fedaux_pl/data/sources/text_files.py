@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import fingerprint, user_cache
-from fedaux_pl.data.input_checks import expand
+from fedaux_pl.data.input_checks import check_test_data, expand
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
 from fedaux_pl.data.text_reader import Columns, Texts, read_texts
@@ -74,10 +74,7 @@ class TextFiles(TextSource):
         validation_path: str | Path | None = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
-        if not 0 <= test_share < 1:
-            raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
-        if test_share and test_path is not None:
-            raise ValueError("test data comes from test_path or test_share: set one, not both")
+        check_test_data(test_share, "test_path", test_path)
         if sentences and label is not None:
             raise ValueError("single sentences have no labels: set label to null")
         if client_column is not None and label is None:
@@ -107,14 +104,14 @@ class TextFiles(TextSource):
 
     def test(self) -> Examples:
         """The texts of ``test_path``, or the held-out share of ``path``."""
-        if self.test_path is None and not self.test_share:
+        if self.test_path is not None:
+            return self._load_other(self.test_path)
+        if not self.test_share:
             raise DataError(
                 "this TextFiles has no test data: set `test_path`, or `test_share` to hold out a "
                 "share of `path`"
             )
-        if self.test_path is None:
-            return self._load_other(self.path, "test")
-        return self._load_other(self.test_path)
+        return self._load_other(self.path, "test")
 
     def validation(self) -> Examples | None:
         """The texts of ``validation_path``; None without it."""
@@ -153,12 +150,8 @@ class TextFiles(TextSource):
             **({} if client is None else {"client": client}),
         }
         folder = user_cache() if self.cache_dir is None else self.cache_dir
-        return self.load_tokens(
-            folder,
-            key,
-            lambda: self._read(path, columns, part),
-            names or self.classes or self.class_order,
-        )
+        classes = names or self.classes or self.class_order
+        return self.load_tokens(folder, key, lambda: self._read(path, columns, part), classes)
 
     def _read(self, path: Path, columns: Columns, part: str) -> Texts:
         texts, labels, clients = read_texts(path, columns)

@@ -1,4 +1,4 @@
-"""The private data of a federation: who holds which sample, validation and test data."""
+"""The data of a federation: who holds which private sample, and the parts of the public data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.client_split import group_by_client, hold_out
+from fedaux_pl.data.client_split import hold_out
 from fedaux_pl.data.fingerprints import keyed_fingerprint
 from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.input_checks import check_same_kind
+from fedaux_pl.data.input_checks import check_finite, check_same_kind
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import dirichlet_partition
@@ -38,24 +38,15 @@ class PrivateData:
 
     @classmethod
     def load(
-        cls,
-        source: Source,
-        held_out: float,
-        holds: Holding | None = None,
-        classes: Sequence[str] | None = None,
+        cls, source: Source, held_out: float, holds: Holding | None, classes: Sequence[str] | None
     ) -> "PrivateData":
         """Loads and checks the data of a source; no client has samples yet.
 
         Args:
             source: The source.
-            held_out: The share of every client's data that ``split`` will hold out.
+            held_out: The fraction of every client's data that ``split`` will hold out.
             holds: ``public`` never reads the training data, ``private`` nothing else; None for all.
             classes: The names of the classes in their order; None for those of the source.
-
-        Raises:
-            DataError: If labels are missing, parts do not fit together, all samples are of one
-                class, a class is not among ``classes``, or validation data are given and held out
-                as well.
         """
         name = type(source).__name__
         source.class_order = classes or ()
@@ -63,9 +54,8 @@ class PrivateData:
         test, validation = (
             (None, None) if holds == "private" else (source.test(), source.validation())
         )
-        parts = {"training": train, "test": test, "validation": validation}
-        loaded = {}
-        for part, examples in parts.items():
+        loaded: dict[str, Examples] = {}
+        for part, examples in (("training", train), ("test", test), ("validation", validation)):
             if examples is None:
                 continue
             if examples.labels is None:
@@ -75,8 +65,9 @@ class PrivateData:
             classes = classes or examples.classes
             loaded[part] = order_classes(examples, classes)
             first = next(iter(loaded))
-            what = f"private {first} and {part} data"
-            check_same_kind(loaded[first].inputs, examples.inputs, what)
+            check_same_kind(
+                loaded[first].inputs, examples.inputs, f"private {first} and {part} data"
+            )
         data = cls(loaded.get("training"), loaded.get("test"), loaded.get("validation"))
         train = data.train
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
@@ -95,13 +86,9 @@ class PrivateData:
     def split(
         self, num_clients: int, alpha: float, held_out: float, seeds: tuple[int, int]
     ) -> "PrivateData":
-        """Assigns the samples to clients: those that the data name, or by a Dirichlet split.
+        """Assigns the samples to the clients that the data name, or by a Dirichlet split.
 
-        Args:
-            num_clients: n of a Dirichlet split.
-            alpha: The concentration of a Dirichlet split.
-            held_out: The share of every client's samples that becomes validation data.
-            seeds: The seeds of the Dirichlet split and of the held-out samples.
+        ``seeds`` are those of the Dirichlet split and of the held-out validation samples.
         """
         train, validation = self.train, self.validation
         if train is None:
@@ -109,7 +96,8 @@ class PrivateData:
         if train.clients is None:
             parts = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
         else:
-            parts = group_by_client(train.clients, len(train.client_names))
+            owners = range(len(train.client_names))
+            parts = [(train.clients == owner).nonzero().flatten() for owner in owners]
         if held_out:
             parts, held = hold_out(parts, held_out, seeds[1])
             validation = Examples(train.inputs[held], train.targets[held], train.classes)
@@ -163,9 +151,6 @@ class PrivateData:
 def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     """Numbers the labels by an agreed order of the classes, of which the data may lack some.
 
-    Raises:
-        DataError: If the data have a class that is not among ``classes``.
-
     Example:
         >>> own = Examples(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("bird", "dog"))
         >>> order_classes(own, ["cat", "dog", "bird"]).labels
@@ -181,3 +166,38 @@ def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     order = torch.tensor([list(classes).index(name) for name in examples.classes])
     labels = order.to(examples.targets.device)[examples.targets]
     return replace(examples, labels=labels, classes=tuple(classes))
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """D_aux and its two disjoint parts D^- and D_distill, with their ascending rows in D_aux."""
+
+    inputs: Tensor
+    negatives: Tensor
+    distill: Tensor
+    negative_rows: Tensor
+    distill_rows: Tensor
+
+    @classmethod
+    def split(cls, inputs: Tensor, fraction: float, seed: int) -> "PublicData":
+        """Splits D_aux at random; a fraction of it becomes D^-.
+
+        Example:
+            >>> data = PublicData.split(torch.arange(10), fraction=0.2, seed=0)
+            >>> len(data.negatives), len(data.distill)
+            (2, 8)
+        """
+        check_finite(inputs)
+        count = round(len(inputs) * fraction)
+        if not 0 < count < len(inputs):
+            raise DataError(
+                f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at negatives = "
+                f"{fraction}: use more auxiliary data, or change negatives"
+            )
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+        negative_rows, distill_rows = order[:count].sort().values, order[count:].sort().values
+        return cls(inputs, inputs[negative_rows], inputs[distill_rows], negative_rows, distill_rows)
+
+    def to(self, device: torch.device | str) -> "PublicData":
+        """A copy on another device."""
+        return PublicData(*(tensor.to(device) for tensor in vars(self).values()))

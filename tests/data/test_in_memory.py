@@ -240,12 +240,18 @@ class Stream(IterableDataset):
         (Stream(), "is a Stream: pass a data set with a length"),
     ],
 )
-@pytest.mark.parametrize("name", ["private", "auxiliary", "probe"])
-def test_what_is_no_data_is_refused(name, value, message):
-    module = AuxiliaryDataModule if name == "probe" else FederatedDataModule
-    arguments = {"auxiliary": Digits()} if name == "probe" else {"private": Digits()}
-    with pytest.raises(TypeError, match=rf"{name} must be a Source, .*, but {message}"):
-        module(**(arguments | {name: value}))
+def test_what_is_no_data_is_refused(value, message):
+    with pytest.raises(TypeError, match=rf"x must be a Source, .*, but {message}"):
+        as_source("x", value)
+
+
+def test_messages_name_the_argument():
+    with pytest.raises(TypeError, match="private must be"):
+        FederatedDataModule(5)
+    with pytest.raises(TypeError, match="auxiliary must be"):
+        FederatedDataModule(Digits(), auxiliary=5)
+    with pytest.raises(TypeError, match="probe must be"):
+        AuxiliaryDataModule(Digits(), probe=5)
 
 
 def test_a_probe_of_arrays():

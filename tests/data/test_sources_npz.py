@@ -117,7 +117,6 @@ def test_unsuitable_images(tmp_path, arrays, message):
     [
         (np.zeros(4), "as integers, but is float64"),
         (np.zeros(3, dtype=int), "labels must be int64 of shape"),
-        (np.array([0, 1, -1, 2]), "0 ... 3 for 4 classes, .* they are -1, 0, 1, 2"),
         (np.zeros(0, dtype=int), "labels must be int64 of shape"),
     ],
 )
@@ -131,8 +130,9 @@ def test_not_an_npz_file(tmp_path, images):
     (tmp_path / "b.npz").write_bytes(write(tmp_path / "c.npz", train_x=images).read_bytes()[:300])
     (tmp_path / "d.npz").touch()
     for name in "abd":
-        with pytest.raises(DataError, match="is not a readable"):
+        with pytest.raises(DataError, match=r"not a readable .*: write it with num") as refusal:
             NpzImages(tmp_path / f"{name}.npz").auxiliary()
+        assert "pickle" not in str(refusal.value)
     np.save(tmp_path / "e.npy", images)
     with pytest.raises(DataError, match=r"no archive of named arrays.*numpy\.savez"):
         NpzImages(tmp_path / "e.npy").auxiliary()
@@ -140,7 +140,7 @@ def test_not_an_npz_file(tmp_path, images):
 
 @pytest.mark.parametrize(
     ("labels", "found"),
-    [([0, 7, 14, 7], "0, 7, 14"), ([1, 2, 1, 2], "1, 2"), ([0, 1, 10**12, 0], "0, 1, 10{12}")],
+    [([0, 7, 14, 7], "0, 7, 14"), ([1, 2, 1, 2], "1, 2"), ([0, 1, -1, 2], "-1, 0, 1, 2")],
 )
 def test_labels_with_gaps_are_refused_without_names(tmp_path, images, labels, found):
     arrays = {"train_x": images, "train_y": np.array(labels)}
@@ -149,7 +149,7 @@ def test_labels_with_gaps_are_refused_without_names(tmp_path, images, labels, fo
     )
     with pytest.raises(DataError, match=message):
         NpzImages(write(tmp_path / "a.npz", **arrays)).train()
-    if max(labels) < 20:
+    if min(labels) >= 0:
         names = np.array([f"class {n}" for n in range(15)])
         train = NpzImages(write(tmp_path / "a.npz", **arrays, classes=names)).train()
         assert train.labels.tolist() == labels
@@ -183,8 +183,6 @@ def test_messages_name_the_file_and_the_option(tmp_path, images):
         DataError, match=rf"'train_x' and 'train_y' in {path}: labels must .* \(4,\)"
     ):
         NpzImages(path).train()
-    with pytest.raises(DataError, match=r"holds no array 'y'; .*: set `labels` .* or to null"):
-        NpzImages(path, labels="y").train()
     with pytest.raises(DataError, match=r"holds no array 'test_y'; .*: set `test_labels` to"):
         NpzImages(path).test()
 

@@ -1,7 +1,6 @@
 """The batched views against torchvision's operations on one image at a time."""
 
 import math
-import time
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from fedaux_pl.data import color
 from fedaux_pl.data.crop import NUMBERS_PER_BOX, Boxes, boxes_from, resized_crop
 from fedaux_pl.data.views import SimCLRViews, ViewParameters, apply_views
 
-SHAPES = [(3, 8, 8), (3, 32, 32), (1, 28, 28), (3, 64, 64), (3, 24, 40), (1, 64, 9), (3, 9, 64)]
+SHAPES = [(3, 8, 8), (3, 24, 40), (1, 64, 9), (3, 9, 64)]
 
 
 def sample_boxes(count, height, width, min_scale, generator):
@@ -46,17 +45,17 @@ def neutral(count, height, width):
     return ViewParameters(boxes, no, ones, ones, ones, ones * 0, no)
 
 
-def reference_crop(image, boxes, flip, index, antialias):
+def reference_crop(image, boxes, flip, index):
     box = [int(side[index]) for side in boxes]
     size = list(image.shape[-2:])
     crop = tv.resized_crop(
-        image, *box, size=size, interpolation=InterpolationMode.BILINEAR, antialias=antialias
+        image, *box, size=size, interpolation=InterpolationMode.BILINEAR, antialias=True
     )
     return tv.horizontal_flip(crop) if flip[index] else crop
 
 
 def reference_view(image, parameters, index):
-    view = reference_crop(image, parameters.boxes, parameters.flip, index, antialias=True)
+    view = reference_crop(image, parameters.boxes, parameters.flip, index)
     view = tv.adjust_brightness(view, float(parameters.brightness[index]))
     view = tv.adjust_contrast(view, float(parameters.contrast[index]))
     view = tv.adjust_saturation(view, float(parameters.saturation[index]))
@@ -73,9 +72,8 @@ def assert_close(found, expected, tolerance=1e-5):
 # --- operations with given parameters -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_crop_and_flip_equal_torchvision(shape, antialias):
+def test_crop_and_flip_equal_torchvision(shape):
     images = random_images(shape, count=48)
     boxes = sample_boxes(48, *shape[1:], min_scale=0.02, generator=generator(1))
     # the smallest box in a corner and the whole image are the extremes
@@ -84,7 +82,7 @@ def test_crop_and_flip_equal_torchvision(shape, antialias):
     ):
         side[0], side[8], side[1], side[9] = smallest, smallest, whole, whole
     flip = torch.arange(48) % 16 < 8
-    expected = [reference_crop(x, boxes, flip, i, antialias) for i, x in enumerate(images)]
+    expected = [reference_crop(x, boxes, flip, i) for i, x in enumerate(images)]
     assert_close(resized_crop(images, boxes, flip), torch.stack(expected))
 
 
@@ -116,15 +114,6 @@ def test_hue_of_every_corner_of_the_color_cube(factor):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_grayscale_equals_torchvision(shape):
-    images = random_images(shape)
-    mask = torch.arange(24) % 3 == 0
-    expected = images.clone()
-    expected[mask] = tv.rgb_to_grayscale(images[mask], num_output_channels=shape[0])
-    assert_close(color.to_grayscale(images, mask), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 def test_view_equals_the_chain_of_torchvision_operations(shape):
     images = random_images(shape, count=64)
     views = SimCLRViews(strength=1.0, jitter=0.9, grayscale=0.3)
@@ -136,10 +125,9 @@ def test_view_equals_the_chain_of_torchvision_operations(shape):
     assert found.max() <= 1
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_neutral_parameters_change_nothing(shape):
-    images = random_images(shape)
-    assert_close(apply_views(images, neutral(24, *shape[1:])), images, tolerance=2e-6)
+def test_neutral_parameters_change_nothing():
+    images = random_images((3, 24, 40))
+    assert_close(apply_views(images, neutral(24, 24, 40)), images, tolerance=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -182,9 +170,8 @@ def test_uint8_is_float_over_255(channels):
     assert_close(found, views(images.double() / 255, generator(4)))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_input_is_not_modified(dtype):
-    images = (random_images((3, 16, 16)) * (255 if dtype == torch.uint8 else 1)).to(dtype)
+def test_input_is_not_modified():
+    images = random_images((3, 16, 16))
     before = images.clone()
     SimCLRViews(jitter=1, grayscale=0.5)(images, generator())
     assert torch.equal(images, before)
@@ -309,7 +296,7 @@ def test_images_too_narrow_for_most_boxes(height, width):
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "min_scale"), [(32, 32, 0.08), (8, 8, 0.2), (20, 48, 0.08), (48, 12, 0.3)]
+    ("height", "width", "min_scale"), [(8, 8, 0.2), (20, 48, 0.08), (48, 12, 0.3)]
 )
 def test_boxes_have_the_distribution_of_torchvision(height, width, min_scale):
     with torch.random.fork_rng():
@@ -331,19 +318,6 @@ def test_boxes_have_the_distribution_of_torchvision(height, width, min_scale):
         places = torch.cat((a, b)).unique()
         cdf = [torch.searchsorted(x.sort().values, places, right=True) / len(x) for x in (a, b)]
         assert (cdf[0] - cdf[1]).abs().max() < bound
-
-
-def test_crop_area_is_uniform():
-    """On a large square image nearly every box fits, except large ones far from square."""
-    boxes = sample_boxes(40_000, 1000, 1000, min_scale=0.1, generator=generator(8))
-    area = (boxes.height * boxes.width).double() / 1e6
-    small = area[area < 0.7]  # below 3/4 no ratio can make a side too long
-    assert small.mean().item() == pytest.approx(0.4, abs=0.004)
-    assert small.std().item() == pytest.approx(0.6 / math.sqrt(12), abs=0.004)
-    ratio = (boxes.width / boxes.height).log()[area < 0.7]
-    assert ratio.abs().max() < math.log(4 / 3) + 0.01
-    assert ratio.mean().item() == pytest.approx(0, abs=0.005)
-    assert ratio.std().item() == pytest.approx(2 * math.log(4 / 3) / math.sqrt(12), abs=0.004)
 
 
 def test_frequencies_and_factors():
@@ -428,34 +402,15 @@ def test_wrong_settings(argument, value):
         SimCLRViews(**{argument: value})
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), (4, 2, 8, 8), (4, 8, 8, 3), (1, 1, 3, 8, 8)])
-def test_wrong_shapes(shape):
-    with pytest.raises(ValueError, match="1 or 3 channels, but have shape"):
-        SimCLRViews()(torch.zeros(shape))
-
-
-def test_wrong_dtypes_and_counts():
+def test_wrong_shapes_dtypes_and_counts():
+    for shape in ((3, 8, 8), (4, 2, 8, 8), (4, 8, 8, 3), (1, 1, 3, 8, 8)):
+        with pytest.raises(ValueError, match="1 or 3 channels, but have shape"):
+            SimCLRViews()(torch.zeros(shape))
     with pytest.raises(ValueError, match=r"must be uint8.*int64"):
         SimCLRViews()(torch.zeros(2, 3, 8, 8, dtype=torch.int64))
     for images, entries in ((2, 3), (2, 1), (2, 0), (0, 1)):
         with pytest.raises(ValueError, match=rf"those of {images} images.*those of {entries}:"):
             apply_views(torch.zeros(images, 3, 8, 8), neutral(entries, 8, 8))
-
-
-# --- speed ----------------------------------------------------------------------------------------
-
-
-def test_two_thousand_views_per_second():
-    images = torch.randint(0, 256, (512, 3, 32, 32), dtype=torch.uint8, generator=generator())
-    views = SimCLRViews()
-    best = 0.0
-    for _ in range(20):  # other processes can slow a single run down
-        start = time.perf_counter()
-        views(images)
-        best = max(best, len(images) / (time.perf_counter() - start))
-        if best >= 2000:
-            break
-    assert best >= 2000
 
 
 def test_compiled_views_of_batches_of_several_sizes():

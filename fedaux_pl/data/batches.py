@@ -56,8 +56,6 @@ class TensorBatches:
             raise ValueError(f"tensors must have the same first dimension, but have {sizes}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0 ... {world_size - 1}, but is {rank}")
         self.tensors = tensors
         self.batch_size = batch_size
         self.shuffle = shuffle

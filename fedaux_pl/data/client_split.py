@@ -56,15 +56,9 @@ def name_clients(
 def hold_out(parts: Sequence[Tensor], share: float, seed: int) -> tuple[list[Tensor], Tensor]:
     """Holds out a share of the samples of every client, at random.
 
-    A client keeps at least one sample, and at least one sample is held out in all.
-
-    Args:
-        parts: The positions of the samples of each client.
-        share: The share to hold out, rounded to whole samples for each client.
-        seed: The seed of the draws.
-
-    Returns:
-        The positions that each client keeps, and the held-out ones, sorted.
+    A client keeps at least one sample, and at least one sample is held out in all. ``parts`` are
+    the positions of each client's samples. Returns those that each client keeps, and the held-out
+    ones, sorted.
 
     Example:
         >>> kept, held = hold_out([torch.arange(6), torch.tensor([6])], 0.34, seed=0)

@@ -50,13 +50,9 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Shift the hue of every pixel by a fraction of the color circle.
+    """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5].
 
     Images with one channel have no hue and are returned unchanged.
-
-    Args:
-        images: The batch.
-        shift: Shape (N,), in [-0.5, 0.5]; 0 changes nothing, both ends give the opposite color.
     """
     if images.shape[1] == 1:
         return images

@@ -17,14 +17,7 @@ NUMBERS_PER_BOX = 2 * _TRIES + 2  # uniform random numbers
 
 
 class Boxes(NamedTuple):
-    """One box in each of N images; every field is int64 of shape (N,).
-
-    Args:
-        top: First row.
-        left: First column.
-        height: Number of rows.
-        width: Number of columns.
-    """
+    """One box in each of N images, by its first row and column; fields are int64 of shape (N,)."""
 
     top: Tensor
     left: Tensor
@@ -38,12 +31,7 @@ def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Bo
     The area is uniform between min_scale and 1 times that of the image, and the logarithm of the
     aspect ratio is uniform between log 3/4 and log 4/3. Each image gets the first of 10 such boxes
     that fits, at a uniform position; if none fits, the largest central box with an allowed ratio.
-
-    Args:
-        uniform: float32 in [0, 1) of shape (NUMBERS_PER_BOX, N).
-        height: Rows of an image.
-        width: Columns of an image.
-        min_scale: Smallest area as a fraction of the image, in (0, 1].
+    ``uniform`` is float32 in [0, 1) of shape (NUMBERS_PER_BOX, N).
     """
     area = height * width
     # the sides are sqrt(area / ratio) and sqrt(area * ratio); root is sqrt(ratio)
@@ -87,13 +75,8 @@ def _positions(start: Tensor, extent: Tensor, size: int, flip: Tensor | None = N
 def resized_crop(images: Tensor, boxes: Boxes, flip: Tensor) -> Tensor:
     """Crop a box from each image, resize it to the size of the image, and flip some of the crops.
 
-    The interpolation is bilinear. A box is never larger than its image, so crops are only enlarged
-    and antialiasing would change nothing.
-
-    Args:
-        images: float32 of shape (N, C, H, W).
-        boxes: The box to crop from each image.
-        flip: Whether to flip the crop left to right, bool of shape (N,).
+    Images are float32 of shape (N, C, H, W), ``flip`` is bool of shape (N,). The interpolation is
+    bilinear. A box is never larger than its image, so antialiasing would change nothing.
     """
     rows = _positions(boxes.top, boxes.height, images.shape[2])
     columns = _positions(boxes.left, boxes.width, images.shape[3], flip)

@@ -11,13 +11,7 @@ _MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
 
 
 def check_expansion(size: int, compressed: int, what: str) -> None:
-    """Raises a DataError for data that would fill the memory when it is decompressed.
-
-    Args:
-        size: The bytes after decompression, declared or counted so far.
-        compressed: The bytes of the file.
-        what: The data, for the message.
-    """
+    """Raises a DataError if ``size`` bytes, declared or counted so far, would fill the memory."""
     if size > _memory():
         raise DataError(
             f"{what} has {_gigabytes(size)}, but this machine has {_gigabytes(_memory())}: "
@@ -26,8 +20,7 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
     if size > max(_LARGE, _MAX_EXPANSION * compressed):
         raise DataError(
             f"{what} grows from {_gigabytes(compressed)} to {_gigabytes(size)} or more when it is "
-            "decompressed, as files do that are made to fill the memory: if you trust it, store "
-            "it uncompressed"
+            "decompressed, a possible decompression bomb: if you trust it, store it uncompressed"
         )
 
 

@@ -33,17 +33,11 @@ else:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Samples as they were read.
-
-    Args:
-        inputs: Images, token ids or other samples, first dimension N; or a list of N texts.
-        labels: N integers or class names; None for no labels.
-        classes: The names of the classes; empty if the data do not name them.
-    """
+    """Samples as they were read."""
 
     inputs: Tensor | list[str]
-    labels: list[int] | list[str] | None = None
-    classes: tuple[str, ...] = ()
+    labels: list[int] | list[str] | None = None  # indices or class names
+    classes: tuple[str, ...] = ()  # empty if the data do not name them
 
 
 class InMemory(TextSource):
@@ -197,9 +191,6 @@ def as_source(name: str, value: Data) -> Source:
         value: A source; data that :class:`InMemory` takes; a pair (training, test) of such data; or
             a mapping such as ``{"train": ..., "test": ...}`` with the arguments of
             :class:`InMemory`, which a ``DatasetDict`` is.
-
-    Raises:
-        TypeError: For anything else.
 
     Example:
         >>> import torch

@@ -24,10 +24,6 @@ class Examples:
             0 ... len(client_names) - 1; None for data that a data module splits.
         client_names: The name of each client; every client has at least one sample.
 
-    Raises:
-        DataError: If there are no samples, inputs are not finite, labels or clients have another
-            shape, dtype or range, or a client has no sample.
-
     Example:
         >>> import torch
         >>> from fedaux_pl.data import Examples

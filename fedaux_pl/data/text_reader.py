@@ -111,12 +111,9 @@ def read_texts(
 
 
 def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
-    """Turns labels into class indices.
+    """Turns class names into indices.
 
-    Args:
-        labels: Class names or, unless one of the names is such an index itself, class indices as
-            strings, 0 ... len(classes) - 1.
-        classes: The names of the classes, in order.
+    Labels can also be indices as strings, unless one of the names is such an index itself.
     """
     indices = {name: index for index, name in enumerate(classes)}
     numbers = {str(index): index for index in range(len(classes))}

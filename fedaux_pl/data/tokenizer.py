@@ -48,11 +48,7 @@ class FixedLengthTokenizer:
         return str(self.tokenizer)
 
     def load(self) -> Any:
-        """Loads the Hugging Face tokenizer, once.
-
-        Raises:
-            DataError: If it has no padding token, or its model only takes shorter texts.
-        """
+        """Loads the Hugging Face tokenizer, once."""
         if self._loaded is None:
             loaded = load_tokenizer(self.source)
             if loaded.pad_token_id is None:

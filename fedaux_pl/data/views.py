@@ -63,10 +63,6 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
     Returns:
         The views, float32 in [0, 1] of shape (N * V, C, H, W), in the order of the parameters.
-
-    Raises:
-        ValueError: If the images have another shape or dtype, or the number of parameters is not a
-            multiple of N.
     """
     views_per_image = check_views(images, parameters)
     if views_per_image > 1:
@@ -116,9 +112,6 @@ class SimCLRViews(nn.Module):
             vary by up to 0.8 s, hue by up to 0.2 s of the color circle. The paper takes 0.5 for
             CIFAR-10 and 1 for ImageNet.
         grayscale: Probability that a view is gray.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     Example:
         >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -175,15 +168,14 @@ class SimCLRViews(nn.Module):
         """Draw the parameters of views, independently of each other.
 
         Factors are drawn as by torchvision's ColorJitter. Views without jitter get the factors that
-        change nothing.
+        change nothing. The numbers of a seed depend on the type of device.
 
         Args:
             count: Number of views N.
             height: Rows of an image.
             width: Columns of an image.
             device: Where to draw (default: torch's default device).
-            generator: Generator on that device (default: the device's own). The numbers of a seed
-                depend on the type of device.
+            generator: Generator on that device (default: the device's own).
         """
         # torch.compile with batches of several sizes fails if None is passed as generator
         given: dict[str, Any] = {} if generator is None else {"generator": generator}
@@ -211,16 +203,9 @@ class SimCLRViews(nn.Module):
     def forward(
         self, images: Tensor, generator: torch.Generator | None = None, of_each: int = 1
     ) -> Tensor:
-        """Make random views of each image.
+        """Make ``of_each`` random views of each image, in the order of :func:`apply_views`.
 
-        Args:
-            images: See :func:`apply_views`.
-            generator: Generator on the images' device (default: the device's own).
-            of_each: Number of views of each image.
-
-        Returns:
-            The views, float32 in [0, 1] of shape (N * of_each, C, H, W): the first of every image,
-            then the second of every image, ...
+        The generator is one on the images' device (default: the device's own).
         """
         height, width = images.shape[-2:]
         count = of_each * len(images)

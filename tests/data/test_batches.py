@@ -110,7 +110,6 @@ def test_order_under_a_trainer_depends_on_the_epoch_after_resuming_too(tmp_path)
         ((torch.zeros(3), torch.zeros(4)), {}, r"have \[3, 4\]"),
         ((), {}, r"have \[\]"),
         ((torch.zeros(3),), {"batch_size": 0}, "batch_size must be at least 1, but is 0"),
-        ((torch.zeros(3),), {"rank": 2, "world_size": 2}, "rank must lie in 0 ... 1"),
     ],
 )
 def test_wrong_arguments(tensors, options, message):

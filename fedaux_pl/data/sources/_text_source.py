@@ -18,8 +18,9 @@ class TextSource(Source):
     """Texts as token ids of one length.
 
     Args:
-        tokenizer: See :class:`fedaux_pl.data.tokenizer.FixedLengthTokenizer`.
-        max_length: The number of token ids of a text.
+        tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
+            small English vocabulary of the package.
+        max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:

@@ -23,8 +23,6 @@ class _HubText(TextSource):
     """A data set of the Hugging Face hub with a column ``text`` and, if labeled, ``label``.
 
     Args:
-        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
-        max_length: The number of token ids of a text.
         repo: The data set on the hub.
         limit: The number of training texts, drawn at random; null for all.
         seed: The seed of the draw.

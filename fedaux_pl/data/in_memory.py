@@ -16,9 +16,8 @@ from fedaux_pl.data.image_arrays import channels_first
 from fedaux_pl.data.image_files import check_depth, convert, pixels_of
 from fedaux_pl.data.input_checks import number_classes
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._text_source import TextSource
 from fedaux_pl.data.text_reader import class_names
-from fedaux_pl.data.tokenizer import MIN_LENGTH
+from fedaux_pl.data.tokenizer import MIN_LENGTH, TextSource
 from fedaux_pl.errors import DataError
 
 _ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length")

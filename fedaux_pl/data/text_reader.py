@@ -234,3 +234,18 @@ def _read_row(
     except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
         raise ValueError(f"no valid text in {where}: {error}") from error
     return _Row(where, text, **found)
+
+
+def sample_positions(count: int, limit: int | None, seed: int) -> Tensor:
+    """The sorted positions of ``limit`` of ``count`` samples, drawn at random; None for all."""
+    if limit is None or limit >= count:
+        return torch.arange(count)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(count, generator=generator)[:limit].sort().values
+
+
+def check_limit(limit: int | None) -> int | None:
+    """Returns the limit, or raises a ValueError below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, or null for all, but is {limit}")
+    return limit

@@ -1,16 +1,20 @@
-"""Tokenizes texts to a fixed length."""
+"""Tokenizes texts to a fixed length, for the sources of texts, and caches the token ids."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from fedaux_pl.data.cache import cached
+from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.text_reader import Texts, class_indices, class_names
 from fedaux_pl.errors import DataError
 from fedaux_pl.models.encoder_loading import load_tokenizer
 
@@ -97,3 +101,79 @@ class FixedLengthTokenizer:
                 result[start : start + len(part)] = torch.tensor(ids, dtype=torch.int32)
                 bar.update(len(part))
         return result
+
+
+class TextSource(Source):
+    """Texts as token ids of one length.
+
+    Args:
+        tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
+            small English vocabulary of the package.
+        max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
+    """
+
+    def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self._tokenize = FixedLengthTokenizer(tokenizer, max_length)
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """The tokenizer and the length, with which to tokenize new texts."""
+        named = {} if self.tokenizer is None else {"tokenizer": str(self.tokenizer)}
+        return {"kind": "text", "max_length": self.max_length, **named}
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raises a DataError for an encoder whose padding token differs from the tokenizer's."""
+        ours, theirs = self._tokenize.load().pad_token_id, getattr(model, "pad_id", None)
+        if theirs is not None and ours != theirs:
+            raise DataError(
+                f"the tokenizer {self._tokenize.source} pads texts with token {ours}, but the "
+                f"encoder takes token {theirs} for padding: give the data's `tokenizer` and the "
+                f"model's `source` the same folder or name, or the model `pad_id: {ours}`"
+            )
+
+    def load_tokens(
+        self,
+        folder: Path,
+        key: Mapping[str, str | int],
+        read: Callable[[], Texts],
+        classes: Sequence[str],
+    ) -> Examples:
+        """Tokenizes the texts that ``read`` returns, or loads the token ids from the cache.
+
+        Args:
+            folder: The folder of the cache.
+            key: Everything that determines the texts, labels and clients.
+            read: Returns the texts, with or without labels and clients.
+            classes: The names of the classes; empty for the distinct labels.
+        """
+        own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
+        tensors = cached(folder, {**key, **own}, lambda: self._encode(read, classes))
+        if "labels" not in tensors:
+            return Examples(tensors["inputs"])
+        examples = Examples(tensors["inputs"], tensors["labels"], _unpack(tensors["classes"]))
+        if "clients" not in tensors:
+            return examples
+        names = _unpack(tensors["client_names"])
+        return replace(examples, clients=tensors["clients"], client_names=names)
+
+    def _encode(self, read: Callable[[], Texts], classes: Sequence[str]) -> dict[str, Tensor]:
+        texts, labels, clients = read()
+        result: dict[str, Tensor] = {}
+        if labels:
+            names = tuple(classes) or class_names(labels)
+            result |= {"labels": class_indices(labels, names), "classes": _pack(names)}
+        if clients:
+            names = class_names(clients)
+            result |= {"clients": class_indices(clients, names), "client_names": _pack(names)}
+        return {"inputs": self._tokenize(texts), **result}
+
+
+def _pack(names: Sequence[str]) -> Tensor:
+    """Names as bytes: the cache holds tensors only."""
+    return torch.tensor(list("\0".join(names).encode()), dtype=torch.uint8)
+
+
+def _unpack(packed: Tensor) -> tuple[str, ...]:
+    return tuple(bytes(packed.tolist()).decode().split("\0"))

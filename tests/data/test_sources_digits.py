@@ -82,5 +82,5 @@ def test_license_is_shipped():
 
 def test_needs_no_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # an import of it fails now
-    module = runpy.run_path(str(ASSETS.parent / "sources" / "digits.py"))
+    module = runpy.run_path(str(ASSETS.parent / "sources" / "embedded.py"))
     assert len(module["Digits"]().train()) == 901

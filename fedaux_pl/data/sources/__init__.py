@@ -1,7 +1,6 @@
 """The data sources. A configuration chooses any imported subclass of ``Source`` by class name."""
 
-from fedaux_pl.data.sources.digits import Digits
-from fedaux_pl.data.sources.glosses import Glosses
+from fedaux_pl.data.sources.embedded import Digits, Glosses
 from fedaux_pl.data.sources.hub_text import AGNews, AmazonReviews, BookCorpus
 from fedaux_pl.data.sources.image_folder import ImageFolder
 from fedaux_pl.data.sources.imagenet_subset import ImageNetSubset

@@ -162,7 +162,7 @@ class NpzImages(Source):
             training = labels if self.labels is None else self._labels(self.path, "labels")
             where = f"in {self.path.absolute()} they"
             remedy = "set data.classes, or an array `classes` in the file, to"
-            return number_classes(training.unique().tolist(), where, remedy)
+            return number_classes(torch.unique(training).tolist(), where, remedy)
         names = _read_array(self.path, self.classes or "classes")
         if names.ndim != 1:
             raise DataError(

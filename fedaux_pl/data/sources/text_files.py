@@ -8,8 +8,14 @@ from torch import Tensor
 from fedaux_pl.data.cache import fingerprint, user_cache
 from fedaux_pl.data.input_checks import check_test_data, expand
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
-from fedaux_pl.data.text_reader import Columns, Texts, read_texts
+from fedaux_pl.data.text_reader import (
+    Columns,
+    Texts,
+    check_limit,
+    read_texts,
+    sample_positions,
+)
+from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError, DataNotFoundError
 
 _TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts

@@ -116,17 +116,13 @@ class PrivateData:
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
         """Keyed hashes of the training data with given clients, of test and of validation data."""
+        found = {}
         parts = {"private": self.train, "test": self.test, "validation": self.validation}
-        return {
-            name: keyed_fingerprint(
-                key,
-                part.inputs,
-                part.targets,
-                *([] if part.clients is None or name != "private" else [part.clients]),
-            )
-            for name, part in parts.items()
-            if part is not None
-        }
+        for name, part in parts.items():
+            if part is not None:
+                owners = [] if part.clients is None or name != "private" else [part.clients]
+                found[name] = keyed_fingerprint(key, part.inputs, part.targets, *owners)
+        return found
 
     @property
     def client_names(self) -> list[str]:

@@ -55,32 +55,32 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     files: list[list[Path]] = [[] for _ in folders]
     visited: set[Path] = set()
     skipped: list[Path] = []
-    real_folders: list[tuple[int, Path]] = []
-    linked_folders: list[tuple[int, Path]] = []
-    linked_files: list[tuple[int, Path]] = []
-    for number, folder in enumerate(folders):
-        (linked_folders if folder.is_symlink() else real_folders).append((number, folder))
     # In this order an image counts where it is, not where a link leads to it.
-    while pending := real_folders or linked_folders or linked_files:
-        number, path = pending.pop(0)
-        real = path.resolve()
-        is_counted = pending is linked_files and is_image(real) and real.parent in visited
+    queues: dict[str, list[tuple[int, Path]]] = {"folders": [], "links": [], "linked files": []}
+    for number, folder in enumerate(folders):
+        queues["links" if folder.is_symlink() else "folders"].append((number, folder))
+    while kind := next((kind for kind, queue in queues.items() if queue), None):
+        number, path = queues[kind].pop(0)
+        real, is_file = path.resolve(), kind == "linked files"
+        is_counted = is_file and is_image(real) and real.parent in visited
         if real in visited or real in above or is_counted:
             skipped.append(path)
             continue
         visited.add(real)
-        if pending is linked_files:
+        if is_file:
             files[number].append(path)
             continue
-        for entry in _visible(path):
+        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             child = path / entry.name
+            if entry.name.startswith("."):
+                continue
             if entry.is_dir():
-                (linked_folders if entry.is_symlink() else real_folders).append((number, child))
+                queues["links" if entry.is_symlink() else "folders"].append((number, child))
             elif is_image(child):
                 if not entry.is_file():
                     raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
                 if entry.is_symlink():
-                    linked_files.append((number, child))
+                    queues["linked files"].append((number, child))
                 else:
                     files[number].append(child)
     if skipped:
@@ -90,15 +90,6 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
             stacklevel=2,
         )
     return [sorted(group) for group in files]
-
-
-def _visible(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            found = [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise DataError(f"the folder {folder.absolute()} cannot be read ({error})") from error
-    return sorted(found, key=lambda entry: entry.name)
 
 
 def load_images(

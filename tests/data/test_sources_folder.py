@@ -220,13 +220,6 @@ def test_linked_folders_and_hidden_stores(tmp_path, noise):
         ImageFolder(tmp_path / "train", size=4).train()
 
 
-def test_unlabeled_files_count_once(tmp_path, noise):
-    image = save(tmp_path / "b.png", noise(4, 4, 3))
-    (tmp_path / "a.png").symlink_to("b.png")
-    with pytest.warns(UserWarning, match="1 links"):
-        assert torch.equal(ImageFolder(tmp_path, size=4).auxiliary(), image[None])
-
-
 def test_the_cache_is_in_the_users_folder(tmp_path, noise, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     first, second = (save(tmp_path / name / "1.png", noise(4, 4, 3)) for name in ("one", "two"))

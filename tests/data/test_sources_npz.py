@@ -84,13 +84,10 @@ def test_without_labels(tmp_path, images):
         NpzImages(path).train()
 
 
-def test_missing_array_lists_the_existing_ones(tmp_path, images):
-    path = write(tmp_path / "a.npz", pictures=images, targets=np.zeros(4, dtype=int))
+def test_missing_file_or_array(tmp_path, images):
+    path = write(tmp_path / "b.npz", pictures=images, targets=np.zeros(4, dtype=int))
     with pytest.raises(DataError, match=f"{path} .* 'train_x'; its arrays are pictures, targets"):
         NpzImages(path).auxiliary()
-
-
-def test_missing_file(tmp_path):
     with pytest.raises(DataNotFoundError, match=f"No NumPy file was found at {tmp_path}/a.npz"):
         NpzImages(tmp_path / "a.npz").train()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import tensor
 
 from fedaux_pl.data.image_files import list_images, load_images
-from fedaux_pl.data.input_checks import check_size, not_found
+from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._wordnet import hyponyms, lemma
 from fedaux_pl.errors import DataError
@@ -55,7 +55,7 @@ class ImageNetSubset(Source):
         self.wnid = SUBSETS.get(subset, subset)
         lemma(self.wnid)  # raises a ValueError if there is no such id
         self.size = check_size(size)
-        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+        self.cache_dir = expand(cache_dir)
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
@@ -78,20 +78,17 @@ class ImageNetSubset(Source):
         entries = parent.iterdir() if parent.is_dir() else ()
         folders = [e for e in entries if re.fullmatch(r"n\d{8}", e.name) and e.is_dir()]
         if not folders:
-            raise not_found(
-                "No class folders of ImageNet, with names like n02085620, were found in",
-                parent,
-                "Set `root` to the folder of ImageNet or Tiny ImageNet that holds `train`",
-            )
+            what = "No class folders of ImageNet, with names like n02085620, were found in"
+            remedy = "Set `root` to the folder of ImageNet or Tiny ImageNet that holds `train`"
+            raise not_found(what, parent, remedy)
         wanted = hyponyms(self.wnid)
         chosen = sorted(folder for folder in folders if folder.name in wanted)
         if not chosen:
-            raise not_found(
-                f"No class below {self.wnid} ({lemma(self.wnid)}, with {len(wanted)} WordNet ids) "
-                f"is among the {len(folders)} class folders in",
-                parent,
-                "Choose another `subset`, or add its classes",
+            what = (
+                f"No class below {self.wnid} ({lemma(self.wnid)}, with {len(wanted)} WordNet ids)"
             )
+            what += f" is among the {len(folders)} class folders in"
+            raise not_found(what, parent, "Choose another `subset`, or add its classes")
         return chosen
 
 

@@ -51,16 +51,3 @@ def test_the_figure_of_the_quickstart_is_drawn_from_finished_runs(tmp_path, monk
     assert curves["FedDF+P"][2] == pytest.approx([12, 22, 32])
     example.draw(curves, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *map(str, EXAMPLES.parent.glob("docs/*.md"))]
-)
-def test_links_of_the_pages_lead_somewhere(page):
-    """Relative links of the pages, without their anchors."""
-    import re
-
-    path = EXAMPLES.parent / page
-    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-        if not link.startswith("http"):
-            assert (path.parent / link).exists(), f"{path.name} links to {link}"

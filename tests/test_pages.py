@@ -71,3 +71,25 @@ def test_paths_that_a_page_names_exist(page):
         named = [path for path in named if "accelerate" not in path]
     for path in named:
         assert list(ROOT.glob(path)), f"{page.name} names {path}"
+
+
+def headings(page):
+    """The anchors that GitHub gives to the headings of a page."""
+    lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+        if not link.startswith("http"):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not anchor or anchor in headings(target), f"{page.name}: {link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES[:1] + PAGES[3:], ids=lambda page: page.name)
+def test_a_page_is_short(page):
+    """What holds now fits into 160 lines (README: 150); git has the history."""
+    assert len(page.read_text().splitlines()) <= (150 if page.name == "README.md" else 160)

@@ -1,13 +1,14 @@
-"""Networks of other packages and of one's own as classifiers f = g o h."""
+"""Any network for images as a classifier f = g o h, and networks of one's own by class path."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.errors import first_line
-from fedaux_pl.models.arguments import check_int
+from fedaux_pl.errors import did_you_mean, first_line
 from fedaux_pl.models.classifier import Classifier
 from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, InputNormalization
 
@@ -28,7 +29,7 @@ class AdaptedNetwork(Classifier):
         in_channels: Number of channels of the images.
         mean: See :class:`InputNormalization`; None for its default.
         std: See :class:`InputNormalization`; None for its default.
-        needs: What messages say about the images that it needs.
+        head: The network's own head; its method ``features`` is then called in place of it.
 
     Example:
         >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
@@ -49,7 +50,7 @@ class AdaptedNetwork(Classifier):
         in_channels: int = 3,
         mean: Constants | None = None,
         std: Constants | None = None,
-        needs: str = "",
+        head: nn.Linear | None = None,
     ) -> None:
         super().__init__(num_classes, feature_dim)
         self.normalize = InputNormalization(
@@ -58,17 +59,19 @@ class AdaptedNetwork(Classifier):
             DEFAULT_STD if std is None else std,
         )
         self.network = network
-        self.name, self.needs = name, needs
+        self.name, self._has_features = name, head is not None
+        if head is not None:
+            self.head = head
+            network.head = nn.Identity()  # the entries of the head begin with "head."
         self._readable: set[tuple[int, ...]] = set()  # shapes of images that were tried
 
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
-        return torch.flatten(self.extract(self.normalize(x)), 1)
-
-    def extract(self, x: Tensor) -> Tensor:
-        """Map standardized images to the outputs of the network."""
-        features: Tensor = self.network(x)
-        return features
+        x = self.normalize(x)
+        if self._has_features:
+            # contiguous, for networks that call view(): a fast normalization returns a slice
+            return torch.flatten(self.network.features(x.contiguous()), 1)  # type: ignore[operator]
+        return torch.flatten(self.network(x), 1)
 
     def check_inputs(self, x: Tensor) -> None:
         """Raise a ValueError or TypeError for images that the network cannot read, or misreads.
@@ -97,72 +100,90 @@ class AdaptedNetwork(Classifier):
         if reason:
             height, width = x.shape[2:]
             raise ValueError(
-                f"{self.name} cannot read images of {height}x{width} pixels ({reason}){self.needs};"
-                " enlarge them with `size` of the data source, or choose a model for small images,"
-                " such as resnet8 or torchvision/resnet18."
+                f"{self.name} cannot read images of {height}x{width} pixels ({reason}); enlarge "
+                "them with `size` of the data source, or choose a model for small images, such as "
+                "resnet8 or torchvision/resnet18."
             )
 
 
-def check_common_options(options: Mapping[str, Any], switches: Sequence[str]) -> None:
-    """Raise a ValueError or TypeError for wrong options that networks of other packages share.
+def find_class(name: str) -> Callable[..., nn.Module]:
+    """Import the class of a network by its class path; return it, or what adapts it.
 
-    Args:
-        options: The options; ``in_channels``, ``mean`` and ``std`` are checked.
-        switches: The names of those that are true, false or None.
+    Raises:
+        ValueError: If there is no such class, or if it is not an architecture.
     """
-    in_channels = check_int("in_channels", options.get("in_channels", 3))
-    for name in switches:
-        if not isinstance(value := options.get(name), bool | None):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
-    given = {k: options[k] for k in ("mean", "std") if options.get(k) is not None}
-    InputNormalization(in_channels, **given)
-
-
-def constants_for(constants: Sequence[float], in_channels: int) -> Constants:
-    """Return one constant for each channel; for other than RGB images their mean."""
-    if in_channels == len(constants):
-        return list(constants)
-    return sum(constants) / len(constants)
-
-
-def replace_channels(network: nn.Module, in_channels: int, *, keep_response: bool) -> None:
-    """Give the first convolution of a network another number of input channels.
-
-    It keeps its filters: those of red, green and blue, in turn.
-
-    Args:
-        network: A network whose first convolution has 3 input channels.
-        in_channels: The new number.
-        keep_response: Whether to scale the filters so that a gray image has the same response, for
-            weights that were trained.
-    """
-    name, old = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
-    if old.in_channels == in_channels:
-        return
-    new = nn.Conv2d(
-        in_channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
-    with torch.no_grad():
-        scale = old.in_channels / in_channels if keep_response else 1.0
-        new.weight.copy_(scale * old.weight[:, torch.arange(in_channels) % old.in_channels])
-        if old.bias is not None and new.bias is not None:
-            new.bias.copy_(old.bias)
-    network.set_submodule(name, new)
-
-
-def take_head(network: nn.Module, name: str) -> nn.Linear:
-    """Replace the last layer of a network, which must be linear, by the identity; return it."""
-    layers = [(n, m) for n, m in network.named_modules() if any(True for _ in m.parameters(False))]
-    where, last = layers[-1]
-    if not isinstance(last, nn.Linear):
-        raise ValueError(
-            f"{name} has no linear head: its last layer is {type(last).__name__}; choose a model "
-            "that ends with nn.Linear, such as torchvision/resnet18."
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # the module's own code runs: of any class
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(
+            f"{error.name}."
         )
-    network.set_submodule(where, nn.Identity())
-    return last
+        reason = "" if is_missing else f" ({type(error).__name__}: {error})"
+        raise ValueError(
+            f"model {name!r}: the module {module_name} cannot be imported{reason}; correct the "
+            "name, or add its folder to the Python path (PYTHONPATH=FOLDER)."
+        ) from error
+    kind: Any = getattr(module, class_name, None)
+    if not _is_network(kind):
+        classes = [other for other, member in vars(module).items() if _is_network(member)]
+        got = "does not exist" if kind is None else "is no torch.nn.Module"
+        raise ValueError(
+            f"model {name!r}: {class_name} {got} in {module_name}"
+            f"{did_you_mean(class_name, classes)}; name a class of a network."
+        )
+    parameters = inspect.signature(kind).parameters
+    if "num_classes" not in parameters:
+        raise ValueError(
+            f"model {name!r} takes no num_classes, only {', '.join(parameters) or 'nothing'}; give "
+            "its constructor the number of outputs as num_classes."
+        )
+    return kind if issubclass(kind, Classifier) else OwnFactory(name, kind)
+
+
+class OwnFactory:
+    """Creates a network of a class that is no :class:`Classifier`, and adapts it.
+
+    Its options are those of the class, with ``in_channels``, ``mean`` and ``std``.
+
+    Args:
+        name: The class path, for messages.
+        kind: The class, which takes ``num_classes`` and has ``features`` and ``head``.
+    """
+
+    _OPTIONS = ("in_channels", "mean", "std")  # of AdaptedNetwork
+
+    def __init__(self, name: str, kind: type[nn.Module]) -> None:
+        self.name, self.kind = name, kind
+        self.own = inspect.signature(kind).parameters
+        common = inspect.signature(AdaptedNetwork).parameters
+        added = [common[option] for option in self._OPTIONS if option not in self.own]
+        last = [p for p in self.own.values() if p.kind is p.VAR_KEYWORD]
+        first = [p.replace(kind=p.KEYWORD_ONLY) for p in self.own.values() if p not in last]
+        self.__signature__ = inspect.Signature([*first, *added, *last])
+
+    def __call__(self, num_classes: int, **options: Any) -> AdaptedNetwork:
+        """Create the network and its head."""
+        passed = {k: v for k, v in options.items() if k in self.own or k not in self._OPTIONS}
+        network: Any = self.kind(num_classes=num_classes, **passed)
+        head = getattr(network, "head", None)
+        dim = getattr(network, "feature_dim", None) or getattr(head, "in_features", None)
+        parts = {"features": hasattr(network, "features"), "head": head is not None}
+        parts["feature_dim (or a head with in_features)"] = head is None or dim is not None
+        if missing := [part for part, is_there in parts.items() if not is_there]:
+            raise ValueError(
+                f"{self.name} lacks {', '.join(missing)}; a model needs features(x) -> (N, d), a "
+                "head and feature_dim = d (see docs/extending.md)."
+            )
+        outputs = getattr(head, "out_features", num_classes)
+        if outputs != num_classes:
+            raise ValueError(
+                f"the head of {self.name} has {outputs} outputs, but there are {num_classes} "
+                "classes; use num_classes in its constructor."
+            )
+        adapted = {option: options[option] for option in self._OPTIONS if option in options}
+        return AdaptedNetwork(num_classes, network, int(dim), name=self.name, head=head, **adapted)
+
+
+def _is_network(member: Any) -> bool:
+    return isinstance(member, type) and issubclass(member, nn.Module)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.models.arguments import check_int
-from fedaux_pl.models.classifier import Classifier
+from fedaux_pl.models.classifier import Classifier, check_int
 from fedaux_pl.models.encoder_loading import (
     TAKES_4D_MASK,
     check_encoder,

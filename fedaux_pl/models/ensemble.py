@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.models.backbone import read_tensors, tensor_bytes
 from fedaux_pl.models.registry import create_for, create_model, options_of, state_key
-from fedaux_pl.models.tensor_files import read_tensors, tensor_bytes
 
 FORMAT = 1
 """The format of an exported folder, increased when older ones become unreadable."""

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.models.arguments import check_int, check_real
-from fedaux_pl.models.classifier import Classifier
+from fedaux_pl.models.classifier import Classifier, check_int, check_real
 
 DEFAULT_MEAN = 0.5
 DEFAULT_STD = 0.25

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models._utils import _make_divisible
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.models.arguments import check_real
+from fedaux_pl.models.classifier import check_real
 
 Norm = Literal["batch", "group"]
 

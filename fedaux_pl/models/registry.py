@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.models.class_path import find_class
+from fedaux_pl.models.adapted_network import find_class
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.timm_networks import TimmFactory
-from fedaux_pl.models.torchvision_networks import TorchvisionFactory, torchvision_names
+from fedaux_pl.models.library_networks import LibraryFactory, torchvision_names
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Classifier])
 
@@ -62,8 +61,8 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         num_classes: Number of outputs, at least 1.
         **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
             ``norm``, ``mean`` and ``std``; see :class:`fedaux_pl.models.encoder.Encoder` for those
-            of text, :class:`fedaux_pl.models.torchvision_networks.TorchvisionFactory` for
-            torchvision's.
+            of text, :class:`fedaux_pl.models.library_networks.LibraryFactory` for torchvision's and
+            timm's.
 
     Raises:
         ValueError: If the name is unknown or an option has a value that is not allowed.
@@ -197,10 +196,9 @@ def _lookup(name: str) -> Callable[..., Any]:
     base = name.partition("-")[0]
     if factory := _FACTORIES.get(name) or _FACTORIES.get(base):
         return factory
-    if base.startswith("torchvision/"):
-        return TorchvisionFactory(base.removeprefix("torchvision/"))
-    if base.startswith("timm/"):
-        return TimmFactory(base.removeprefix("timm/"))
+    library, _, network = base.partition("/")
+    if library == "torchvision" or library == "timm":
+        return LibraryFactory(library, network)
     if _is_class_path(name):
         return find_class(base)
     meant = did_you_mean(name, model_names())

@@ -17,7 +17,7 @@ def test_every_script_is_on_the_page_and_says_what_it_makes(script):
     title, command, _note = re.match(r'"""(.*?)"""', text, re.DOTALL)[1].split("\n\n")
     assert re.match(r"(Figures?|Table) \d+", title)
     assert f"python paper/{script.name}" in command
-    assert f"paper/{script.name}" in (ROOT / "docs" / "paper.md").read_text()
+    assert f"| `{script.name}" in (ROOT / "docs" / "paper.md").read_text()
 
 
 def test_a_script_writes_its_report(tmp_path):

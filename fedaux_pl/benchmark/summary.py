@@ -82,7 +82,7 @@ def summarize(
         "machine": {
             "device": _device_name(device),
             "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-            "threads": torch.get_num_threads(),
+            "threads": federation.threads,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "precision": precision,

@@ -9,10 +9,11 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
+from fedaux_pl.cli.entry import INTERRUPTED
 from fedaux_pl.sweeps.cell_lock import is_held
 from fedaux_pl.sweeps.cells import State
 from fedaux_pl.sweeps.task import Task
-from fedaux_pl.sweeps.worker import BUSY, INTERRUPTED, fail, run_forked
+from fedaux_pl.sweeps.worker import BUSY, fail, run_forked
 
 if TYPE_CHECKING:
     from fedaux_pl.sweeps.progress import Progress  # imports torch

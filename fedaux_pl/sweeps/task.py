@@ -13,7 +13,7 @@ from fedaux_pl.sweeps.cells import CellFolder, PretrainingFolder, ResolvedCell, 
 
 # What h_0 depends on; more than that would only make a task that finds it in the cache.
 _OF_H0 = {
-    "model": ("pretraining", "model_options", "seed"),
+    "model": ("pretraining", "model_options", "seed", "threads"),
     "data": ("private", "auxiliary", "negatives", "validation", "seed"),
     "trainer": ("precision",),
 }

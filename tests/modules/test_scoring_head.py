@@ -41,8 +41,9 @@ def test_a_fit_under_a_trainer_solves_the_papers_problem(trainer):
     rows = [x.double() / x.double().norm(dim=1, keepdim=True).clamp(min=bound) for x in features()]
     expected, _ = fit_scoring_head(rows[0], rows[1], 0.05)
     torch.testing.assert_close(head.release_without_privacy(), expected, rtol=0, atol=1e-8)
-    assert fit.callback_metrics["gradient_norm"] <= 1e-10
-    assert 0.5 < fit.callback_metrics["train_auroc"] <= 1
+    assert fit.callback_metrics["train/gradient_norm"] <= 1e-10
+    assert 0.5 < fit.callback_metrics["train/auroc"] <= 1
+    assert all(f"``{name}``" in str(ScoringHead.__doc__) for name in fit.callback_metrics)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -260,7 +261,7 @@ def test_validation_measures_the_released_scores(trainer):
     fit.validate(head, loader(x, flags), verbose=False)
     expected = binary_auroc(head(x), flags.long())
     assert expected > 0.55
-    assert fit.callback_metrics["val_auroc"] == pytest.approx(expected.item())
+    assert fit.callback_metrics["val/auroc"] == pytest.approx(expected.item())
 
 
 def test_predict_takes_batches_without_labels(trainer):

@@ -1,25 +1,14 @@
 """Whether our kernels can run: on a device, on a tensor, in place of a module."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current
 
 HALF = (torch.bfloat16, torch.float16)
-_plain: ContextVar[bool] = ContextVar("plain", default=False)
-
-
-@contextmanager
-def plain_layers() -> Iterator[None]:
-    """Within it fast versions run the forward pass of the plain modules, for comparisons."""
-    with setting(_plain, True):
-        yield
 
 
 def fusable(x: Tensor) -> bool:
@@ -27,7 +16,7 @@ def fusable(x: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()  # first: torch.compile must not trace the rest
         and has_kernels(x.device)
-        and not _plain.get()
+        and not current().plain
         and not torch._C._are_functorch_transforms_active()
     )
 

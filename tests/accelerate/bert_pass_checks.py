@@ -15,8 +15,8 @@ from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
 from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
 from fedaux_pl.accelerate.bert.fused_pass import bert_states
 from fedaux_pl.accelerate.bert.pass_config import PassConfig
+from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.weight_gradients import (
-    current_side_stream,
     join_weight_gradients,
     weight_gradients_on,
 )
@@ -264,7 +264,7 @@ def test_weight_gradients_on_a_side_stream(monkeypatch):
         late = [n for n, p in model.encoder.named_parameters() if p.grad is None]
         products = 4
         assert events == ["side waits for main", "on side", "off side"] * products
-        side = current_side_stream()
+        side = current().side_stream
         assert len(side.in_use) == products
         assert all(len(tensors) == 2 for tensors in side.in_use)
         join_weight_gradients()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import folding, pixel_pairs
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.folding import FoldCache, FoldedConvolution, convolve_folded
@@ -104,7 +105,7 @@ def test_only_an_active_cache_reuses_folded_weights(monkeypatch):
         ]
 
     def cached():
-        with cache.active():
+        with using(folds=cache):
             return outputs()
 
     def same(one, other):
@@ -147,7 +148,7 @@ def test_pairs_of_pixels(with_residual, with_shortcut, monkeypatch):
             expected = norm(conv(x))
             if residual is not None:
                 expected += shortcut[1](shortcut[0](residual)) if with_shortcut else residual
-            for context in (nullcontext(), cache.active()):
+            for context in (nullcontext(), using(folds=cache)):
                 seen.clear()
                 with context:
                     out = convolve_folded(conv, norm, x, residual, layers)

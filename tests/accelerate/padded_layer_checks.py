@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import pointwise_products, tiling
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, batch_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import convolve_depthwise
@@ -15,7 +16,7 @@ from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     convolve_pointwise,
     has_matrix,
-    matrices_written,
+    write_matrices,
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
 from tests.accelerate.convolution_helpers import create_norm, use_small_tiles
@@ -108,7 +109,7 @@ def test_matrices_of_many_layers_are_those_of_single_ones(dtype, monkeypatch):
 
     expected = run()
     assert len(launched) == 3
-    with matrices_written(layers, dtype):
+    with using(weights=write_matrices(layers, dtype)):
         assert all(map(torch.equal, run(), expected))
         assert len(launched) == 3
         assert has_matrix(layers[0][0])

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import ShuffleUnit
 from tests.accelerate.convolution_helpers import (
     fold_in_pytorch,
@@ -52,7 +52,7 @@ def run(unit, x):
 
 def compare(unit, x, found):
     """With the layers in float64, which get the same inputs."""
-    with torch.no_grad(), plain_layers():
+    with torch.no_grad(), using(plain=True):
         expected = unit.double()(x.double())
     unit.float()
     assert found.dtype == torch.bfloat16
@@ -70,7 +70,7 @@ def test_units(sizes, size, called):
 
 def test_new_weights_are_seen_after_a_refresh(called):
     unit, x, cache = create(*UNITS[3]), torch.randn(2, 24, 4, 4).bfloat16(), FoldCache()
-    with cache.active():
+    with using(folds=cache):
         before = run(unit, x)
         with torch.no_grad():
             for tensor in (*unit.parameters(), *unit.buffers()):

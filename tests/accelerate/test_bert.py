@@ -10,8 +10,8 @@ from torch.nn.utils import parametrize
 
 from fedaux_pl.accelerate.bert import FastEncoder, FastTinyBERT, supported_encoders
 from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
-from fedaux_pl.accelerate.bert.packing import packed_texts
 from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up
@@ -283,7 +283,7 @@ def test_cuda_packed_texts_are_those_of_padded_texts(dtype, length, rows, causal
     def both(rows):
         model.zero_grad()
         torch.manual_seed(1)
-        with torch.autocast("cuda", dtype), packed_texts(33, rows):
+        with torch.autocast("cuda", dtype), using(packed=(33, rows)):
             states = model.states(x, causal=causal)
         (states * weight).sum().backward()
         gradient = torch.cat([p.grad.flatten().double() for p in model.encoder.parameters()])

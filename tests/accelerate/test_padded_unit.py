@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import _FIRST_STAGE_CHANNELS, ShuffleUnit
 from tests.accelerate.convolution_helpers import randomize_norms
 
@@ -51,7 +51,7 @@ def test_cuda_units_are_as_exact_as_plain_ones(groups, kind, shape):
     with torch.autocast("cuda", torch.bfloat16):
         assert fits_padding(unit, x)
     found, again = step(unit, x, dy), step(unit, x, dy)
-    with plain_layers():
+    with using(plain=True):
         plain = step(unit, x, dy)
         exact = step(unit.double(), x.double(), dy.double(), half=False)
     for name, value in exact.items():

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import pointwise_products
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
 from fedaux_pl.accelerate.convolution.pointwise_moments import (
     MAX_IN_CHANNELS,
     multiply_with_moments,
@@ -72,7 +73,7 @@ def test_cuda_layers(in_channels, channels, is_cast, on_side, monkeypatch):
     with (
         torch.autocast("cuda", torch.bfloat16),
         weight_gradients_on(torch.cuda.Stream()) if on_side else nullcontext(),
-        weights_cast(model, x) if is_cast else nullcontext(),
+        using(weights=cast_weights(model, x)) if is_cast else nullcontext(),
     ):
         found = conv_norm_act(conv, norm, x, relu=False)
         found.backward(dy)

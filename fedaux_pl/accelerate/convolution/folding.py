@@ -1,15 +1,13 @@
 """Evaluation with BatchNorm folded into the weight and bias of the convolution before it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.contexts import setting
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import current, launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_images,
@@ -93,12 +91,6 @@ class FoldCache:
     def __init__(self) -> None:
         self._entries: dict[tuple[Any, ...], Any] = {}
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Within it :func:`convolve_folded` takes folded convolutions from this cache."""
-        with setting(_active_cache, self):
-            yield
-
     def refresh(self) -> None:
         """Fold the current weights of all entries, into the tensors that captured passes read."""
         for folded in self._entries.values():
@@ -112,12 +104,9 @@ class FoldCache:
         return self._entries[key]  # type: ignore[no-any-return]
 
 
-_active_cache: ContextVar[FoldCache | None] = ContextVar("active_cache", default=None)
-
-
 def active_cache() -> FoldCache:
-    """The active cache; a new one without it."""
-    return _active_cache.get() or FoldCache()
+    """The cache of the context; a new one without it."""
+    return current().folds or FoldCache()
 
 
 def fold_layers(layers: Layers, dtype: torch.dtype) -> FoldedConvolution:
@@ -234,17 +223,14 @@ def fold_batch_norm(
         folded_weight: Where the weight is written, channels last; padding channels become zeros.
         folded_bias: Where the bias is written.
     """
-    from fedaux_pl.accelerate import kernels
-
     weight = conv.weight
     channels, in_channels, height, width = weight.shape
     if weight.stride(2) != width * weight.stride(3):
         weight = weight.contiguous()
     padded = folded_weight.shape[1]
-    with on_device_of(weight):
-        kernels.fold_kernel[(channels,)](
-            weight, folded_weight, folded_bias,
-            norm.weight, norm.bias, norm.running_mean, norm.running_var,
-            height * width * padded, in_channels,
-            weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
-        )  # fmt: skip
+    launch("fold_kernel", (channels,),
+        weight, folded_weight, folded_bias,
+        norm.weight, norm.bias, norm.running_mean, norm.running_var,
+        height * width * padded, in_channels,
+        weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
+    )  # fmt: skip

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 ALIGNMENT = 8
@@ -65,8 +66,6 @@ def standardize(
         By default a slice, the first C channels, of a channels-last tensor that is padded with
         zeros to a multiple of 8 channels; so :func:`pad_channels` copies nothing.
     """
-    from fedaux_pl.accelerate import kernels
-
     n, channels, height, width = x.shape
     if x.stride(2) != width * x.stride(3):
         x = x.contiguous()
@@ -75,13 +74,12 @@ def standardize(
     out = torch.empty(shape, dtype=dtype, device=x.device)
     pixels = n * height * width
     block = 256
-    with on_device_of(x):
-        kernels.standardize_kernel[(-(-pixels // block),)](
-            x, out, mean, std, pixels, height * width, channels,
-            x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
-            255.0 if x.dtype == torch.uint8 else 1.0,
-            PADDED=next_power_of_two(channels) if nchw else padded, NCHW=nchw, BLOCK=block,
-        )  # fmt: skip
+    launch("standardize_kernel", (-(-pixels // block),),
+        x, out, mean, std, pixels, height * width, channels,
+        x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
+        255.0 if x.dtype == torch.uint8 else 1.0,
+        PADDED=next_power_of_two(channels) if nchw else padded, NCHW=nchw, BLOCK=block,
+    )  # fmt: skip
     return out if nchw else out.permute(0, 3, 1, 2)[:, :channels]
 
 
@@ -127,8 +125,6 @@ def convolve_images(
     Returns:
         Activations (N, C, H, W), channels last.
     """
-    from fedaux_pl.accelerate import kernels
-
     n, in_channels, height, width = x.shape
     channels = len(weight)
     out = x.new_empty(n, height, width, channels)
@@ -137,15 +133,15 @@ def convolve_images(
     block_channels = next_power_of_two(channels, MIN_BLOCK)
     block = min(128, STEM_TILE // block_channels)
     chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
-    kernel, options = kernels.stem_kernel, {}
+    kernel, options = "stem_kernel", {}
     if in_channels <= MAX_NCHW_CHANNELS:
-        kernel, options = kernels.nchw_stem_kernel, {"IN_CHANNELS": in_channels}
-    with on_device_of(x):
-        kernel[(-(-pixels // chunk),)](
-            x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
-            activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
-            BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES, **options,
-        )  # fmt: skip
+        kernel, options = "nchw_stem_kernel", {"IN_CHANNELS": in_channels}
+    launch(
+        kernel, (-(-pixels // chunk),),
+        x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
+        activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
+        BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES, **options,
+    )  # fmt: skip
     return out.permute(0, 3, 1, 2)
 
 

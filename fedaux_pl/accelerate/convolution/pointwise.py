@@ -7,7 +7,8 @@ activation would take a second pass over their output.
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.folding import Layers, fold_layers
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
@@ -79,8 +80,6 @@ def multiply_pixels(
     Returns:
         Activations (N, outputs, H, W), channels last.
     """
-    from fedaux_pl.accelerate import kernels
-
     x = channels_last(x)
     n, in_channels, height, width = x.shape
     pixels, channels = n * height * width, len(weight)
@@ -89,12 +88,11 @@ def multiply_pixels(
     tile = dict(FEW if in_channels <= FEW_CHANNELS else MORE)
     tile["BLOCK_N"] = min(tile["BLOCK_N"], next_power_of_two(channels, MIN_BLOCK))
     programs = -(-channels // tile["BLOCK_N"]) * -(-pixels // tile["BLOCK_M"])
-    with on_device_of(x):
-        kernels.pointwise_kernel[(programs,)](
-            x, x if residual is None else channels_last(residual), out, weight, bias,
-            pixels, activation.bound,
-            IN=in_channels, OUT=channels, PITCH=out.stride(3), LD=weight.stride(0),
-            ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-            STAGES=STAGES, num_warps=WARPS, **tile,
-        )  # fmt: skip
+    launch("pointwise_kernel", (programs,),
+        x, x if residual is None else channels_last(residual), out, weight, bias,
+        pixels, activation.bound,
+        IN=in_channels, OUT=channels, PITCH=out.stride(3), LD=weight.stride(0),
+        ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+        STAGES=STAGES, num_warps=WARPS, **tile,
+    )  # fmt: skip
     return out

@@ -13,14 +13,13 @@ loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current, using
 from fedaux_pl.accelerate.convolution.batch_norm import channels_last
 from fedaux_pl.accelerate.convolution.image_stem import convolve_images, pad_weight
 
@@ -70,9 +69,6 @@ class SideStream:
         )
 
 
-_side_stream: ContextVar[SideStream | None] = ContextVar("side_stream", default=None)
-
-
 @contextmanager
 def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
     """Within it weight gradients are computed on a side stream.
@@ -86,7 +82,7 @@ def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
         RuntimeError: At the end, if gradients were not joined.
     """
     side_stream = SideStream(stream)
-    with setting(_side_stream, side_stream):
+    with using(side_stream=side_stream):
         yield
     if side_stream.pending:
         raise RuntimeError(
@@ -97,7 +93,7 @@ def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 def join_weight_gradients() -> None:
     """Wait for the side stream and add its gradients to ``grad``; no-op without a side stream."""
-    side_stream = _side_stream.get()
+    side_stream: SideStream | None = current().side_stream
     if side_stream is None or not side_stream.pending:
         return
     device = side_stream.pending[0][0].device
@@ -111,7 +107,7 @@ def join_weight_gradients() -> None:
 
 def uses_side_stream(conv: nn.Conv2d) -> bool:
     """Whether the weight gradient of a convolution is computed on a side stream."""
-    side_stream = _side_stream.get()
+    side_stream: SideStream | None = current().side_stream
     return (
         side_stream is not None
         and torch.is_grad_enabled()
@@ -119,15 +115,6 @@ def uses_side_stream(conv: nn.Conv2d) -> bool:
         and conv.bias is None
         and not isinstance(conv.padding, str)
     )
-
-
-def current_side_stream() -> SideStream | None:
-    """The side stream of :func:`weight_gradients_on`, if any.
-
-    A forward pass has to save it for the backward pass, which runs in another thread, where context
-    variables are not set.
-    """
-    return _side_stream.get()
 
 
 def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor:
@@ -149,7 +136,7 @@ def launch_linear_weight_gradient(
     """Compute the weight gradient of linear layers with the same input on the side stream.
 
     Args:
-        side_stream: :func:`current_side_stream` of the forward pass.
+        side_stream: That of the forward pass.
         weights: Weights that it :meth:`~SideStream.can_accumulate`.
         dy: The gradients of their outputs, concatenated along the features.
         x: Their input.
@@ -179,7 +166,7 @@ def convolve_with_side_stream(
     weight = conv.weight.detach()
     weight = pad_weight(weight, x.shape[1], x.dtype) if cast is None else cast.detach()
     out: Tensor = _SideStreamConvolution.apply(  # type: ignore[no-untyped-call]
-        x, conv.weight, channels_last(weight), geometry, stem, _side_stream.get()
+        x, conv.weight, channels_last(weight), geometry, stem, current().side_stream
     )
     return out
 

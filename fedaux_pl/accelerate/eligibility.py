@@ -2,6 +2,7 @@
 
 from functools import cache
 from importlib.util import find_spec
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -51,3 +52,18 @@ def has_hooks(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
     )
+
+
+def is_plain_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a convolution in float32 with zero padding and no hooks."""
+    return (
+        type(conv) is nn.Conv2d
+        and conv.padding_mode == "zeros"
+        and conv.weight.dtype == torch.float32
+        and not has_hooks(conv)
+    )
+
+
+def fits_input(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether ``x`` is an input of a convolution; the module raises the error if it is not."""
+    return x.ndim == 4 and x.shape[1] == conv.in_channels and x.numel() > 0

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, launch_sizes, mean_pooling, supported_encoders
+from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config, supported_encoders
 from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
 from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
 from fedaux_pl.accelerate.bert.fused_pass import bert_states
@@ -32,8 +32,8 @@ DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob":
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(launch_sizes, "TILE", 256)
-    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+    monkeypatch.setattr(pass_config, "TILE", 256)
+    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
 
 
 @pytest.fixture
@@ -172,8 +172,8 @@ def trained():
     with pytest.MonkeyPatch.context() as patch:
         for module in (mean_pooling, supported_encoders):
             patch.setattr(module, "fusable", lambda x: True)
-        patch.setattr(launch_sizes, "TILE", 256)
-        patch.setattr(launch_sizes, "FEW_PARTS", 3)
+        patch.setattr(pass_config, "TILE", 256)
+        patch.setattr(pass_config, "FEW_PARTS", 3)
         model, x = speed_up(perturbed(CONFIG).eval()), ids(5, 3, width=5)
         return model, x, step(model, x)[1]
 

@@ -16,6 +16,7 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     branch,
 )
 from tests.accelerate.convolution_helpers import create_norm, use_small_tiles
+from tests.accelerate.pairwise import pairwise
 
 RELU, LINEAR = Activation(), Activation(False)
 
@@ -26,9 +27,10 @@ def _small_tiles(monkeypatch):
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("single_kernel", [False, True])
-@pytest.mark.parametrize("activation", [RELU, LINEAR])
-@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize(
+    ("with_residual", "activation", "single_kernel"),
+    pairwise([False, True], [RELU, LINEAR], [False, True]),
+)
 def test_two_gradients_are_added(with_residual, activation, single_kernel):
     """Their sum as the only gradient, of either output, gives the same."""
     x, dy, dy2 = torch.randn(3, 5, 24, 1, 7)

@@ -5,7 +5,7 @@ import torch
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, launch_sizes, mean_pooling
+from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config
 from fedaux_pl.accelerate.bert.fused_pass import bert_states
 from fedaux_pl.accelerate.bert.mean_pooling import mean_of_tokens
 from fedaux_pl.accelerate.bert.packing import pack, unpack
@@ -22,8 +22,8 @@ SMALL = DROPPING | {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(launch_sizes, "TILE", 256)
-    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+    monkeypatch.setattr(pass_config, "TILE", 256)
+    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
 
 
 @pytest.fixture

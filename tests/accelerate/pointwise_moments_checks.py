@@ -97,8 +97,7 @@ def compute_exactly(conv, norm, x, residual):
     return (norm(conv(x)) + residual).relu()
 
 
-@pytest.mark.parametrize("on_side", [False, True])
-@pytest.mark.parametrize("is_cast", [False, True])
+@pytest.mark.parametrize(("is_cast", "on_side"), [(False, False), (True, True)])
 def test_layers(is_cast, on_side, monkeypatch):
     conv, norm = nn.Conv2d(24, 40, 1, bias=False), create_norm(40)
     x, residual = torch.randn(5, 24, 7, 9).to(HALF), torch.randn(5, 40, 7, 9).to(HALF)

@@ -1,5 +1,7 @@
 """Units of ShuffleNet in three kernels, and average pooling, in Triton's interpreter."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from torch import nn
@@ -60,8 +62,7 @@ def compare(unit, x, found):
     assert (found - expected).norm() < 2**-6 * expected.norm()
 
 
-@pytest.mark.parametrize("sizes", UNITS)
-@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.parametrize(("sizes", "size"), zip(UNITS, cycle([4, 5])))
 def test_units(sizes, size, called):
     unit, x = create(*sizes), torch.randn(3, sizes[0], size, size).bfloat16()
     compare(unit, x, run(unit, x))

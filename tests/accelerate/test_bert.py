@@ -19,6 +19,7 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModelling
+from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
 from tests.texts import CONFIG, encoder, ids
 
@@ -162,16 +163,18 @@ def texts(count, length, vocabulary=500, seed=0):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [7, 16, 40, 64, 128])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "heads",
-    [
-        {},
-        {"hidden_size": 104, "num_attention_heads": 4},
-        {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
-    ],
+    ("heads", "dtype", "length", "causal"),
+    pairwise(
+        [
+            {},
+            {"hidden_size": 104, "num_attention_heads": 4},
+            {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
+        ],
+        [torch.bfloat16, torch.float16],
+        [7, 16, 40, 64, 128],
+        [False, True],
+    ),
 )
 def test_cuda_states_and_gradients_are_as_exact_as_plain_ones(heads, dtype, length, causal):
     torch.manual_seed(0)

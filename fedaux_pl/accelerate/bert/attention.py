@@ -14,14 +14,7 @@ MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 
 def attend(config: PassConfig, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:
-    """The attention output of all heads, before the output projection, shape (rows, width).
-
-    Args:
-        config: The pass.
-        qkv: Queries, keys and values side by side, shape (rows, 3 * width).
-        ids: Token ids (N, L), or those of packed rows.
-        dropout: The dropout of attention probabilities.
-    """
+    """The attention output of all heads, before the output projection, shape (rows, width)."""
     out = qkv.new_empty(config.rows, config.encoder.width)
     options = _kernel_options(config, dropout, fewest_warps=1, most_queries=32)
     launch("attention_kernel", (config.all_texts * config.encoder.heads,),

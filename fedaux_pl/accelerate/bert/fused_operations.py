@@ -8,9 +8,14 @@ up the rows.
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.bert import launch_sizes
-from fedaux_pl.accelerate.bert.launch_sizes import SUM_WARPS, WARPS, row_blocks
-from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
+from fedaux_pl.accelerate.bert import pass_config
+from fedaux_pl.accelerate.bert.pass_config import (
+    SUM_WARPS,
+    WARPS,
+    Dropout,
+    PassConfig,
+    row_blocks,
+)
 from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 
@@ -148,7 +153,7 @@ def add_norm_backward(
 def gelu(x: Tensor) -> Tensor:
     """The exact GELU, with the error function."""
     y = torch.empty_like(x)
-    tile = launch_sizes.TILE
+    tile = pass_config.TILE
     launch("gelu_kernel", (-(-x.numel() // tile),), x, y, x.numel(), BLOCK=tile, num_warps=WARPS)
     return y
 

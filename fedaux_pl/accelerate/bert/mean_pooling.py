@@ -24,12 +24,6 @@ def mean_of_tokens(
     """The mean of each text's states, shape (N, d); zeros for a text of padding only.
 
     Only first derivatives are supported.
-
-    Args:
-        states: The states of all tokens, shape (N, L, d) or of packed rows (rows, d), float32.
-        ids: Token ids (N, L).
-        pad_id: The id of the padding token.
-        packing: Of the packed rows.
     """
     mean: Tensor = _MeanOfTokens.apply(states, ids, pad_id, packing)  # type: ignore[no-untyped-call]
     return mean

@@ -47,13 +47,7 @@ class Packing:
 def choose_rows(tokens: int, texts: int, length: int) -> int:
     """The rows for the tokens of a batch: few different numbers, so that few steps are captured.
 
-    Args:
-        tokens: The sum of the lengths of the texts.
-        texts: The number of texts in the batch.
-        length: The length of the padded texts.
-
-    Returns:
-        The number of rows; 0 if packing would save none.
+    0 if packing would save none.
 
     Example:
         >>> from fedaux_pl.accelerate.bert.packing import choose_rows

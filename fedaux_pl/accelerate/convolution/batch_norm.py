@@ -79,14 +79,14 @@ def batch_norm_act(
             channel shuffle with so many groups, 1 for their own order. Further channels are
             padding; those of the output and of the gradients of ``x`` are zero.
     """
-    buffers = _running_statistics(norm)
+    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None,
         moments, shuffled_groups,
     )  # fmt: skip
     if not torch.is_inference_mode_enabled():
         # autograd does not see that the kernel writes to the buffers
-        torch.autograd.graph.increment_version(buffers)
+        torch.autograd.graph.increment_version(buffers)  # type: ignore[arg-type]
     y.shortcut_input = shortcut_input
     return y  # type: ignore[no-any-return]
 
@@ -110,23 +110,15 @@ def branch(x: Tensor) -> tuple[Tensor, Tensor]:
 def batch_norm_act_eval(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
-    """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients.
-
-    Args:
-        norm: The layer, with affine parameters and running statistics.
-        x: Activations (N, C, H, W).
-        residual: Added before the activation; of the shape and dtype of ``x``.
-        activation: The activation.
-    """
+    """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients."""
     x = channels_last(x)
     rows, channels = _matrix_shape(x)
     tiling = choose_tiling(rows, channels, single_kernel=False)
     y = torch.empty_like(x)
-    running_mean, running_var, _ = _running_statistics(norm)
     unit = math.gcd(channels, VECTOR)
     launch("normalize_eval_kernel", tiling.grid,
         x, x if residual is None else channels_last(residual), y,
-        norm.weight, norm.bias, running_mean, running_var,
+        norm.weight, norm.bias, norm.running_mean, norm.running_var,
         rows, channels // unit, tiling.chunk_rows, norm.eps, activation.bound,
         UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
         **tiling.launch_options("normalize", x.itemsize),
@@ -241,14 +233,3 @@ class _BatchNormAct(torch.autograd.Function):
 def _matrix_shape(x: Tensor) -> tuple[int, int]:
     """(rows, channels) of channels-last activations seen as a matrix, with N * H * W rows."""
     return x.numel() // x.shape[1], x.shape[1]
-
-
-def _running_statistics(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor]:
-    """The running mean, the running variance and the number of batches."""
-    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-    if any(buffer is None for buffer in buffers):
-        raise ValueError(
-            "the BatchNorm layer has no running statistics; create it with "
-            "track_running_stats=True, or call it as a module."
-        )
-    return buffers  # type: ignore[return-value]

@@ -50,7 +50,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     convolve_with_side_stream,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input, fusable
 
 
 def cast_weights(
@@ -136,14 +136,7 @@ def conv_norm_act(
 
 def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernel for stems can compute conv(x)."""
-    return (
-        dtype in HALF
-        and is_bias_free_conv(conv)
-        and is_stem(conv)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
-    )
+    return dtype in HALF and is_bias_free_conv(conv) and is_stem(conv) and fits_input(conv, x)
 
 
 def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
@@ -171,9 +164,8 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
     cast = current().weights.get(conv)
     if fits_product(conv, x, dtype):
         return convolve_pointwise(conv, x.to(dtype), cast=cast)
-    if dtype in HALF and isinstance(conv, nn.Conv2d) and is_dense_conv(conv):
-        fits = x.numel() > 0 and x.shape[1] == conv.in_channels
-        stem = fits and conv.bias is None and is_stem(conv)
+    if dtype in HALF and is_dense_conv(conv):
+        stem = fits_input(conv, x) and conv.bias is None and is_stem(conv)
         if uses_side_stream(conv):
             x = pad_channels(x.to(dtype))
             return convolve_with_side_stream(conv, x, stem=stem, cast=cast), None

@@ -27,7 +27,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import has_hooks
+from fedaux_pl.accelerate.eligibility import fits_input, is_plain_conv
 
 BLOCK_CHANNELS = 32
 # A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
@@ -42,26 +42,16 @@ SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum o
 
 
 def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
-    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2.
-
-    Args:
-        conv: The convolution.
-        x: Activations; the convolution itself raises the error for those of a wrong shape.
-    """
+    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2."""
     return (
-        type(conv) is nn.Conv2d
+        is_plain_conv(conv)
         and conv.groups == conv.in_channels == conv.out_channels
         and conv.kernel_size == (3, 3)
         and conv.stride in ((1, 1), (2, 2))
         and conv.padding == conv.dilation == (1, 1)
-        and conv.padding_mode == "zeros"
         and conv.bias is None
-        and conv.weight.dtype == torch.float32
         and conv.weight[:, 0].is_contiguous()
-        and not has_hooks(conv)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
+        and fits_input(conv, x)
     )
 
 
@@ -124,14 +114,7 @@ def _plan(
 def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
-    """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients.
-
-    Args:
-        conv: A convolution for which :func:`is_depthwise` is true.
-        norm: Its norm layer, with affine parameters and running statistics.
-        x: Activations (N, C, H, W).
-        activation: The activation.
-    """
+    """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
     statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     return convolve_eval(
         channels_last(x), conv.weight, conv.stride[0], statistics, norm.eps, activation
@@ -144,36 +127,22 @@ def average_pool(x: Tensor) -> Tensor:
     It is a depthwise convolution whose weights are 1/9. On an H200, PyTorch's forward kernel takes
     four times as long, and its backward kernel is slower still and its gradients are wrong
     (https://github.com/pytorch/pytorch/issues/188344).
-
-    Args:
-        x: Activations (N, C, H, W).
     """
     pooled: Tensor = _Depthwise.apply(x, None, 2, None)[0]  # type: ignore[no-untyped-call]
     return pooled
 
 
 def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
-    """Write relu(average_pool(x)), without gradients.
-
-    Args:
-        x: Activations (N, C, H, W).
-        out: Where the result is written: channels of channels-last activations.
-    """
+    """Write relu(average_pool(x)), without gradients."""
     convolve_eval(channels_last(x), None, 2, activation=Activation(), out=out)
 
 
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
-    Partial sums of the weight's gradient are added up on the side stream if there is one.
-
-    Args:
-        conv: A convolution for which :func:`is_depthwise` is true.
-        x: Activations (N, C, H, W). Channels beyond those of the convolution are padding; those of
-            the output are zero.
-
-    Returns:
-        The output, and its moments for ``batch_norm_act``; None if that would not use them.
+    Partial sums of the weight's gradient are added up on the side stream if there is one. Channels
+    of ``x`` beyond those of the convolution are padding; those of the output are zero. The moments
+    of the output are None if ``batch_norm_act`` would not use them.
     """
     side_stream = current().side_stream if uses_side_stream(conv) else None
     out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0], side_stream)  # type: ignore[no-untyped-call]

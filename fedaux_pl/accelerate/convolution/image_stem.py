@@ -109,18 +109,15 @@ def convolve_images(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
-    relu: bool = False,
-    upper: float | None = None,
+    activation: Activation = Activation(False),  # noqa: B008 - frozen
 ) -> Tensor:
-    """Compute conv(x) + bias or relu(conv(x) + bias) of a stem, without gradients.
+    """Compute act(conv(x) + bias) of a stem, without gradients.
 
     Args:
         x: At least one image: (N, 8, H, W), channels last, or (N, 1 to 3, H, W), contiguous.
         weight: Weight (C, 8, 3, 3), channels last, in the dtype of ``x``; stride and padding are 1.
         bias: C numbers, or None.
-        relu: Whether a ReLU is applied.
-        upper: Upper bound of the ReLU, 6 for ReLU6.
+        activation: The activation.
 
     Returns:
         Activations (N, C, H, W), channels last.
@@ -128,7 +125,6 @@ def convolve_images(
     n, in_channels, height, width = x.shape
     channels = len(weight)
     out = x.new_empty(n, height, width, channels)
-    activation = Activation(relu, upper)
     pixels = n * height * width
     block_channels = next_power_of_two(channels, MIN_BLOCK)
     block = min(128, STEM_TILE // block_channels)
@@ -146,12 +142,7 @@ def convolve_images(
 
 
 def convolve_stem(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Compute conv(x) of a stem without bias, in the dtype of ``x`` and with gradients.
-
-    Args:
-        conv: A convolution for which :func:`is_stem` is true.
-        x: Images from :func:`prepare_stem_input`.
-    """
+    """Compute conv(x) of a stem without bias, in the dtype of ``x`` and with gradients."""
     if x.shape[1] <= MAX_NCHW_CHANNELS:
         return convolve_images(x, pad_weight(conv.weight, ALIGNMENT, x.dtype))
     out: Tensor = _Stem.apply(x, conv.weight)  # type: ignore[no-untyped-call]
@@ -185,13 +176,7 @@ class _Stem(torch.autograd.Function):
 
 
 def pad_weight(weight: Tensor, in_channels: int, dtype: torch.dtype) -> Tensor:
-    """Convert a weight to channels last and ``dtype``, and pad its input channels with zeros.
-
-    Args:
-        weight: Weight (C, D, H, W).
-        in_channels: Input channels of the result, at least D.
-        dtype: The dtype of the result.
-    """
+    """Convert a weight to channels last and ``dtype``, and pad its input channels with zeros."""
     given = weight.shape[1]
     if in_channels == given:
         return weight.to(dtype, memory_format=torch.channels_last)

@@ -27,14 +27,7 @@ WARPS = 4
 
 
 def gives_moments(pixels: int, in_channels: int, out_channels: int, dtype: torch.dtype) -> bool:
-    """Whether a product is computed by :func:`multiply_with_moments`, in training.
-
-    Args:
-        pixels: Rows of the product.
-        in_channels: Input channels.
-        out_channels: Output channels.
-        dtype: The dtype in which it is computed.
-    """
+    """Whether a product is computed by :func:`multiply_with_moments`, in training."""
     return (
         torch.is_grad_enabled()
         and dtype in HALF

@@ -32,7 +32,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     compute_linear_weight_gradient,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import HALF
+from fedaux_pl.accelerate.eligibility import HALF, fits_input
 
 BLOCK = 1024
 
@@ -89,21 +89,13 @@ def write_matrices(products: Sequence[Product], dtype: torch.dtype) -> dict[Prod
 
 
 def fits_product(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> TypeGuard[nn.Conv2d]:
-    """Whether a convolution is best computed by :func:`convolve_pointwise`.
-
-    Args:
-        conv: The convolution.
-        x: Activations; the convolution itself raises the error for those of a wrong shape.
-        dtype: The dtype in which it computes.
-    """
+    """Whether :func:`convolve_pointwise` is the fastest for a convolution in ``dtype``."""
     return (
         dtype in HALF
         and is_pointwise(conv)
         and conv.groups < conv.in_channels
         and (conv.groups > 1 or conv.in_channels % ALIGNMENT == 0)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
+        and fits_input(conv, x)
     )
 
 

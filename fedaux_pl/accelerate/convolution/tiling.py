@@ -141,12 +141,7 @@ class Tiling:
         return max(1, self.parameters.tile_size // 2 // self.block_channels)
 
     def launch_options(self, kernel: Kernel, itemsize: int) -> dict[str, int]:
-        """The compile-time arguments of a kernel.
-
-        Args:
-            kernel: The kernel.
-            itemsize: Bytes per value of the activations.
-        """
+        """The compile-time arguments of a kernel."""
         loop = self.parameters.loops[kernel]
         block_rows = max(1, self.block_rows // (1 if self.is_single_kernel else loop.splits))
         stage_bytes = MAX_INPUTS * block_rows * self.block_channels * itemsize

@@ -43,13 +43,7 @@ class SideStream:
 
     @contextmanager
     def computing(self, weight: Tensor, gradient: Tensor, *in_use: Tensor) -> Iterator[None]:
-        """Within it work runs on the stream: it writes the gradient of a weight.
-
-        Args:
-            weight: The weight as the optimizer has it.
-            gradient: Its gradient, allocated on the main stream.
-            *in_use: What the work reads.
-        """
+        """Within it work runs on the stream: it writes the gradient of a weight."""
         with torch.cuda.stream(self.stream):
             yield
         self.pending.append((weight, gradient))
@@ -118,13 +112,7 @@ def uses_side_stream(conv: nn.Conv2d) -> bool:
 
 
 def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Compute dy.T @ x, the weight gradient of a linear layer, in float32.
-
-    Args:
-        dy: The gradient of the output, (rows, out_features).
-        x: The input, (rows, in_features).
-        out: Where the result is written, float32.
-    """
+    """Compute dy.T @ x, the weight gradient of a linear layer, in float32."""
     if x.is_cuda and x.dtype != torch.float32:
         return torch.mm(dy.t(), x, out_dtype=torch.float32, out=out)
     return torch.mm(dy.float().t(), x.float(), out=out)
@@ -133,14 +121,7 @@ def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor
 def launch_linear_weight_gradient(
     side_stream: SideStream, weights: Sequence[Tensor], dy: Tensor, x: Tensor
 ) -> None:
-    """Compute the weight gradient of linear layers with the same input on the side stream.
-
-    Args:
-        side_stream: That of the forward pass.
-        weights: Weights that it :meth:`~SideStream.can_accumulate`.
-        dy: The gradients of their outputs, concatenated along the features.
-        x: Their input.
-    """
+    """Compute the weight gradient of linear layers with the same input on the side stream."""
     # allocated on the main stream, which uses it after the wait
     gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
     side_stream.stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -154,14 +135,7 @@ def launch_linear_weight_gradient(
 def convolve_with_side_stream(
     conv: nn.Conv2d, x: Tensor, *, stem: bool = False, cast: Tensor | None = None
 ) -> Tensor:
-    """Compute conv(x) in the dtype of ``x``, with the weight gradient on the side stream.
-
-    Args:
-        conv: A convolution for which :func:`uses_side_stream` is true.
-        x: Activations, possibly padded with channels of zeros.
-        stem: Whether the forward pass uses the kernel for stems; then ``x`` has 8 channels.
-        cast: The weight in the dtype of ``x``, if it was cast before.
-    """
+    """Compute conv(x) in the dtype of ``x``, with the weight gradient on the side stream."""
     geometry = (conv.stride, conv.padding, conv.dilation)
     weight = conv.weight.detach()
     weight = pad_weight(weight, x.shape[1], x.dtype) if cast is None else cast.detach()

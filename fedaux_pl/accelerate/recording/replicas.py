@@ -215,10 +215,6 @@ def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:
 
     Replicas with full batches are one group. Each replica with a smaller batch is a separate group,
     unless the batches of all replicas have the same size.
-
-    Args:
-        sizes: The size of the next batch of each replica, by its number.
-        full: The size of full batches.
     """
     if len(set(sizes.values())) == 1:
         return [StepKind(tuple(sizes), next(iter(sizes.values())))]

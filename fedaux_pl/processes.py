@@ -14,14 +14,14 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 # Lightning sets the variable later, when it starts processes.
 _OMP_NUM_THREADS = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else None
-_SMALL = 1_000_000  # parameters
+_SMALL = 500_000  # parameters
 _MAX_THREADS = 4
 
 
 def choose_threads(models: Iterable[nn.Module]) -> int:
     """Return the number of CPU threads that each process of a run should have.
 
-    It is OMP_NUM_THREADS, if set. Otherwise it is 1 if every network has less than a million
+    It is OMP_NUM_THREADS, if set. Otherwise it is 1 if every network has less than 500,000
     parameters, and else the number of cores, at most 4. It does not depend on the load or on the
     number of processes, because sums are rounded differently with another number of threads.
     """

@@ -170,7 +170,7 @@ class SiteFederation(Federation):
             # the key of a release in all ledgers: do not change it
             own = (
                 f"{name} {self.model_options} ",
-                (f" {scoring.release_settings()} {self.data.fingerprints['private']}"),
+                f" {scoring.release_settings()} {self.data.fingerprints['private']}",
             )
             key = f"{tensor_digest(*received)} {public_map.bound!r}".join(own)
             count = 0 if negatives is None else len(negatives)

@@ -295,7 +295,7 @@ class Federation(Students):
         runner, begins = self.preparation.context.runner, not self.heads
         features = ServerFeatures(self.data, self._extractors(), runner.predict_features)
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, scoring, features, self.algorithm.secret_noise, restored=self.heads
+            self.pool, scoring, features, restored=self.heads
         )
         if isinstance(self.algorithm, OneRelease):
             self.labels, heads = teach(self.preparation, self.algorithm, self.heads, features)

@@ -1,5 +1,8 @@
 import copy
+import io
 import math
+import pickle
+import struct
 
 import pytest
 import torch
@@ -240,6 +243,24 @@ def test_a_checkpoint_holds_the_release_and_its_cost_but_never_the_fit(trainer, 
     assert again.ledger == head.ledger
     with pytest.raises(PrivacyError, match="never the fit itself"):
         again.release(1, 1e-5, compose=True)
+
+
+def test_copies_and_pickles_do_not_hold_the_fit(trainer):
+    head, (positives, negatives) = ScoringHead(), features()
+    trainer().fit(head, loader(*membership(positives, negatives)))
+    exact = [head._fitted, head._fitted_map.rows(positives) @ head._fitted]
+    head.release(0.5, 1e-5)
+    saved = io.BytesIO()
+    torch.save(head, saved)
+    for content in (saved.getvalue(), pickle.dumps(head), pickle.dumps(vars(copy.deepcopy(head)))):
+        assert head.weight.numpy().tobytes() in content
+        assert not any(tensor.numpy().tobytes() in content for tensor in exact)
+        assert struct.pack(">d", head._gradient_norm) not in content
+    again = copy.deepcopy(head)
+    assert again.ledger == head.ledger
+    with pytest.raises(PrivacyError, match="never the fit itself"):
+        again.release(1, 1e-5, compose=True)
+    head.release(1, 1e-5, compose=True)  # the object itself keeps its fit
 
 
 def tensors_in(content):

@@ -78,13 +78,18 @@ def test_networks(name, half):
         got = results()
     with using(plain=True):
         expected = results()
+        model.double()
+        exact = expected if half else results()
     # bfloat16 has 8 bits, which the interpreter truncates; its gradients are mostly noise here
     tolerance = 0.1 if half else 1e-3
-    for key, value in expected.items():
+    for key, value in exact.items():
         if not (half and key == "gradient"):
             # means of zero but for rounding, after layers without bias, have no relative error
-            error = (got[key] - value).double().norm() / value.double().norm().clamp_min(0.01)
-            assert error < tolerance, f"{key} is off by {error}"
+            scale = value.double().norm().clamp_min(0.01)
+            error = (got[key] - value).double().norm() / scale
+            # BatchNorm of 8 values amplifies rounding: 1.4e-3 for a plain gradient on x86
+            rounding = (expected[key] - value).double().norm() / scale
+            assert error < max(tolerance, 4 * rounding), f"{key} is off by {error}"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_the_page_lists_all_files_with_their_cells():
 
 
 def test_the_sweep_file_of_the_page_can_be_run(tmp_path):
-    [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    page = PAGE.with_name("sweeps.md").read_text()
+    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "memory.yaml").write_text(block)
     cells = read_sweep(tmp_path / "memory.yaml").cells
     assert len(cells) == 2 * 3 * 3

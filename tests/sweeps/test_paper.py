@@ -8,7 +8,7 @@ import pytest
 from fedaux_pl.cli.config_files import FOLDER
 from fedaux_pl.cli.parser import parse
 from fedaux_pl.sweeps.cells import resolve
-from fedaux_pl.sweeps.sweep_file import is_analysis, read_sweep
+from fedaux_pl.sweeps.sweep_file import read_sweep
 from tests.federations import SMALL
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
@@ -63,7 +63,7 @@ def find(name, *points):
 
 def test_every_file_has_a_number_of_cells():
     names = {f"paper/{path.stem}" for path in (FOLDER / "paper").glob("*.yaml")}
-    assert {name for name in names if not is_analysis(name)} == set(CELLS)
+    assert names == set(CELLS)
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -87,7 +87,8 @@ def test_the_page_lists_all_files_with_their_cells():
 
 
 def test_the_sweep_file_of_the_page_can_be_run(tmp_path):
-    [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    page = PAGE.with_name("sweeps.md").read_text()
+    [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "memory.yaml").write_text(block)
     cells = read_sweep(tmp_path / "memory.yaml").cells
     assert len(cells) == 2 * 3 * 3

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedaux_pl.data.cache import user_cache
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.text_reader import Texts, check_limit, sample_positions
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
+from fedaux_pl.files import user_cache
 
 _TINY_BERT = "huawei-noah/TinyBERT_General_4L_312D"
 

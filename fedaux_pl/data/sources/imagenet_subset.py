@@ -84,10 +84,8 @@ class ImageNetSubset(Source):
         wanted = hyponyms(self.wnid)
         chosen = sorted(folder for folder in folders if folder.name in wanted)
         if not chosen:
-            what = (
-                f"No class below {self.wnid} ({lemma(self.wnid)}, with {len(wanted)} WordNet ids)"
-            )
-            what += f" is among the {len(folders)} class folders in"
+            noun = f"{self.wnid} ({lemma(self.wnid)}, with {len(wanted)} WordNet ids)"
+            what = f"No class below {noun} is among the {len(folders)} class folders in"
             raise not_found(what, parent, "Choose another `subset`, or add its classes")
         return chosen
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import fingerprint, user_cache
+from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.input_checks import check_test_data, expand
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.text_reader import Columns, Texts, check_limit, read_texts, sample_positions
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError, DataNotFoundError
+from fedaux_pl.files import user_cache
 
 _TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.data.image_arrays import resize
 from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.files import user_cache
 
 # raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
 _OPEN_ERRORS = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)

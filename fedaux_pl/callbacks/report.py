@@ -14,8 +14,8 @@ from fedaux_pl.callbacks import pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.interruption import describe_resumption
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
+from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress_bars import print_above_bars
-from fedaux_pl.callbacks.run_notes import RunNotes
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedaux_pl.engine import isolated_rng
 
-_MATRIX_SIZES = {"cuda": 8192, "cpu": 1024}  # large enough to saturate the device
 _COPIES = 2  # of each sample: BatchNorm cannot normalize a single one
 
 
 def training_flops(module: pl.LightningModule, batch: Sequence[Tensor]) -> float:
-    """The mean FLOPs of a training step per sample, forward and backward.
+    """Return the mean FLOPs of a training step per sample, forward and backward.
 
     Each sample is counted in a batch of copies of itself, so that no padding to a longer text
     counts. Matrix products and convolutions are counted, with two operations per multiply-add; on
@@ -36,7 +35,7 @@ def training_flops(module: pl.LightningModule, batch: Sequence[Tensor]) -> float
 
 
 def forward_flops(model: nn.Module, inputs: Tensor) -> float:
-    """The mean FLOPs of a prediction per sample, without padding."""
+    """Return the mean FLOPs of a prediction per sample, without padding."""
     trial, inputs = copy.deepcopy(model).cpu().eval(), inputs.cpu()
     with torch.no_grad():
         return _count(lambda: [trial(row[None]) for row in inputs]) / len(inputs)
@@ -50,27 +49,21 @@ def _count(function: Callable[[], object]) -> int:
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:
-    """The best FLOP/s of a product of square matrices, and their size.
-
-    Args:
-        device: The device to measure.
-        dtype: The dtype of the matrices.
-    """
-    size = _MATRIX_SIZES.get(device.type, _MATRIX_SIZES["cpu"])
+    """Return the best FLOP/s of a product of square matrices, and their size."""
+    size = 8192 if device.type == "cuda" else 1024  # large enough to saturate the device
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
     repetitions, best = 4, float("inf")
     for _ in range(8):  # the first ones are the warm-up
-        synchronize(device)
-        start = time.perf_counter()
+        start = now(device)
         for _ in range(repetitions):
             torch.mm(a, b)
-        synchronize(device)
-        best = min(best, (time.perf_counter() - start) / repetitions)
+        best = min(best, (now(device) - start) / repetitions)
     return 2 * size**3 / best, size
 
 
-def synchronize(device: torch.device) -> None:
-    """Waits for all kernels on the device."""
+def now(device: torch.device) -> float:
+    """Return the time in seconds, after all kernels on the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()

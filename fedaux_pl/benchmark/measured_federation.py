@@ -1,18 +1,18 @@
-"""The federation and the data of a benchmark: those of ``fit``, with counts and measurements."""
+"""The federation, the data and the clock of a benchmark: those of ``fit``, with measurements."""
 
 import dataclasses
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, SupportsFloat
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from fedaux_pl.benchmark.flops import synchronize
-from fedaux_pl.benchmark.start_clock import StartClock
-from fedaux_pl.callbacks.progress import Stage, StageProgress
+from fedaux_pl.benchmark.flops import now
+from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation
@@ -23,40 +23,34 @@ PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 
 
 class MeasuredFederation(Federation):
-    """A federation that counts its predictions and measures its device memory.
+    """A federation that measures its preparation and its memory, and counts its predictions.
 
     Attributes:
         predicted: For each round the number of predicted samples by (stage, architecture).
         device_peaks: For each stage the maximum of allocated device memory, in bytes.
         device_reserved: The maximum of reserved device memory, in bytes.
-        stopwatch: The times of the preparation's stages.
-        start: The times of what the process prepares once.
-        preparation_seconds: The seconds of Algorithm 1 without pre-training.
+        start: The seconds of all that the process prepares once, by kind: trial steps, first steps,
+            captures and kernels of Triton, which are a part of the steps.
+        preparation_seconds: The seconds of Algorithm 1.
     """
 
     def prepare(self, preparation: Preparation) -> None:
         """Algorithm 1 with a short pre-training, whose quality does not matter here."""
+        self.measured_device = self.device  # after a fit Lightning puts the federation on the host
         self.predicted: list[Counter[tuple[str, str]]] = []
         self.device_peaks: defaultdict[str, int] = defaultdict(int)
         self.device_reserved = 0
-        self.stopwatch = Stopwatch(preparation.context.progress, self.device)
-        self.start = StartClock(self.device)
-        self.start.listen()
+        self.start: defaultdict[str, list[float]] = defaultdict(list)
+        self._listen_to_triton()
         runner = preparation.context.runner
-        runner.preparing = self.start.watch(runner.preparing)
-        self._stage = "preparation"
+        runner.preparing = self._watch(runner.preparing)
         predictor = _CountingPredictor(**vars(self.server.predictor), on_predict=self._count)
         self.server = dataclasses.replace(self.server, predictor=predictor)
         settings = dataclasses.replace(preparation.settings, epochs=PRETRAINING_EPOCHS)
-        context = self.pool.context
-        self.pool.context = timed = dataclasses.replace(context, progress=self.stopwatch)
-        begin = time.perf_counter()
+        begin = now(self.device)
         with self._measure_memory("preparation"):
-            super().prepare(dataclasses.replace(preparation, settings=settings, context=timed))
-        synchronize(self.device)
-        training = (sum(t) for k, t in self.stopwatch.laps.items() if k.startswith("pre-training"))
-        self.preparation_seconds = time.perf_counter() - begin - sum(training)
-        self.pool.context = context  # the clock of the rounds synchronizes less often
+            super().prepare(dataclasses.replace(preparation, settings=settings))
+        self.preparation_seconds = now(self.device) - begin
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """One round, whose predictions are counted."""
@@ -85,6 +79,29 @@ class MeasuredFederation(Federation):
         reserved = torch.cuda.max_memory_reserved(self.device)
         self.device_reserved = max(self.device_reserved, reserved)
 
+    def _watch(self, preparing: Callable[[str], Any]) -> Callable[[str], Any]:
+        @contextmanager
+        def measured(text: str) -> Iterator[Any]:
+            started = now(self.device)
+            with preparing(text) as stage:
+                yield stage
+            kind = text.partition(": ")[2].partition(" (")[0]  # X: first step (8 x 32 samples)
+            self.start[kind].append(now(self.device) - started)
+
+        return measured
+
+    def _listen_to_triton(self) -> None:
+        try:
+            from triton import knobs  # Triton 3.4 or later, on Linux
+        except ImportError:
+            return
+
+        def add(*, times: Any, cache_hit: bool, **_: Any) -> None:
+            kind = "from the disk cache" if cache_hit else "compiled"
+            self.start[f"kernels {kind}"].append(times.total / 1e6)
+
+        knobs.compilation.listener = add
+
 
 class MeasuredData(FederatedDataModule):
     """The data of a federation, whose pre-training uses only the first samples of D_aux."""
@@ -92,47 +109,59 @@ class MeasuredData(FederatedDataModule):
     pretraining_steps = 20
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs,) of the first samples of D_aux."""
+        """Shuffled batches (inputs,) of the first samples of D_aux; the clock starts here."""
+        self.pretraining_started = time.perf_counter()
         batches = super().pretrain_batches(batch_size, seed)
         count = self.pretraining_steps * batch_size
         batches.subset = torch.arange(min(batches.num_samples, count))
         return batches
 
 
-class Stopwatch:
-    """Measures the time between the progress reports of a stage, and passes them on.
+class RoundClock(FederationCallback):
+    """Measures every round from its first hook to the first hook of the next round.
 
-    Args:
-        progress: The progress that shows the stages.
-        device: The device to wait for at each report.
+    It must be the first callback of the Trainer: then the time includes the work of the other
+    callbacks, such as writing a checkpoint.
 
     Attributes:
-        laps: For each stage the seconds between its reports.
+        epochs: The seconds of each epoch of pre-training, by architecture.
+        rounds: The seconds of each round.
+        validations: The seconds of the validation in each round; 0 without validation.
     """
 
-    def __init__(self, progress: StageProgress, device: torch.device) -> None:
-        self.progress = progress
-        self.device = device
-        self.laps: dict[str, list[float]] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: defaultdict[str, list[float]] = defaultdict(list)
+        self.rounds: list[float] = []
+        self.validations: list[float] = []
+        self._epoch_started = self._started = self._validation_started = 0.0
 
-    @contextmanager
-    def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
-        """Starts a stage and its time."""
-        laps = self.laps.setdefault(name, [])
-        with self.progress.stage(name, total, unit) as shown:
-            yield _TimedStage(shown, laps, self.device)
+    def on_pretraining_epoch(
+        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+    ) -> None:
+        """Stops the clock of the epoch and starts that of the next one."""
+        started = federation.data.pretraining_started if epoch == 1 else self._epoch_started
+        self._epoch_started = now(federation.device)
+        self.epochs[architecture].append(self._epoch_started - started)
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stops the clock of the previous round and starts that of this one."""
+        self.on_train_end(trainer, pl_module)
+        self.validations.append(0.0)
+        self._started = now(pl_module.device)
 
-class _TimedStage(Stage):
-    def __init__(self, shown: Stage, laps: list[float], device: torch.device) -> None:
-        self._shown, self._laps, self._device = shown, laps, device
-        self._started = time.perf_counter()
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stops the clock of the last round."""
+        if len(self.rounds) < len(self.validations):
+            self.rounds.append(now(pl_module.device) - self._started)
 
-    def update(self, n: int = 1, **values: SupportsFloat) -> None:
-        synchronize(self._device)
-        self._laps.append(time.perf_counter() - self._started)
-        self._shown.update(n, **values)
-        self._started = time.perf_counter()
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Starts the clock of the validation."""
+        self._validation_started = now(pl_module.device)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stops the clock of the validation."""
+        self.validations[-1] = now(pl_module.device) - self._validation_started
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ _FORMER = {  # former names, and what to give instead
     "privacy/no_noise": "privacy/paper_no_noise",
     "scoring/no_noise": "scoring/paper with --model.algorithm.epsilon null",
 }
-_OF_SWEEPS = re.compile(r"^(axes|grids|analysis):", re.MULTILINE)
+_OF_SWEEPS = re.compile(r"^(axes|grids):", re.MULTILINE)
 
 
 def config_names() -> list[str]:
@@ -71,15 +71,14 @@ def _find_config(value: str) -> str:
 
 
 def _refuse_sweep(value: str) -> None:
-    """Raises a ConfigurationError for a sweep file or an analysis file."""
+    """Raises a ConfigurationError for a sweep file."""
     if not Path(value).is_file():
         return
     found = _OF_SWEEPS.search(Path(value).read_text(errors="replace"))
     if found is not None:
-        verb = "report" if found[1] == "analysis" else "sweep"
         raise ConfigurationError(
-            f"config must be a configuration of one run, but {value} is a file of fedaux-pl {verb} "
-            f"(it has {found[1]}): run fedaux-pl {verb} {value}"
+            f"config must be a configuration of one run, but {value} is a file of fedaux-pl sweep "
+            f"(it has {found[1]}): run fedaux-pl sweep {value}"
         )
 
 

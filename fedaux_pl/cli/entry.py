@@ -23,7 +23,7 @@ VERBS = {
     "export": "write the models of a run as safetensors or ONNX, with a model card",
     "compare": "print a table of runs and draw their curves",
     "sweep": "run all cells of a sweep file, such as a table of the paper; resumes what is there",
-    "report": "write tables, figures and a page of a sweep, or a figure of the paper's analysis",
+    "report": "write tables, figures and a page of a sweep",
     "sites": "the server of real sites: `sites init` prepares them, `sites status` lists them",
     "site": "one real site: answers the server with what its private data and its limits allow",
 }

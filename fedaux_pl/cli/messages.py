@@ -40,6 +40,10 @@ _REWRITTEN = {
     ),
     # what a class refuses when it is created
     r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
+    r"unrecognized arguments: --compare_plain.*": (
+        "benchmark has no option compare_plain any more: leave it out; a test compares rounds with "
+        "a plain PyTorch loop"
+    ),
     r"No supported gpu backend found!": (
         "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose auto "
         "or cpu"

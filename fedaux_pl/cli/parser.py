@@ -212,7 +212,6 @@ class BenchmarkCLI(FederationCLI):
             ("rounds", int, 5, "The number of measured rounds."),
             ("warmup", int, 2, "The number of rounds before them, which do not count."),
             ("pretraining_steps", int, 20, "The maximum number of steps of a pre-training epoch."),
-            ("compare_plain", bool, False, "Whether to repeat each round as a plain PyTorch loop."),
             ("output", Path | None, None, output),
         ):
             parser.add_argument(f"--{name}", type=kind, default=default, help=about)
@@ -236,7 +235,7 @@ class BenchmarkCLI(FederationCLI):
         settings.logger = settings.logger is not False
         super().before_instantiate_classes()
         self.trainer_defaults["callbacks"][0] = FederationReport(images=False)
-        self.clock = RoundClock(self.config.compare_plain)
+        self.clock = RoundClock()
         self.trainer_defaults["callbacks"].insert(0, self.clock)
 
 

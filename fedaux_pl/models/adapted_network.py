@@ -167,7 +167,7 @@ class OwnFactory:
         passed = {k: v for k, v in options.items() if k in self.own or k not in self._OPTIONS}
         network: Any = self.kind(num_classes=num_classes, **passed)
         head = getattr(network, "head", None)
-        dim = getattr(network, "feature_dim", None) or getattr(head, "in_features", None)
+        dim: Any = getattr(network, "feature_dim", None) or getattr(head, "in_features", None)
         parts = {"features": hasattr(network, "features"), "head": head is not None}
         parts["feature_dim (or a head with in_features)"] = head is None or dim is not None
         if missing := [part for part, is_there in parts.items() if not is_there]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torchvision
@@ -42,7 +42,7 @@ class LibraryFactory:
         ValueError: If the library is not installed, or has no such classifier.
     """
 
-    library: Literal["torchvision", "timm"]
+    library: str
     name: str
 
     def __post_init__(self) -> None:
@@ -88,13 +88,13 @@ class LibraryFactory:
             mean: See :class:`InputNormalization`; by default that of the weights, if there are any.
             std: See :class:`InputNormalization`; by default that of the weights, if there are any.
         """
-        given = {"mean": mean, "std": std}
         self.check_options(
             in_channels=in_channels,
             image_size=image_size,
             small_images=small_images,
             weights=weights,
-            **given,
+            mean=mean,
+            std=std,
         )
         size = _height_and_width(image_size)
         create = self._create_timm if self.library == "timm" else self._create_torchvision
@@ -116,9 +116,14 @@ class LibraryFactory:
             small_images = isinstance(network, torchvision.models.ResNet) and is_small
         if small_images:
             self._shrink_stem(network, keep=bool(weights) and pretrained)
-        options = {k: constants[k] if v is None else v for k, v in given.items()}
         return AdaptedNetwork(
-            num_classes, network, dim, name=self.full_name, in_channels=in_channels, **options
+            num_classes,
+            network,
+            dim,
+            name=self.full_name,
+            in_channels=in_channels,
+            mean=constants["mean"] if mean is None else mean,
+            std=constants["std"] if std is None else std,
         )
 
     @property
@@ -257,8 +262,8 @@ def _replace_channels(network: nn.Module, in_channels: int, *, keep_response: bo
     name, old = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
     if old.in_channels == in_channels:
         return
-    shape: Any = (old.kernel_size, old.stride, old.padding)
-    new = nn.Conv2d(in_channels, old.out_channels, *shape, bias=old.bias is not None)
+    shape: dict[str, Any] = {k: getattr(old, k) for k in ("kernel_size", "stride", "padding")}
+    new = nn.Conv2d(in_channels, old.out_channels, **shape, bias=old.bias is not None)
     with torch.no_grad():
         scale = old.in_channels / in_channels if keep_response else 1.0
         new.weight.copy_(scale * old.weight[:, torch.arange(in_channels) % old.in_channels])

@@ -1,4 +1,4 @@
-"""``fedaux-pl report FILE``: tables, figures and a page of a sweep or of an analysis."""
+"""``fedaux-pl report FILE``: tables, figures and a page of a sweep."""
 
 import argparse
 import shlex
@@ -14,7 +14,7 @@ _PRINTED = 10  # lines of cells that are not done
 
 
 def report(args: Sequence[str]) -> list[Path]:
-    """Writes tables, figures and a page of what a sweep has measured so far, or of an analysis.
+    """Writes tables, figures and a page of what a sweep has measured so far.
 
     Args:
         args: The command line after the verb.
@@ -27,26 +27,39 @@ def report(args: Sequence[str]) -> list[Path]:
         SystemExit: If the options are wrong, as argparse does.
     """
     options = _parse(args)
-    from fedaux_pl.reports.page import write_report
-    from fedaux_pl.sweeps.sweep_file import find_sweep, is_analysis
+    from fedaux_pl.sweeps.sweep_file import find_sweep
 
     path = find_sweep(options.file)
-    parts = _analysis(path, options) if is_analysis(path) else _sweep(path, options, args)
     folder = options.output or options.root / "reports" / path.stem
-    written = write_report(folder, **parts)
+    return publish(folder, **_sweep(path, options, args))
+
+
+def publish(folder: Path, title: str, items: Sequence[Item], **parts: Any) -> list[Path]:
+    """Prints the tables of a report and what of its sweep is done, and writes its files.
+
+    Args:
+        folder: The folder of the files.
+        title: The title.
+        items: Tables and figures, in their order.
+        parts: Further arguments of ``write_report``.
+    """
+    from fedaux_pl.reports.formats import to_text
+    from fedaux_pl.reports.page import write_report
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    for item in items:
+        if isinstance(item, TableItem):
+            print(f"{item.caption}\n\n{to_text(item, width)}\n")
+    if status := parts.get("status"):
+        lines = [f"  {line}" for line in status.missing]
+        if len(lines) > _PRINTED:
+            lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
+        print("\n".join([status.done, *lines]))
+        if status.command:
+            print(f"To run them: {status.command}")
+    written = write_report(folder, title, items=items, **parts)
     print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
     return written
-
-
-def _analysis(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from fedaux_pl.reports import analyses
-    from fedaux_pl.sweeps.yaml_nodes import read_nodes, text
-
-    items = analyses.run(path, options.root, options.extra)
-    _print_tables(items)
-    parts = read_nodes(path)
-    described = {key: text(parts[key]) if key in parts else "" for key in ("title", "note")}
-    return {**described, "items": items}
 
 
 def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict[str, Any]:
@@ -59,21 +72,12 @@ def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict
 
     sweep = read_sweep(path, options.extra, options.seeds, options.select)
     groups = collect(sweep, resolve(sweep.cells, options.root))
-    tables = make_tables(sweep, groups)
-    _print_tables(tables)
-    status = describe_status(groups, _shared(args))
-    lines = [f"  {line}" for line in status.missing]
-    if len(lines) > _PRINTED:
-        lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
-    print("\n".join([status.done, *lines]))
-    if status.command:
-        print(f"To run them: {status.command}")
     return {
         "title": sweep.title,
         "note": f"{sweep.note}\n\n{_changes(options.extra)}",
-        "items": [*make_figures(sweep, groups), *tables],
+        "items": [*make_figures(sweep, groups), *make_tables(sweep, groups)],
         "details": [cells_table(sweep, groups)],
-        "status": status,
+        "status": describe_status(groups, _shared(args)),
     }
 
 
@@ -84,20 +88,11 @@ def _changes(extra: Sequence[str]) -> str:
     return f"All cells ran with these options, whatever else is said here: {shlex.join(extra)}"
 
 
-def _print_tables(items: Sequence[Item]) -> None:
-    from fedaux_pl.reports.formats import to_text
-
-    width = shutil.get_terminal_size((120, 24)).columns
-    for item in items:
-        if isinstance(item, TableItem):
-            print(f"{item.caption}\n\n{to_text(item, width)}\n")
-
-
 def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = SweepParser(
         "report",
-        "Writes tables, figures and a page of what a sweep has measured so far, or of an analysis. "
-        "It finds the cells by their settings: give the options of fit that sweep was given.",
+        "Writes tables, figures and a page of what a sweep has measured so far. It finds the cells "
+        "by their settings: give the options of fit that sweep was given.",
     )
     about = "the folder of the report (default: ROOT/reports/NAME)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)

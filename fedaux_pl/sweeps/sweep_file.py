@@ -16,6 +16,15 @@ from fedaux_pl.sweeps.yaml_nodes import check_names, mapping, plain, read_nodes,
 
 FOLDER = Path(__file__).parents[1] / "configs"
 METRICS = ("best", "last")
+_SCRIPTS = {
+    "paper/fig2": "paper/iris_ensemble.py",
+    **{f"paper/{f}": f"paper/split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
+    "paper/fig14": "paper/gaussian_clients.py",
+    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("fig15", "fig16")},
+    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("digits_fig15", "digits_fig16")},
+    "paper/table4": "paper/method_costs.py",
+    "paper/table6": "paper/imagenet_subsets.py",
+}  # of former files; scripts of the repository that need no sweep
 _KEYS = (
     *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
     *("tables", "figures", "published"),
@@ -68,24 +77,11 @@ def read_sweep(
     """
     path = find_sweep(file)
     parts = read_nodes(path)
-    if "analysis" in parts:
-        raise ConfigurationError(
-            f"{file} is an analysis, which has no runs: `fedaux-pl report {file}` draws it"
-        )
     try:
         check_names("an entry", parts, _KEYS)
         return _read(path, parts, tuple(extra), seeds, select or {})
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from error
-
-
-def is_analysis(file: str | Path) -> bool:
-    """Whether a file describes an analysis, which needs no sweep.
-
-    Raises:
-        ConfigurationError: If there is no such file, or if it cannot be used.
-    """
-    return "analysis" in read_nodes(find_sweep(file))
 
 
 def find_sweep(file: str | Path) -> Path:
@@ -99,6 +95,10 @@ def find_sweep(file: str | Path) -> Path:
     name = str(file).removeprefix("configs/").removesuffix(".yaml")
     if (packaged := FOLDER / f"{name}.yaml").is_file():
         return packaged
+    if name in _SCRIPTS:
+        raise ConfigurationError(
+            f"{file} needs no sweep: run python {_SCRIPTS[name]} in a clone of the repository"
+        )
     names = sorted(f"paper/{known.stem}" for known in FOLDER.glob("paper/*.yaml"))
     raise ConfigurationError(
         f"there is no sweep file {file}: give a YAML file, or one of {', '.join(names)}"

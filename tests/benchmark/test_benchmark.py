@@ -6,13 +6,17 @@ import time
 import pytest
 import torch
 
-from fedaux_pl.algorithms import FedAvg, FedBE, FedDF, FedProx
-from fedaux_pl.benchmark import MeasuredFederation, RoundClock, format_table, round_clock, summarize
+from fedaux_pl.algorithms import FedAvg, FedBE, FedDF
+from fedaux_pl.benchmark import (
+    MeasuredData,
+    MeasuredFederation,
+    RoundClock,
+    format_table,
+    summarize,
+)
 from fedaux_pl.benchmark import summary as report
 from fedaux_pl.benchmark.flops import forward_flops, matmul_peak, training_flops
-from fedaux_pl.benchmark.plain_rounds import PlainRounds
-from fedaux_pl.benchmark.start_clock import StartClock
-from fedaux_pl.benchmark.workload import Workload, _representative
+from fedaux_pl.benchmark.summary import Workload, _representative
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
@@ -26,7 +30,7 @@ from tests.paper import paper_fedaux
 from tests.texts import encoder, ids
 
 
-def measured(root, algorithm, clients=None, rounds=2, compare_plain=False, **options):
+def measured(root, algorithm, clients=None, rounds=2, **options):
     """A measured federation after its rounds, and its clock."""
     settings = {
         "local": LocalTraining(epochs=2, batch_size=16),
@@ -36,8 +40,10 @@ def measured(root, algorithm, clients=None, rounds=2, compare_plain=False, **opt
     }
     clients = clients or {"resnet8": 4}
     federation = MeasuredFederation(algorithm, clients, 0.5, **(settings | options))
-    timer = RoundClock(compare_plain)
-    federations.fit(root, federation, rounds, callbacks=[timer])
+    timer = RoundClock()
+    few, count = federations.FewDigits(), sum(clients.values())
+    data = MeasuredData(few, few, num_clients=count, alpha=1.0)
+    federations.fit(root, federation, rounds, data, callbacks=[timer])
     return federation, timer
 
 
@@ -53,7 +59,7 @@ def known_peak(monkeypatch):
 @pytest.mark.usefixtures("known_peak")
 def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
     (tmp_path / "cache").mkdir()
-    more = ["--rounds=2", "--warmup=1", "--pretraining_steps=2", "--compare_plain=true"]
+    more = ["--rounds=2", "--warmup=1", "--pretraining_steps=2"]
     assert main(tiny("benchmark", tmp_path, *more)) == 0
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert written == {"cache", "benchmark", "benchmark/benchmark.json"}
@@ -61,7 +67,6 @@ def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
     summary = json.loads((tmp_path / "benchmark" / "benchmark.json").read_text())
     assert list(summary["stages"]) == [
         "pre-training resnet8",
-        "scoring heads",
         "clients",
         "averaging",
         "teachers",
@@ -81,11 +86,10 @@ def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
     assert summary["stages"]["teachers"]["share_of_peak"] > 0
     assert summary["memory"]["host_peak_bytes"] > 50 * 2**20
     assert summary["memory"]["device_peak_bytes"] is None
-    assert summary["plain"]["same_weights"]
-    assert summary["plain"]["ratio_of_minima"] > 0
+    assert {"views", "samples", "rounds"} == {s["unit"] for s in summary["stages"].values()}
 
     printed = capsys.readouterr().out
-    for words in ("pre-training resnet8", "whole round", "host memory", "the same weights"):
+    for words in ("pre-training resnet8", "whole round", "host memory", " views"):
         assert words in printed
     assert f"Written to {tmp_path / 'benchmark' / 'benchmark.json'}" in printed
 
@@ -105,66 +109,30 @@ def test_wrong_options_are_named(options, says, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_leaves_no_folder_behind(tmp_path, capsys):
-    more = ["--compare_plain=true", "--model.algorithm=FedProx", "--rounds=1", "--warmup=0"]
-    assert main(tiny("benchmark", tmp_path, *more)) == 1
-    assert (
-        "model.algorithm must be FedAvg or FedDF or FedAUX, but is FedProx"
-        in capsys.readouterr().err
-    )
+def test_the_former_option_is_refused_with_a_line(tmp_path, capsys):
+    assert status(tiny("benchmark", tmp_path, "--compare_plain=true")) == 2
+    assert "benchmark has no option compare_plain any more: leave it" in capsys.readouterr().err
+
+
+def test_an_error_leaves_no_folder_behind(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(MeasuredFederation, "prepare", fails)
+    assert main(tiny("benchmark", tmp_path, "--rounds=1", "--warmup=0")) == 1
+    assert "no such data" in capsys.readouterr().err
     assert not list((tmp_path / "benchmark").iterdir())
 
 
-# --- the same work -----------------------------------------------------------------------------
+def fails(self, preparation):
+    raise ConfigurationError("no such data")
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF(), paper_fedaux()], ids=lambda a: a.name)
-def test_the_plain_loop_comes_to_the_same_weights(algorithm, tmp_path):
-    clients = {"resnet8": 2, "shufflenet": 2}
-    federation, timer = measured(tmp_path, algorithm, clients, compare_plain=True)
-    assert len(timer.plain) == len(timer.rounds) == 2
-    assert timer.differing == []
-
+def test_a_measured_federation_ends_with_the_weights_of_fit(tmp_path):
+    federation, _ = measured(tmp_path, paper_fedaux())
     ordinary = federations.create(
-        algorithm, clients, participation=0.5, local=federation.local,
+        paper_fedaux(), {"resnet8": 4}, participation=0.5, local=federation.local,
         distillation=federation.distillation, pretraining=Pretraining(epochs=3, batch_size=20),
     )  # fmt: skip
     federations.fit(tmp_path / "fit", ordinary, 2)
-    federations.assert_same(
-        federations.weights(federation), federations.weights(ordinary)
-    )  # and so does fit
-
-
-def test_another_result_of_the_plain_loop_is_noticed(tmp_path, monkeypatch):
-    run = PlainRounds.run
-
-    def wrong(self, round_, states):
-        return run(self, round_ + (round_ == 2), states)
-
-    monkeypatch.setattr(PlainRounds, "run", wrong)
-    assert measured(tmp_path, FedAvg(), compare_plain=True)[1].differing == [2]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (FedProx(), {}),
-        (FedBE(), {}),
-        (FedAvg(), {"train": "head"}),
-        (FedAvg(), {"batchnorm": "batch"}),
-        (FedAvg(), {"optimizer_state": "carry"}),
-    ],
-)
-def test_what_the_plain_loop_does_not_know_is_refused(algorithm, options, tmp_path):
-    with pytest.raises(ConfigurationError, match="leave out --compare_plain"):
-        measured(tmp_path, algorithm, rounds=1, compare_plain=True, **options)
-
-
-def test_a_round_takes_about_as_long_as_a_plain_loop(tmp_path, monkeypatch):
-    """Of this process's own time, since others may be busy; measured idle it is about 1.0."""
-    monkeypatch.setattr(round_clock.time, "perf_counter", round_clock.time.process_time)
-    _, timer = measured(tmp_path, FedDF(), rounds=4, compare_plain=True)
-    assert min(timer.rounds) / min(timer.plain) < 1.5
+    federations.assert_same(federations.weights(federation), federations.weights(ordinary))
 
 
 # --- counting ----------------------------------------------------------------------------------
@@ -258,14 +226,14 @@ def test_a_table_without_validation(tmp_path):
     federation, timer = measured(tmp_path, FedAvg(), rounds=1)
     printed = format_table(summarize(federation, timer, 0, []))
     assert "distillation" not in printed
-    assert "plain loop" not in printed
+    assert "takes longer" not in printed  # a single round has no start
 
 
 def test_the_device_is_that_of_the_rounds(tmp_path, monkeypatch):
     """After a fit on a GPU Lightning has put the federation back on the host."""
     federation, timer = measured(tmp_path, FedAvg(), rounds=1)
     cuda = torch.device("cuda", 0)
-    federation.stopwatch.device = cuda
+    federation.measured_device = cuda
     federation.device_peaks |= {"preparation": 2**30, "clients": 3 * 2**30}
     federation.device_reserved = 4 * 2**30
     calls = []
@@ -292,11 +260,10 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     timer.rounds[:] = [9.0, 2.0, 3.0]
     for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True):
         entry["seconds/clients"] = seconds
-    federation.stopwatch.laps["pre-training resnet8"] = [4.0, 1.0, 1.0]
+    timer.epochs["resnet8"] = [4.0, 1.0, 1.0]
     assert 0 < federation.preparation_seconds < 60
-    federation.preparation_seconds = 2.5
-    federation.start.seconds["first step"] += [1.5, 0.25]
-    federation.start.kernels["compiled"] += [0.5]
+    federation.preparation_seconds = 8.5
+    federation.start |= {"first step": [1.5, 0.25], "kernels compiled": [0.5]}
     summary = summarize(federation, timer, 1, [])
     extra = summary["start"]["extra_seconds"]
     assert extra["whole round"] == 6.5
@@ -307,11 +274,6 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     assert "before the first round, without pre-training: 2.5 s\n" in printed
     assert "longer by: pre-training resnet8 3 s, clients 3.75 s, " in printed
     assert "  first step: 2, 1.75 s in all\n  kernels compiled: 1, 0.5 s in all" in printed
-
-
-@pytest.mark.usefixtures("known_peak")
-def test_one_round_has_no_start(tmp_path):
-    assert "start" not in summarize(*measured(tmp_path, FedAvg(), rounds=1), 0, [])
 
 
 class PreparingRunner(StageRunner):
@@ -326,17 +288,17 @@ class PreparingRunner(StageRunner):
 def test_preparations_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(assembly, "create_runner", PreparingRunner)
     federation, _ = measured(tmp_path, FedDF(), rounds=2)
-    seconds = federation.start.seconds
+    seconds = federation.start
     assert list(seconds) == ["first step"]
     assert len(seconds["first step"]) == 4  # clients and student in two rounds
     assert min(seconds["first step"]) >= 0.01
 
 
-def test_kernels_are_counted():
+def test_kernels_are_counted(tmp_path):
     knobs = pytest.importorskip("triton.knobs")
-    clock, before = StartClock(torch.device("cpu")), knobs.compilation.listener
-    clock.listen()
+    before = knobs.compilation.listener
     try:
+        federation, _ = measured(tmp_path, FedAvg(), rounds=1)
         for hit in (False, True, True):
             times = knobs.CompileTimes(1_000_000, [("ttir", 400_000)], 100_000)
             knobs.compilation.listener(
@@ -344,7 +306,7 @@ def test_kernels_are_counted():
             )
     finally:
         knobs.compilation.listener = before
-    assert clock.summarize()["kernels"] == {
-        "compiled": {"count": 1, "seconds": 1.5},
-        "from the disk cache": {"count": 2, "seconds": 3.0},
+    assert federation.start == {
+        "kernels compiled": [1.5],
+        "kernels from the disk cache": [1.5, 1.5],
     }

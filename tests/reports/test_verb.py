@@ -6,9 +6,8 @@ import json
 import pytest
 
 from fedaux_pl.cli import main
-from fedaux_pl.reports import analyses
 from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.verb import report
+from fedaux_pl.reports.verb import publish, report
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 
@@ -81,20 +80,11 @@ def test_a_selection_in_a_folder_of_its_own(root, tmp_path, capsys):
     assert f"fedaux-pl sweep {' '.join(args)}\n" in printed
 
 
-def test_an_analysis(tmp_path, capsys, monkeypatch):
-    file = tmp_path / "costs.yaml"
-    file.write_text("title: Costs of 10 %\nnote: A note.\nanalysis: costs\n")
-    calls = []
-
-    def run(*args):
-        calls.append(args)
-        return [TableItem("costs", "What it costs.", [["method", "MB"]], [["FedAVG", "24.6"]])]
-
-    monkeypatch.setattr(analyses, "run", run, raising=False)
-    assert main(["report", str(file), "--root", str(tmp_path), "--data.alpha", "1"]) == 0
-    assert calls == [(file, tmp_path, ["--data.alpha", "1"])]
+def test_a_report_without_a_sweep(tmp_path, capsys):
+    table = TableItem("costs", "What it costs.", [["method", "MB"]], [["FedAVG", "24.6"]])
+    publish(tmp_path / "costs", "Costs of 10 %", [table], note="A note.")
     assert "What it costs.\n\nmethod    MB\n" in capsys.readouterr().out
-    page = (tmp_path / "reports" / "costs" / "index.html").read_text()
+    page = (tmp_path / "costs" / "index.html").read_text()
     assert "<h1>Costs of 10 %</h1>\n<p>A note.</p>" in page
     assert "cells" not in page
 

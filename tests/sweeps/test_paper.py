@@ -8,7 +8,7 @@ import pytest
 from fedaux_pl.cli.config_files import FOLDER
 from fedaux_pl.cli.parser import parse
 from fedaux_pl.sweeps.cells import resolve
-from fedaux_pl.sweeps.sweep_file import is_analysis, read_sweep
+from fedaux_pl.sweeps.sweep_file import read_sweep
 from tests.federations import SMALL
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
@@ -63,7 +63,7 @@ def find(name, *points):
 
 def test_every_file_has_a_number_of_cells():
     names = {f"paper/{path.stem}" for path in (FOLDER / "paper").glob("*.yaml")}
-    assert {name for name in names if not is_analysis(name)} == set(CELLS)
+    assert names == set(CELLS)
 
 
 @pytest.mark.parametrize("name", CELLS)

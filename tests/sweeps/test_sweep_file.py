@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.sweeps.sweep_file import is_analysis, read_sweep
+from fedaux_pl.sweeps import sweep_file
+from fedaux_pl.sweeps.sweep_file import read_sweep
 
 FULL = """
 title: Accuracy
@@ -147,13 +150,11 @@ def test_select_of_unknown_labels_is_refused(tmp_path):
         read(tmp_path, FULL, select={"C": ["1"]})
 
 
-def test_an_analysis_is_not_a_sweep(tmp_path):
-    file = tmp_path / "fig2.yaml"
-    file.write_text("title: a\nanalysis: iris\n")
-    assert is_analysis(file)
-    with pytest.raises(ConfigurationError, match=r"no runs: `fedaux-pl report .*fig2.yaml` draws"):
-        read_sweep(file)
-    assert not is_analysis(str(_write(tmp_path)))
+def test_a_figure_without_a_sweep_names_its_script():
+    with pytest.raises(ConfigurationError, match=r"run python paper/split_bubbles.py fig8 in a cl"):
+        read_sweep("paper/fig8")
+    root = Path(__file__).parents[2]
+    assert all((root / command.split()[0]).is_file() for command in sweep_file._SCRIPTS.values())
 
 
 def _write(tmp_path):

@@ -1,7 +1,6 @@
-"""A round as a plain PyTorch loop, to measure the overhead of Lightning and this package.
+"""FedAvg, FedDF and FedAUX as a plain PyTorch loop, without Lightning and this package's engine.
 
-It does the same work: the batches and their order are the same, and on a CPU the weights at the end
-are equal bit for bit.
+The batches and their order are the same; on a CPU the weights are equal bit for bit.
 """
 
 import copy
@@ -13,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import pack_logits, unpack_logits
@@ -38,7 +36,6 @@ class PlainRounds:
     """
 
     def __init__(self, federation: Federation) -> None:
-        _check_supported(federation)
         self.federation = federation
         self.data = federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
@@ -136,23 +133,6 @@ class PlainRounds:
             own = predictions[: len(teachers)]
             memory |= {client: (round_, unpack_logits(pack_logits(f))) for client, _, f in own}
         return (weighted / weight[:, None]).softmax(dim=-1)
-
-
-def _check_supported(federation: Federation) -> None:
-    """Refuses settings that the plain loop does not support."""
-    settings = {
-        "model.algorithm": (type(federation.algorithm).__name__, ("FedAvg", "FedDF", "FedAUX")),
-        "model.train": (federation.train_part, ("full",)),
-        "model.batchnorm": (federation.batchnorm, ("running",)),
-        "model.optimizer_state": ("carry" if federation.carry else "reset", ("reset",)),
-        "trainer.precision": (str(federation.trainer.precision), ("32-true", "bf16-mixed")),
-    }
-    for name, (value, supported) in settings.items():
-        if value not in supported:
-            raise ConfigurationError(
-                f"for --compare_plain {name} must be {' or '.join(supported)}, but is {value}: "
-                "change it, or leave out --compare_plain"
-            )
 
 
 def _loss(logits: Tensor, targets: Tensor) -> Tensor:

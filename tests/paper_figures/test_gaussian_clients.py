@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.reports.analyses.gaussian_clients import (
+from paper.gaussian_clients import (
     client_distribution,
     features,
     gaussian_clients,
@@ -76,8 +75,3 @@ def test_the_ellipse_holds_90_percent():
     inverse = np.linalg.inv(distribution.cov)
     inside = np.einsum("ni,ij,nj->n", centered, inverse, centered) < -2 * math.log(0.1)
     assert inside.mean() == pytest.approx(0.9, abs=0.01)
-
-
-def test_mistakes():
-    with pytest.raises(ConfigurationError, match="samples and negatives must be at least 1"):
-        gaussian_clients(samples=0)

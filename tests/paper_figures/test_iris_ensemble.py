@@ -4,7 +4,7 @@ import sklearn.datasets
 import sklearn.decomposition
 import sklearn.linear_model
 
-from fedaux_pl.reports.analyses.iris_ensemble import (
+from paper.iris_ensemble import (
     ToyEnsemble,
     fit_linear,
     iris_ensemble,
@@ -19,7 +19,7 @@ def test_the_asset_has_the_values_of_fishers_paper():
     reference = sklearn.datasets.load_iris()
     np.testing.assert_array_equal(measurements, reference.data)
     np.testing.assert_array_equal(labels, reference.target)
-    assert list(species) == reference.target_names.tolist()
+    assert species == reference.target_names.tolist()
     # the two flowers that are wrong in UCI's file
     assert measurements[[34, 37]].tolist() == [[4.9, 3.1, 1.5, 0.2], [4.9, 3.6, 1.4, 0.1]]
 
@@ -47,7 +47,7 @@ def test_the_ensembles_are_equations_2_and_3():
     """By a loop over points and clients; far from all data the weights become equal."""
     measurements, labels, _ = load_iris()
     points = principal_axes(measurements)
-    ensemble = ToyEnsemble.fit(points, labels, np.split(np.arange(150), [50, 100]), 0.01)
+    ensemble = ToyEnsemble(points, labels, np.split(np.arange(150), [50, 100]), 0.01)
     some = np.concatenate([points[::15], [[40.0, -40.0]]])
     for weighted in (False, True):
         found = ensemble.predict(some, weighted)
@@ -61,8 +61,7 @@ def test_the_ensembles_are_equations_2_and_3():
 
 @pytest.fixture(scope="module")
 def item():
-    (item,) = iris_ensemble(alpha=0.1, seed=5, regularization=0.01)
-    return item
+    return iris_ensemble()
 
 
 def test_the_weighted_ensemble_is_better(item):

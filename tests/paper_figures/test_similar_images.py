@@ -1,12 +1,11 @@
 import pytest
 import torch
 
-from fedaux_pl.callbacks.figures.top_images import picture_of
 from fedaux_pl.cli.parser import parse
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import create_extractor
-from fedaux_pl.reports.analyses.similar_images import FindNeighborhoods, nearest, similar_images
+from paper.similar_images import FindNeighborhoods, nearest, similar_images
 from tests.callbacks.test_figures import check_legible
 
 TINY = ["--config", "quickstart", "--model.model_options", "{width: 0.125}"]
@@ -31,7 +30,7 @@ def prepared(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     args = [*TINY, "--trainer.default_root_dir", str(root), "--trainer.logger", "false"]
     cli = parse("report", [*args, "--trainer.enable_checkpointing", "false"])
-    finder = FindNeighborhoods(clients=[3, 0], images=5, neighbors=4)
+    finder = FindNeighborhoods(clients=(3, 0))
     cli.trainer.callbacks.append(finder)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     return cli.model, finder.found
@@ -70,9 +69,8 @@ def test_no_round_is_run(prepared):
 
 def test_figure_and_table(tmp_path):
     base = [*TINY, "--trainer.default_root_dir", str(tmp_path), "--model.algorithm.epsilon", "null"]
-    figure, table = similar_images(base, clients=[0, 3, 9], images=2, neighbors=3)
-    (axes,) = figure.figure.axes
-    assert len(axes.images) == 3 * 2 * (1 + 3)
+    figure, table = similar_images(base, clients=(0, 3, 9))
+    assert sum(len(axes.images) for axes in figure.figure.axes) == 3 * 5 * (1 + 4)
     assert "without noise, NOT private" in figure.caption
     assert "private, and shown for this study only" in figure.caption
     assert [row[0] for row in table.rows] == [
@@ -80,35 +78,15 @@ def test_figure_and_table(tmp_path):
     ]  # fmt: skip
     check_legible(figure.figure)
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}  # no run, no figures of one
-    private, _ = similar_images(
-        [*base, "--model.algorithm.epsilon", "1.0"], clients=[0], images=1, neighbors=1
-    )
+    private, _ = similar_images([*base, "--model.algorithm.epsilon", "1.0"], clients=(0,))
     assert "with the noise of (1, 1e-05)-privacy" in private.caption
     assert private.caption.endswith("a simulation.")
 
 
-def test_pictures():
-    images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
-    assert picture_of(images, 1).shape == (4, 5, 3)
-    assert picture_of(images[:, :1], 1).tolist() == images[1, 0].tolist()
-
-
 @pytest.mark.parametrize(
-    ("more", "options", "message"),
-    [
-        (["--config", "methods/feddf"], {}, "must be a method with scores"),
-        (
-            ["--model.algorithm.secret_noise", "true"],
-            {},
-            "it would also spend the clients' privacy",
-        ),
-        ([], {"clients": [0, 20]}, "must be ids from 0 to 19, but there is 20"),
-        ([], {"clients": []}, "must name at least one client"),
-        ([], {"neighbors": 0}, "images and neighbors be at least 1"),
-        (["--trainer.devices", "2"], {}, "runs in one process"),
-    ],
+    "more", [["--config", "methods/feddf"], ["--model.algorithm.secret_noise", "true"]]
 )
-def test_mistakes(tmp_path, more, options, message):
+def test_methods_without_scores_and_secret_noise_are_refused(tmp_path, more):
     base = [*TINY, "--trainer.default_root_dir", str(tmp_path), *more]
-    with pytest.raises(ConfigurationError, match=message):
-        similar_images(base, **({"clients": [0]} | options))
+    with pytest.raises(ConfigurationError, match="would also spend the clients' privacy"):
+        similar_images(base, clients=(0,))

@@ -3,19 +3,17 @@ import pytest
 from fedaux_pl.cli.parser import parse
 from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.reports.analyses.method_costs import method_costs
-from fedaux_pl.reports.analyses.method_sizes import Sizes, Traffic
+from paper.method_costs import BASE, Setting, method_costs
 from tests import federations
 
 TINY = ["--config", "quickstart", "--model.model_options", "{width: 0.125, in_channels: 1}"]
 TINY += ["--model.pretraining.epochs", "0", "--model.local.epochs", "1"]
 TINY += ["--model.distillation.epochs", "1"]
-PAPER = ["--config", "fedaux_resnet8", "--config", "scoring/paper"]
 
 
 @pytest.fixture(scope="module")
 def tables():
-    return {item.name: item for item in method_costs(PAPER)}
+    return {item.name: item for item in method_costs(BASE)}
 
 
 def test_the_two_figures_of_the_text(tables):
@@ -77,23 +75,22 @@ def test_traffic_is_what_a_run_counts(tmp_path, scoring):
     measured = federation.history[-1]
 
     auxiliary = len(Digits().auxiliary())
-    sizes = Sizes(federation, 1, 901, auxiliary, round(0.2 * auxiliary), 10, 8)
-    traffic = Traffic.of(sizes)
-    assert (traffic.negatives > 0) == ("scoring/paper" in scoring)
-    sent = sizes.selected * traffic.model
-    assert measured["bytes/up_total"] == sent + 20 * traffic.head
-    assert measured["bytes/down_total"] == sent + 20 * traffic.preparation_down
+    setting = Setting(federation, round(0.2 * auxiliary), classes=10)
+    traffic = setting.traffic()
+    assert (traffic["D^-"] > 0) == ("scoring/paper" in scoring)
+    sent = setting.selected * traffic["f"]
+    assert measured["bytes/up_total"] == sent + 20 * traffic["w"]
+    down = sum(traffic[part] for part in ("h_0", "map", "D^-"))
+    assert measured["bytes/down_total"] == sent + 20 * down
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--config", "methods/feddf"], "must be a method with scores"),
+        (["--config", "methods/feddf"], "must have scores"),
         (["--model.clients", "{resnet8: 2, shufflenet: 2}"], "one architecture, but is .*shuffle"),
     ],
 )
 def test_mistakes(more, message):
     with pytest.raises(ConfigurationError, match=message):
         method_costs([*TINY, *more])
-    with pytest.raises(ConfigurationError, match="must be at least 1, but are 0"):
-        method_costs(TINY, samples=0)

@@ -13,14 +13,13 @@ figure until it is closed, is not used. Matplotlib is imported by the first figu
 import is slow.
 """
 
-from fedaux_pl.callbacks.figures.arrays import MAX_CLIENTS
 from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
 from fedaux_pl.callbacks.figures.confusion import confusion_figure
 from fedaux_pl.callbacks.figures.participation import MAX_ROUNDS, participation_figure
 from fedaux_pl.callbacks.figures.partition_bubbles import partition_figure
-from fedaux_pl.callbacks.figures.top_images import MAX_IMAGE_ROWS, top_images_figure
+from fedaux_pl.callbacks.figures.pictures import MAX_IMAGE_ROWS, top_images_figure, views_figure
+from fedaux_pl.callbacks.figures.style import MAX_CLIENTS
 from fedaux_pl.callbacks.figures.top_texts import ScoredText, top_texts_figure
-from fedaux_pl.callbacks.figures.view_sheet import views_figure
 
 __all__ = [
     "MAX_CLIENTS",

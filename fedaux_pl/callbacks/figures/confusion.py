@@ -1,13 +1,12 @@
 """A figure of the confusion matrix."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedaux_pl.callbacks.figures import arrays, style
-from fedaux_pl.callbacks.figures.arrays import Array
+from fedaux_pl.callbacks.figures import style
+from fedaux_pl.callbacks.figures.style import Array
 from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
@@ -29,29 +28,16 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     Returns:
         A figure whose colors are the shares of a row. With at most `MAX_WRITTEN` classes every
         cell that is not empty has its count and, below, its share of the row in percent.
-
-    Raises:
-        ValueError: If the shapes do not match, or a count is negative or not an integer.
     """
-    table = arrays.as_integers(counts, "counts", ("n_classes", "n_classes"))
-    size = len(classes)
-    if table.shape != (size, size):
-        raise ValueError(
-            f"counts must have shape ({size}, {size}), as there are {size} classes, but have "
-            f"{table.shape}"
-        )
-    if table.min() < 0:
-        raise ValueError(f"counts must be at least 0, but the smallest is {table.min()}")
+    table, size = style.to_numpy(counts), len(classes)
     names = [style.shorten(name, 18) for name in classes]
-    cell = arrays.clipped(9.0 / size, 0.08, 0.62)
-    rotation = style.tick_rotation(names, cell)
-    below = 0.65 + math.sin(math.radians(rotation)) * style.text_width(names, style.TICK_SIZE)
+    cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
     figure, axes = style.canvas(
         plot=(cell * size, cell * size),
         left=style.text_width(names, style.TICK_SIZE) + 0.6,
         right=0.3,
-        bottom=below,
+        bottom=style.depth(names, cell),
         title=f"Confusion matrix: {accuracy:.1%} correct",
         note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
         "of its row",
@@ -64,9 +50,7 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
         for i, j in np.argwhere(table):
             color = "white" if shares[i, j] > 0.55 else style.INK
             axes.text(j, i, f"{table[i, j]}\n{100 * shares[i, j]:.0f} %", color=color, **text)
-    rows = style.thinned(size, cell, style.line_height(style.TICK_SIZE))
-    axes.set_yticks(rows, [names[k] for k in rows], parse_math=False)
-    style.class_axis(axes, names, cell, rotation)
-    axes.set_xlabel("predicted class", fontsize=style.LABEL_SIZE, color=style.INK)
-    axes.set_ylabel("true class", fontsize=style.LABEL_SIZE, color=style.INK)
+    style.row_ticks(axes, names, cell)
+    style.column_ticks(axes, names, cell)
+    axes.set(xlabel="predicted class", ylabel="true class")
     return figure

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_CHARACTERS = 90
-"""The maximum length of a text in the figure; longer ones are cut."""
 
 
 class ScoredText(NamedTuple):
@@ -22,23 +21,18 @@ class ScoredText(NamedTuple):
 
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
-    """Draws texts below the names of the clients that give them their highest scores.
+    """Draws texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
 
     Args:
         rows: The texts, those of a client one after another, best first.
         total: The number of texts that were scored, for the note.
-
-    Raises:
-        ValueError: If there are no texts.
     """
-    if not rows:
-        raise ValueError("rows must hold at least one text, but are empty")
     lines: list[tuple[float, str, str]] = []  # y in lines, score, text
     heads: list[tuple[float, str]] = []
     y = 0.0
-    for index, row in enumerate(rows):
-        if index == 0 or rows[index - 1].client != row.client:
-            y += 0.4 if index else 0.0
+    for row in rows:
+        if not heads or heads[-1][1] != row.client:
+            y += 0.4 if heads else 0.0
             heads.append((y, row.client))
             y += 1
         lines.append((y, style.score_text(row.score), style.shorten(row.text, MAX_CHARACTERS)))

@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 from fedaux_pl.callbacks.run_figures import class_counts
 from fedaux_pl.scoring import ReleasedHead
 
-MAX_ROUNDS = 10
-"""So many rounds with missing classes have a note of their own."""
-
-UNIFORM = 0.99
-"""The share of effective teachers from which on they are equally weighted: weights vary by 10 %."""
-
-MAX_NAMES = 10
-"""With more missing classes, a note has their number in place of the other names."""
+MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
+MAX_NAMES = 10  # of further missing classes, a note has the number
+UNIFORM = 0.99  # the share of effective teachers at which weights vary by 10 %
 
 _EFFECTIVE = "certainty/effective_teachers"
 

@@ -3,8 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, SupportsFloat
+from contextlib import contextmanager
+from typing import Any, SupportsFloat
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
@@ -16,25 +16,8 @@ INTERVAL = 0.2  # minimum seconds between two drawings of a stage's bar
 
 
 class Stage:
-    """Receives the progress of a stage. This base class shows nothing."""
+    """A stage of a run, which takes its progress."""
 
-    def update(self, n: int = 1, **values: SupportsFloat) -> None:
-        """Reports ``n`` more units, and values, which are read only when they are shown.
-
-        Reading a tensor on a GPU in every batch would wait for its kernels.
-        """
-
-
-class StageProgress(Protocol):
-    """Shows the progress of stages."""
-
-    def stage(
-        self, name: str, total: int | None = None, unit: str = "it"
-    ) -> AbstractContextManager[Stage]:
-        """Starts a stage of ``total`` units (None: unknown), which ends with the context."""
-
-
-class _ShownStage(Stage):
     def __init__(self, name: str, total: int | None, unit: str, show: Callable[..., None]) -> None:
         self.name, self.total, self.unit, self._show = name, total, unit, show
         self.started = self.shown = time.monotonic()
@@ -44,16 +27,22 @@ class _ShownStage(Stage):
         self.is_open = True
 
     def update(self, n: int = 1, **values: SupportsFloat) -> None:
+        """Reports ``n`` more units, and values, which are read only when they are shown.
+
+        Reading a tensor on a GPU in every batch would wait for its kernels.
+        """
         self.count += n
         if self.is_open:
             self._show(self, values)
 
     def describe(self, counted: str, values: Mapping[str, SupportsFloat] | None) -> str:
+        """The count and the values; without values, as the stage begins, its name."""
         if values is None:
             return self.name
         return _join(f"{counted} {self.count}{_slash(self.total)}", _format(values))
 
     def draw(self, note: str) -> None:
+        """Draws the bar, with a note at its end."""
         if self.bar is None:
             self.bar = Bar(desc=self.name, total=self.total, unit=self.unit, leave=False)
             began = time.time() - (time.monotonic() - self.started)
@@ -65,6 +54,7 @@ class _ShownStage(Stage):
             self.bar.update(self.count - self.bar.n)
 
     def close(self) -> None:
+        """Removes the bar; later reports are not shown."""
         self.is_open = False
         if self.bar is not None:
             self.bar.close()
@@ -96,7 +86,7 @@ class FederationProgress(ProgressBar):
         self._reset()
 
     def _reset(self) -> None:
-        self._stages: list[_ShownStage] = []  # the current stage and the one within it
+        self._stages: list[Stage] = []  # the current stage and the one within it
         self._rounds: Any = None
         self._last_opened = 0.0  # when the last bar of a stage was opened
         self._round_started = 0.0  # 0 before the first round
@@ -129,10 +119,11 @@ class FederationProgress(ProgressBar):
             total: The number of units; None if unknown.
             unit: The unit, in the singular.
         """
+        stage = Stage(name, total, unit, self._show)
         if not self._enabled or len(self._stages) == 2:  # deeper stages are not shown
-            yield Stage()
+            stage.is_open = False
+            yield stage
             return
-        stage = _ShownStage(name, total, unit, self._show)
         self._stages.append(stage)
         self._show(stage)
         try:
@@ -143,7 +134,7 @@ class FederationProgress(ProgressBar):
         if not self._stages and (seconds := time.monotonic() - stage.started) >= LONG_STAGE:
             self._print_line(f"{name}: {seconds:.1f} s")
 
-    def _show(self, stage: _ShownStage, values: Mapping[str, SupportsFloat] | None = None) -> None:
+    def _show(self, stage: Stage, values: Mapping[str, SupportsFloat] | None = None) -> None:
         """Shows a report or, without values, that a stage begins, if it is time for it."""
         outer, now, has_bars = self._stages[0], time.monotonic(), self._has_bars()
         is_inner = stage is not outer
@@ -243,12 +234,10 @@ class FederationProgress(ProgressBar):
             print_above_bars(text, file=sys.stderr, flush=True)
 
 
-def find_progress(trainer: pl.Trainer) -> StageProgress:
-    """What shows the stages of a Trainer's run.
+def find_progress(trainer: pl.Trainer) -> FederationProgress:
+    """The Trainer's `FederationProgress`; lines about long stages if it has another bar.
 
-    Returns:
-        The Trainer's `FederationProgress`; lines about long stages if it has another bar, such as
-        ``RichProgressBar``; nothing if it has none, or in other processes than the first.
+    Nothing is shown if it has no bar at all, or in other processes than the first.
     """
     callback = trainer.progress_bar_callback
     if isinstance(callback, FederationProgress):

@@ -18,6 +18,7 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.callbacks import report as report_module
 from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
 from fedaux_pl.scoring import Logistic, Standardized, Whitened
 from tests.federations import FewDigits, create, fit, split
@@ -227,13 +228,13 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
         return Figure(figsize=(1, 1))
 
     monkeypatch.setattr(report_module.run_figures, "participation", draw)
-    report = FederationReport()
-    federation = SimpleNamespace(history=[])
-    trainer = SimpleNamespace(loggers=[])
+    monkeypatch.setattr(report_module, "write_summary", lambda *_: None)
+    monkeypatch.setattr(RunNotes, "find", lambda *_: [])
+    report, federation = FederationReport(), SimpleNamespace(history=[])
+    trainer = SimpleNamespace(loggers=[], is_global_zero=True, log_dir=tmp_path, fast_dev_run=False)
     for done in range(1, 51):
         federation.history.append({"round": done})
-        if report.draws_participation(done):
-            report._show_participation(trainer, tmp_path, federation)
+        report.on_round_end(trainer, federation)
     assert drawn == [1, 2, 4, 8, 16, 32]
 
 

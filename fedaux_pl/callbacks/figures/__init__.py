@@ -1,13 +1,5 @@
 """Figures of a federation, for loggers and for PNG files.
 
-- `partition_figure`: the number of samples of each class that each client holds.
-- `participation_figure`: the clients that took part in each round.
-- `certainty_figure`: the distribution of each client's weight in the ensemble.
-- `weight_by_class_figure`: each client's mean weight by the true class of the samples.
-- `top_images_figure`, `top_texts_figure`: the auxiliary samples with each client's highest scores.
-- `views_figure`: the views that SimCLR compares.
-- `confusion_figure`: the confusion matrix.
-
 Each takes arrays or tensors and returns a ``matplotlib.figure.Figure``. Pyplot, which holds every
 figure until it is closed, is not used. Matplotlib is imported by the first figure, because the
 import is slow.

@@ -87,16 +87,8 @@ def weight_by_class_figure(
     good scores the outlined cells, the main classes of the clients, are red. The color scale is
     logarithmic: the factors 2 and 1/2 are equally far from white.
 
-    Args:
-        scores: Certainty scores s_i(x), shape (n_clients, n_samples).
-        labels: The true classes of the samples, integers of shape (n_samples,).
-        client_classes: The main class of each client, an index of shape (n_clients,).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
-
-    Returns:
-        A figure with one row for each client, as that of `certainty_figure`, and one column for
-        each class, gray if it has no samples.
+    Rows and arguments are those of `certainty_figure`, and ``labels``, the true classes of the
+    samples, integers of shape (n_samples,). A class without samples is gray.
     """
     clients = _order_clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape

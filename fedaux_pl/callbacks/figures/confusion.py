@@ -12,8 +12,7 @@ from fedaux_pl.errors import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_WRITTEN = 20
-"""The maximum number of classes whose cells have numbers."""
+MAX_WRITTEN = 20  # classes
 
 
 def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":

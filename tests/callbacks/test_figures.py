@@ -128,7 +128,7 @@ def test_a_partition_without_samples_is_an_empty_grid():
     check_legible(figure)
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (1, 100), (20, 10), (100, 2), (100, 100)])
+@pytest.mark.parametrize(("clients", "classes"), [(1, 100), (20, 10), (100, 2), (100, 100)])
 def test_partition_is_legible(clients, classes):
     counts = random_counts(clients, classes)
     sites = [f"hospital {i} of the north-western region" for i in range(clients)]
@@ -205,7 +205,7 @@ def test_the_scale_of_the_scores_does_not_matter():
 
 @pytest.mark.parametrize(
     ("clients", "classes", "power"),
-    [(1, 2, 1), (3, 10, 10), (20, 10, 1), (60, 10, 10), (100, 100, 1), (100, 100, 10)],
+    [(1, 2, 1), (20, 10, 1), (60, 10, 10), (100, 100, 10)],
 )
 def test_certainty_is_legible(clients, classes, power):
     main = np.random.default_rng(0).integers(0, classes, clients)
@@ -278,7 +278,7 @@ def test_heat_map_is_the_mean_weight_and_grey_without_samples():
     assert outlines == [(-0.5, -0.5, 1), (0.5, 0.5, 1), (1.5, 1.5, 2), (2.5, 3.5, 1)]
 
 
-@pytest.mark.parametrize("power", [0.01, 1, 20])
+@pytest.mark.parametrize("power", [0.01, 20])
 def test_uniform_is_the_neutral_color_and_twice_and_half_are_equally_far(power):
     scores = random_scores(20, 300) ** power
     labels = np.arange(300) % 10
@@ -310,7 +310,7 @@ def test_a_weight_of_zero_is_blue_not_missing():
 
 @pytest.mark.parametrize(
     ("clients", "classes", "power"),
-    [(1, 2, 1), (1, 10, 1), (3, 2, 20), (20, 10, 1), (5, 100, 1), (100, 10, 20), (100, 100, 20)],
+    [(1, 2, 1), (3, 2, 20), (20, 10, 1), (5, 100, 1), (100, 100, 20)],
 )
 def test_heat_map_is_legible(clients, classes, power):
     main = np.random.default_rng(0).integers(0, classes, clients)
@@ -338,8 +338,7 @@ def image_ids(figure):
     return [[placed[place] for place in sorted(placed) if place[0] == y] for y in rows]
 
 
-@pytest.mark.parametrize("kind", ["torch", "numpy"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("kind", "channels"), [("torch", 1), ("numpy", 3)])
 def test_images_come_in_the_order_of_descending_score(kind, channels):
     images, scores = constant_images(30, channels), torch.from_numpy(random_scores(3, 30))
     if kind == "numpy":

@@ -136,13 +136,9 @@ def test_rounds_are_drawn_with_the_accuracy_so_far(terminal):
     assert first.startswith("rounds:  33%|")
     assert first.endswith(", accuracy 50.0 % (best 50.0 %)]")
     assert re.search(r"\| 3/3 \[.*round/s, accuracy 62\.5 % \(best 75\.0 %\)\]$", states[-1])
-
-
-def test_only_the_rounds_stay_on_the_screen(terminal):
-    trainer_of(FederationProgress()).fit(Federation())
     bar, *below = terminal.screen()
     assert bar.startswith("rounds: 100%|")
-    assert not any(below)
+    assert not any(below)  # only the rounds stay on the screen
 
 
 def test_the_stage_is_drawn_beneath_the_rounds(terminal):
@@ -386,9 +382,12 @@ def test_another_metric(capsys):
     assert lines_of(capsys) == ["round 1/1: _ s"]
 
 
-def test_quiet(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "options", [{"callbacks": [FederationProgress(quiet=True)]}, {"enable_progress_bar": False}]
+)
+def test_no_lines(capsys, monkeypatch, options):
     monkeypatch.setattr(progress, "LONG_STAGE", 0.0)
-    trainer_of(FederationProgress(quiet=True)).fit(Federation())
+    trainer_of(**options).fit(Federation())
     assert lines_of(capsys) == []
 
 
@@ -487,9 +486,3 @@ def test_accuracy_on_validation_data_is_named_as_such(capsys, monkeypatch):
     monkeypatch.setattr(Federation, "validation_step", validation_step)
     trainer_of(FederationProgress()).fit(Federation())
     assert "val/accuracy 25.0 %" in capsys.readouterr().err
-
-
-def test_without_a_bar_nothing_is_shown(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "LONG_STAGE", 0.0)
-    trainer_of(enable_progress_bar=False).fit(Federation())
-    assert lines_of(capsys) == []

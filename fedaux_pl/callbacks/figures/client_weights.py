@@ -109,7 +109,7 @@ def weight_by_class_figure(
     np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)
     _heat_map(figure, axes, means, clients.main)
     if min(clients.row, column) > 0.15:  # no grid lines between very small cells
-        style.separate_cells(axes, np.arange(0.5, len(names) - 1), np.arange(0.5, count - 1))
+        style.separate_cells(axes, len(names), count)
     _client_axis(axes, clients.labels, count)
     style.column_ticks(axes, names, column)
     axes.set_xlabel("true class of the samples")

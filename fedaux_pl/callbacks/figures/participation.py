@@ -48,8 +48,7 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     image: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": 1}
     axes.imshow(shown.T, cmap=ListedColormap([style.BAND, style.BLUE]), extent=extent, **image)
     if min(row, column) > 0.12:
-        between = [t + 0.5 for t in range(first, rounds)]
-        style.separate_cells(axes, between, [i + 0.5 for i in range(len(names) - 1)])
+        style.separate_cells(axes, len(shown), len(names), first)
     text: dict[str, Any] = {"va": "center", "fontsize": style.TICK_SIZE, "color": style.MUTED}
     text |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     for i in style.row_ticks(axes, names, row):

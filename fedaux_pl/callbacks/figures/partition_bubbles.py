@@ -49,10 +49,10 @@ def partition_figure(
     )
     cell = min(column, row)
     area = _bubble_area(shown, cell)
-    held = np.nonzero(shown)
+    x, y = np.nonzero(shown)
     look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
     # bubbles in tiny cells can overlap
-    axes.scatter(*held, s=shown[held] * area, alpha=1 if cell > 0.16 else 0.8, **look)
+    axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
     axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.grid(color=style.FAINT, linewidth=0.6)
     _bubble_legend(axes, int(shown.max()), area)

@@ -100,10 +100,10 @@ def depth(names: Sequence[str], column: float) -> float:
     return 0.65 + math.sin(math.radians(_rotation(names, column))) * text_width(names, TICK_SIZE)
 
 
-def separate_cells(axes: "Axes", columns: Sequence[float], rows: Sequence[float]) -> None:
-    """Draws white lines between the cells of a table, at the given places."""
-    axes.set_xticks(columns, minor=True)
-    axes.set_yticks(rows, minor=True)
+def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> None:
+    """Draws white lines between the cells of a table, whose columns count from ``first``."""
+    axes.set_xticks([first + k + 0.5 for k in range(columns - 1)], minor=True)
+    axes.set_yticks([k + 0.5 for k in range(rows - 1)], minor=True)
     axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
 

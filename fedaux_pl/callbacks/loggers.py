@@ -29,7 +29,7 @@ def rasterize(figure: "Figure") -> Image.Image:
 
 def log_figure(logger: Logger, name: str, figure: "Figure", step: int) -> None:
     """Logs a figure to TensorBoard, W&B or MLflow; loggers that take no images ignore it."""
-    experiment = getattr(logger, "experiment", None)
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(logger, "log_image"):  # W&B
         logger.log_image(name, [rasterize(figure)], step=step)
     elif hasattr(experiment, "add_image"):  # TensorBoard
@@ -40,7 +40,7 @@ def log_figure(logger: Logger, name: str, figure: "Figure", step: int) -> None:
 
 def log_text(logger: Logger, name: str, text: str) -> None:
     """Logs Markdown to TensorBoard or MLflow; other loggers ignore it."""
-    experiment = getattr(logger, "experiment", None)
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_text"):  # TensorBoard
         experiment.add_text(name, text, 0)
     elif hasattr(experiment, "log_text") and hasattr(logger, "run_id"):  # MLflow
@@ -49,7 +49,7 @@ def log_text(logger: Logger, name: str, text: str) -> None:
 
 def log_layout(logger: Logger, layout: Mapping[str, Any]) -> None:
     """Arranges the charts of TensorBoard's custom scalars; other loggers ignore it."""
-    experiment = getattr(logger, "experiment", None)
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_custom_scalars"):
         experiment.add_custom_scalars(layout)
 

@@ -43,13 +43,13 @@ class RunNotes:
             text := describe_effective_teachers(effective, len(federation.select_clients(1)))
         ):
             found.append(("effective teachers", text))
-        for entry in federation.history[self._seen :] if self._counts is not None else []:
-            # without selected clients the teacher is made of the releases of all
-            if selected := federation.select_clients(round_ := int(entry["round"])):
-                counts = self._counts[selected]
-                if text := describe_missing_classes(round_, counts, federation.data.classes):
-                    self._incomplete.append(text)
-        self._seen = len(federation.history)
+        new, self._seen = federation.history[self._seen :], len(federation.history)
+        for round_ in (int(entry["round"]) for entry in new):
+            if self._counts is None or not (selected := federation.select_clients(round_)):
+                continue  # none selected: the teacher is made of the releases of all clients
+            counts = self._counts[selected]
+            if text := describe_missing_classes(round_, counts, federation.data.classes):
+                self._incomplete.append(text)
         incomplete = self._incomplete[:MAX_ROUNDS]
         if further := len(self._incomplete) - len(incomplete):
             incomplete.append(f"{further} further rounds: no client holds some classes")

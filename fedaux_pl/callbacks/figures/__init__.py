@@ -6,12 +6,16 @@ import is slow.
 """
 
 from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
-from fedaux_pl.callbacks.figures.confusion import confusion_figure
-from fedaux_pl.callbacks.figures.participation import MAX_ROUNDS, participation_figure
 from fedaux_pl.callbacks.figures.partition_bubbles import partition_figure
-from fedaux_pl.callbacks.figures.pictures import MAX_IMAGE_ROWS, top_images_figure, views_figure
+from fedaux_pl.callbacks.figures.samples import (
+    MAX_IMAGE_ROWS,
+    ScoredText,
+    top_images_figure,
+    top_texts_figure,
+    views_figure,
+)
 from fedaux_pl.callbacks.figures.style import MAX_CLIENTS
-from fedaux_pl.callbacks.figures.top_texts import ScoredText, top_texts_figure
+from fedaux_pl.callbacks.figures.tables import MAX_ROUNDS, confusion_figure, participation_figure
 
 __all__ = [
     "MAX_CLIENTS",

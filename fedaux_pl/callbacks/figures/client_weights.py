@@ -61,15 +61,8 @@ def certainty_figure(
     _weight_rows(axes, clients.weights, clients.row)
     _client_axis(axes, clients.labels, count)
     axes.set_xlabel("weight relative to uniform")
-    figure.legend(
-        loc="lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=style.TICK_SIZE,
-        labelcolor=style.INK,
-        handletextpad=0.5,
-        columnspacing=1.6,
-    )
+    gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
+    figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
     return figure
 
 

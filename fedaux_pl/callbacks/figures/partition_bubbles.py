@@ -86,21 +86,11 @@ def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
         Line2D([], [], markersize=math.sqrt(n * area), color=style.BLUE, label=f"{n:,}", **marker)
         for n in sorted(counts, reverse=True)
     ]
+    title: dict[str, Any] = {"title": "samples", "title_fontsize": style.TICK_SIZE}
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left"}
+    gaps: dict[str, Any] = {"labelspacing": 0.9, "borderaxespad": 0, "borderpad": 0.8}
     if bubbles:
-        axes.legend(
-            handles=bubbles,
-            title="samples",
-            loc="upper left",
-            bbox_to_anchor=(1, 1),
-            frameon=False,
-            fontsize=style.TICK_SIZE,
-            title_fontsize=style.TICK_SIZE,
-            labelcolor=style.INK,
-            labelspacing=0.9,
-            borderaxespad=0,
-            borderpad=0.8,
-            alignment="left",
-        )
+        axes.legend(handles=bubbles, **title, **place, **gaps, **style.LEGEND)
 
 
 def _round_down(value: float) -> int:

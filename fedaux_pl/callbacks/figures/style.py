@@ -25,6 +25,7 @@ NO_DATA = "#c9ced6"
 # lengths are in inches and font sizes in points, at 100 pixels per inch
 _TITLE_SIZE, _NOTE_SIZE, LABEL_SIZE, TICK_SIZE = 14.0, 10.0, 11.0, 9.5
 SMALL_TICK_SIZE = 8.0
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": TICK_SIZE, "labelcolor": INK}
 _HEADER = 0.95  # inches above the axes for the title and the note
 _EDGE = 0.15  # inches of the empty border
 
@@ -147,8 +148,3 @@ def shorten(name: str, length: int = 22) -> str:
 def of_more(shown: int, total: int) -> str:
     """The end of a title if not all clients are shown; otherwise empty."""
     return "" if shown == total else f" (the first {shown} of {total:,} clients shown)"
-
-
-def score_text(value: float) -> str:
-    """A score with three digits, or in scientific notation."""
-    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

@@ -1,8 +1,8 @@
-"""Sheets of pictures: those with the highest scores of each client, and the views of SimCLR."""
+"""Figures of samples: those with the highest scores of each client, and the views of SimCLR."""
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_ROWS = 6
 """The maximum number of clients in a figure."""
+
+MAX_CHARACTERS = 90
+"""The maximum length of a text in a figure."""
 
 
 def top_images_figure(
@@ -44,10 +47,59 @@ def top_images_figure(
         style.to_numpy(images[ranking]),
         size=style.clipped(8.8 / ranking.shape[1], 0.7, 1.25),
         names=names,
-        captions=[[style.score_text(value) for value in row] for row in best],
+        captions=[[_score_text(value) for value in row] for row in best],
         title="Images with the highest scores" + style.of_more(len(shown), len(scores)),
         note=f"Of {counted(len(images), 'auxiliary image')}, by certainty score",
     )
+
+
+class ScoredText(NamedTuple):
+    """A text with the score that a client gives to it."""
+
+    client: str
+    score: float
+    text: str
+
+
+def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
+    """Draws texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
+
+    Args:
+        rows: The texts, those of a client one after another, best first.
+        total: The number of texts that were scored, for the note.
+    """
+    lines: list[tuple[float, str, str]] = []  # y in lines, score, text
+    heads: list[tuple[float, str]] = []
+    y = 0.0
+    for row in rows:
+        if not heads or heads[-1][1] != row.client:
+            y += 0.4 if heads else 0.0
+            heads.append((y, row.client))
+            y += 1
+        lines.append((y, _score_text(row.score), style.shorten(row.text, MAX_CHARACTERS)))
+        y += 1
+    height, size = style.line_height(style.LABEL_SIZE), style.TICK_SIZE
+    gap = style.text_width([score for _, score, _ in lines], size) + 0.15
+    wide = gap + style.text_width([text for *_, text in lines], size)
+    figure, axes = style.canvas(
+        plot=(wide, y * height),
+        left=0.05,
+        right=0.15,
+        bottom=0.15,
+        title="Texts with the highest scores",
+        note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
+    )
+    place: dict[str, Any] = {"va": "top", "parse_math": False}
+    for line, client in heads:
+        axes.text(
+            0, line, client, color=style.INK, fontsize=style.LABEL_SIZE, fontweight="bold", **place
+        )
+    for line, score, text in lines:
+        axes.text(0, line, score, color=style.MUTED, fontsize=size, **place)
+        axes.text(gap, line, text, color=style.INK, fontsize=size, **place)
+    axes.set(xlim=(0, wide), ylim=(y, 0))
+    axes.set_axis_off()
+    return figure
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
@@ -109,3 +161,8 @@ def _sheet(
                 axes.text(middle, lower + 0.03, captions[i][j], fontsize=style.TICK_SIZE, **below)
     axes.set(xlim=(0, across * columns), ylim=(down * rows, 0), aspect="auto")
     return figure
+
+
+def _score_text(value: float) -> str:
+    """A score with three digits, or in scientific notation."""
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

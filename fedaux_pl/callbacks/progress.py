@@ -163,6 +163,7 @@ class FederationProgress(ProgressBar):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Resets the state that an earlier run or a parent process left."""
+        self._close()
         self._reset()
         super().setup(trainer, pl_module, stage)
 

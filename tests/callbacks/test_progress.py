@@ -425,7 +425,9 @@ def test_one_callback_for_several_fits(terminal):
     terminal.truncate()
     model = Federation()
     model.accuracies = (0.25,)
-    trainer_of(callback, max_epochs=1).fit(model)
+    with callback.stage("outer") as outer:  # the fit closes it
+        trainer_of(callback, max_epochs=1).fit(model)
+        outer.update()
     states = rounds_of(terminal)
     assert "| 0/1 [" in states[0]
     assert "best" not in states[0]

@@ -25,7 +25,7 @@ def main(epochs: int = 5, width: float = 0.25) -> float:
 
     classifier = create_model("resnet8", num_classes=10, **options)  # an ordinary nn.Module
     load_backbone(classifier, pretraining.backbone_state())  # its head is still to be trained
-    return float(trainer.callback_metrics["knn_accuracy"])
+    return float(trainer.callback_metrics["val/knn_accuracy"])
 
 
 if __name__ == "__main__":

@@ -19,11 +19,38 @@ SCRATCH = ".part"
 
 def state_folder() -> Path:
     """The folder for what must stay on this machine: keys and ledgers (``XDG_STATE_HOME``)."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "fedaux_pl"
+    return _own_folder("XDG_STATE_HOME", ".local/state")
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def user_cache() -> Path:
+    """The user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
+    return _own_folder("XDG_CACHE_HOME", ".cache")
+
+
+def _own_folder(variable: str, default: str) -> Path:
+    base = os.environ.get(variable)
+    return (Path(base) if base else Path.home() / default) / "fedaux_pl"
+
+
+def create_folder(folder: Path, private: bool = False) -> None:
+    """Creates a folder unless it is there.
+
+    The state folder and the user's cache, which hold private data, are closed to other users, also
+    if an earlier version has created them.
+
+    Args:
+        folder: The folder.
+        private: Whether other users cannot enter it, if it is created.
+    """
+    folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
+    for own in (state_folder(), user_cache()):
+        if own in (folder, *folder.parents) and own.stat().st_uid == os.getuid():
+            own.chmod(0o700)
+
+
+def write_atomically(
+    path: Path, write: Callable[[IO[bytes]], object], private: bool = False
+) -> None:
     """Writes a file completely or not at all, and flushes it to the disk.
 
     Scratch files of killed processes are removed, so a path may have only one writer at a time:
@@ -32,13 +59,15 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Args:
         path: The file to create or replace.
         write: Writes the content to an open binary file.
+        private: Whether other users cannot read the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent, private)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{SCRATCH}"):
         left.unlink(missing_ok=True)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}{SCRATCH}")
     try:
-        with scratch.open("xb") as file:
+        mode = 0o600 if private else 0o666
+        with open(scratch, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -48,7 +77,9 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     flush_folder(path.parent)
 
 
-def write_text_atomically(path: Path, write: Callable[[TextIO], object]) -> None:
+def write_text_atomically(
+    path: Path, write: Callable[[TextIO], object], private: bool = False
+) -> None:
     """Writes a UTF-8 text file as ``write_atomically`` does, with line ends as they are given."""
 
     def encode(file: IO[bytes]) -> None:
@@ -56,7 +87,7 @@ def write_text_atomically(path: Path, write: Callable[[TextIO], object]) -> None
         write(text)
         text.detach()  # flushes, and leaves the file open
 
-    write_atomically(path, encode)
+    write_atomically(path, encode, private)
 
 
 def write_json_atomically(path: Path, content: Mapping[str, Any]) -> None:
@@ -106,7 +137,7 @@ def locked(
             the lock. If it raises, the lock is given up.
         interval: The seconds between two calls of ``on_wait``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent)
     with path.open("ab") as file:
         called = -interval
         while True:

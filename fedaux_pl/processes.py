@@ -1,15 +1,35 @@
-"""The processes of a run, and how they exchange tensors and objects."""
+"""The processes of a run, their threads, and how they exchange tensors and objects."""
 
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
+# Lightning sets the variable later, when it starts processes.
+_OMP_NUM_THREADS = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else None
+_SMALL = 500_000  # parameters
+_MAX_THREADS = 4
+
+
+def choose_threads(models: Iterable[nn.Module]) -> int:
+    """Return the number of CPU threads that each process of a run should have.
+
+    It is OMP_NUM_THREADS, if set. Otherwise it is 1 if every network has less than 500,000
+    parameters, and else the number of cores, at most 4. It does not depend on the load or on the
+    number of processes, because sums are rounded differently with another number of threads.
+    """
+    if _OMP_NUM_THREADS is not None:
+        return _OMP_NUM_THREADS
+    sizes = [sum(p.numel() for p in model.parameters()) for model in models]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return 1 if max(sizes) < _SMALL else min(cores, _MAX_THREADS)
 
 
 class Processes:

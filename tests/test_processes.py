@@ -1,7 +1,20 @@
 import pytest
 import torch
 
-from fedaux_pl.processes import Processes
+from fedaux_pl import processes
+from fedaux_pl.processes import Processes, choose_threads
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 2), (64, 4)])
+def test_the_number_of_threads_depends_on_networks_and_cores(cores, expected, monkeypatch):
+    small, large = torch.nn.Linear(100, 10), torch.nn.Linear(1000, 1000)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(processes, "_OMP_NUM_THREADS", None)
+    assert choose_threads([small, small]) == 1
+    assert choose_threads([small, large]) == expected
+    monkeypatch.setattr(processes, "_OMP_NUM_THREADS", 3)
+    assert choose_threads([small]) == 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -15,13 +15,7 @@ from torch.func import functional_call
 
 
 def call_cast(module: nn.Module, device: torch.device, inputs: Mapping[str, Any]) -> Any:
-    """Call a module; the weights of its ``nn.Linear`` layers are cast for autocast all at once.
-
-    Args:
-        module: The module.
-        device: The device whose autocast gives the dtype; without autocast this is a plain call.
-        inputs: The keyword arguments of the call.
-    """
+    """Call a module; the weights of its ``nn.Linear`` layers are cast for autocast all at once."""
     kind = device.type
     is_casting = is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     weights = _linear_weights(module) if is_casting else {}

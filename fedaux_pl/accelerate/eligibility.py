@@ -1,25 +1,15 @@
 """Whether our kernels can run: on a device, on a tensor, in place of a module."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current
 
 HALF = (torch.bfloat16, torch.float16)
-_plain: ContextVar[bool] = ContextVar("plain", default=False)
-
-
-@contextmanager
-def plain_layers() -> Iterator[None]:
-    """Within it fast versions run the forward pass of the plain modules, for comparisons."""
-    with setting(_plain, True):
-        yield
 
 
 def fusable(x: Tensor) -> bool:
@@ -27,7 +17,7 @@ def fusable(x: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()  # first: torch.compile must not trace the rest
         and has_kernels(x.device)
-        and not _plain.get()
+        and not current().plain
         and not torch._C._are_functorch_transforms_active()
     )
 
@@ -62,3 +52,18 @@ def has_hooks(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
     )
+
+
+def is_plain_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a convolution in float32 with zero padding and no hooks."""
+    return (
+        type(conv) is nn.Conv2d
+        and conv.padding_mode == "zeros"
+        and conv.weight.dtype == torch.float32
+        and not has_hooks(conv)
+    )
+
+
+def fits_input(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether ``x`` is an input of a convolution; the module raises the error if it is not."""
+    return x.ndim == 4 and x.shape[1] == conv.in_channels and x.numel() > 0

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 from fedaux_pl.accelerate.eligibility import fusable
 from fedaux_pl.accelerate.versions import fast_version
@@ -26,18 +26,15 @@ class FastSimCLRViews(SimCLRViews):
 
 def views_in_one_kernel(images: Tensor, parameters: ViewParameters) -> Tensor:
     """:func:`fedaux_pl.data.views.apply_views` in one kernel, equal up to rounding."""
-    from fedaux_pl.accelerate.kernels import view_kernels as kernels
-
     count, channels, height, width = images.shape
     boxes, *others = parameters
     views = len(parameters.flip)
     out = images.new_empty(views, channels, height, width, dtype=torch.float32)
-    with on_device_of(images):
-        kernels.views_kernel[(views,)](
-            images, out, *(field.contiguous() for field in (*boxes, *others)),
-            count, height, width, *images.stride(), 255.0 if images.dtype == torch.uint8 else 1.0,
-            CHANNELS=channels,
-            BLOCK=min(MAX_BLOCK_PIXELS, next_power_of_two(height * width, 128)),
-            num_warps=4,
-        )  # fmt: skip
+    launch("views_kernel", (views,),
+        images, out, *(field.contiguous() for field in (*boxes, *others)),
+        count, height, width, *images.stride(), 255.0 if images.dtype == torch.uint8 else 1.0,
+        CHANNELS=channels,
+        BLOCK=min(MAX_BLOCK_PIXELS, next_power_of_two(height * width, 128)),
+        num_warps=4,
+    )  # fmt: skip
     return out

@@ -121,7 +121,7 @@ def summarize(
         "machine": {
             "device": name,
             "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-            "threads": torch.get_num_threads(),
+            "threads": federation.threads,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "precision": precision,

@@ -1,23 +1,28 @@
-"""How to go on after Ctrl-C."""
+"""How to go on after Ctrl-C or SIGTERM."""
 
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
+from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 
-def describe_resumption(trainer: pl.Trainer, rounds: int, from_command_line: bool) -> str | None:
-    """Says how to resume an interrupted fit; None if there is no checkpoint to resume from.
+
+def describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
+    """Says how to resume an interrupted fit, or what is kept without a checkpoint.
 
     Args:
         trainer: The interrupted Trainer.
-        rounds: The number of finished rounds.
+        federation: Its federation.
         from_command_line: Whether to name the option or the argument of ``fit``.
     """
-    checkpoint = _newest_checkpoint(trainer)
+    checkpoint, rounds = _newest_checkpoint(trainer), len(federation.history)
+    so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
     if checkpoint is None:
-        return None
-    so_far = f"interrupted after round {rounds}"
+        cache = Path(trainer.default_root_dir) / "cache"
+        has_h0 = federation.algorithm.pretrained and cache.is_dir()
+        kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
+        return f"{so_far}, without a checkpoint: start again{kept}"
     if not from_command_line:
         call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
         return f"{so_far}: resume with {call}"
@@ -26,6 +31,8 @@ def describe_resumption(trainer: pl.Trainer, rounds: int, from_command_line: boo
 
 def _newest_checkpoint(trainer: pl.Trainer) -> Path | None:
     """The newest checkpoint of this fit, or the one that it has resumed."""
+    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        writer.finish()
     paths: list[Any] = [trainer.ckpt_path]
     for callback in trainer.checkpoint_callbacks:
         # attributes of ModelCheckpoint; other checkpoint callbacks need not have them

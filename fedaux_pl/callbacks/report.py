@@ -141,13 +141,11 @@ class FederationReport(FederationCallback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Says after Ctrl-C how to resume the run."""
+        """Says after Ctrl-C or SIGTERM how to resume the run."""
         is_fit = trainer.state.fn == TrainerFn.FITTING
-        if not (is_fit and trainer.is_global_zero and isinstance(exception, KeyboardInterrupt)):
-            return
-        rounds = len(pl_module.history)  # type: ignore[arg-type]
-        if line := describe_resumption(trainer, rounds, self.folder is not None):
-            print_above_bars(line)
+        is_interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
+        if is_fit and trainer.is_global_zero and is_interrupted:
+            print_above_bars(describe_resumption(trainer, pl_module, self.folder is not None))
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""

@@ -4,11 +4,15 @@ It imports nothing heavy, so that --help and --version answer at once; a verb im
 """
 
 import gc
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import FedauxError, did_you_mean
@@ -30,6 +34,12 @@ VERBS = {
 
 EXPECTED = (FedauxError, FloatingPointError, OSError)
 """The errors that are told in one line, without a traceback."""
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+TERMINATED = 143
+"""The exit status after SIGTERM."""
 
 # Verbs in a module of their own.
 _OWN_MODULES = {
@@ -108,10 +118,12 @@ def main(args: Sequence[str] | None = None) -> int:
         args: The command line without the program's name; None for ``sys.argv``.
 
     Returns:
-        The exit status: 0, 1 if the run failed with a message on stderr, or 2 for an unknown verb.
+        The exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb, or
+        ``INTERRUPTED``.
 
     Raises:
-        SystemExit: With status 2 if the options of a verb are wrong, as argparse does.
+        SystemExit: With status 2 if the options of a verb are wrong, as argparse does, 1 after
+            Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
     """
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):
@@ -128,6 +140,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     try:
         run_verb([verb, *rest])
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except EXPECTED as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1
@@ -135,15 +149,55 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def run_verb(args: Sequence[str]) -> None:
-    """Runs one verb; raises what it raises.
+    """Runs one verb; raises what it raises, and SystemExit with ``TERMINATED`` after SIGTERM.
 
     Args:
         args: The verb and its command line.
     """
     verb, *rest = args
-    verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
-    # jsonargparse holds its last parser, and so the whole run, in a context variable
-    copy_context().run(getattr(verbs, verb), rest)
+    with _ended_by_ctrl_c():
+        verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
+    with raised_by_sigterm(SystemExit(TERMINATED)):
+        # jsonargparse holds its last parser, and so the whole run, in a context variable
+        copy_context().run(getattr(verbs, verb), rest)
+
+
+@contextmanager
+def raised_by_sigterm(error: BaseException) -> Iterator[None]:
+    """Within this context, SIGTERM raises the exception, once.
+
+    Not in a round that Lightning's handler ends itself, for SLURM to requeue the job.
+    """
+
+    def end(*_: Any) -> None:
+        handlers = getattr(signal.getsignal(signal.SIGTERM), "signal_handlers", ())  # Lightning's
+        if "_sigterm_handler_fn" not in [getattr(one, "__name__", "") for one in handlers]:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise error
+
+    with _handled(signal.SIGTERM, end):
+        yield
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Within this context, Ctrl-C ends the process at once: some imports ignore its exception."""
+    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with _handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
+        yield
+
+
+@contextmanager
+def _handled(number: int, handler: Any) -> Iterator[None]:
+    """Sets the handler of a signal; nothing outside of the main thread, which has the handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _import_verbs() -> ModuleType:

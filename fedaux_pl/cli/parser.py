@@ -97,6 +97,10 @@ class FederationParser(LightningArgumentParser):
         raise UsageError(problem) from ex
 
 
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps last.ckpt; Lightning tells its state by the class from that of another callback."""
+
+
 class FederationCLI(LightningCLI):
     """The parser of the verbs that run a federation, and the objects that it creates.
 
@@ -160,7 +164,7 @@ class FederationCLI(LightningCLI):
         callbacks: list[Callback] = [FederationReport()]
         if settings.enable_checkpointing is not False:
             every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
-            last = ModelCheckpoint(filename="last", enable_version_counter=False, **every_round)
+            last = LastCheckpoint(filename="last", enable_version_counter=False, **every_round)
             self.best = BestCheckpoint(**every_round)
             callbacks += [self.best, last]  # so that last.ckpt knows the best round so far
         self.trainer_defaults["callbacks"] = callbacks

@@ -104,6 +104,7 @@ class RunFolder(SaveConfigCallback):
             self._is_new = self.folder is None
             self.folder = self.folder or _claim(_runs(trainer), run_name(pl_module))
             self._lock(self.folder)
+            self.config.model.threads = pl_module.threads  # chosen in setup, if not given
             text = self.parser.dump(self.config, skip_none=False)
             write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
         self.folder = trainer.strategy.broadcast(self.folder)

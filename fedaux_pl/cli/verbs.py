@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedaux_pl.benchmark import format_table, summarize
 from fedaux_pl.cli import prediction
+from fedaux_pl.cli.entry import TERMINATED
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
 from fedaux_pl.cli.run_folder import RunLogger, folder_of
@@ -158,6 +160,8 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
     options |= {"datamodule": cli.datamodule, "ckpt_path": cli.checkpoint, "weights_only": True}
     try:
         run(cli.model, **options)
+    except SIGTERMException as ended:  # by which Lightning ends a job of SLURM, without a status
+        raise SystemExit(TERMINATED) from ended
     except MisconfigurationException as error:
         raise ConfigurationError(str(error)) from error
     except OSError as error:

@@ -5,7 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.foreign_files import reason_of
-from fedaux_pl.files import check_archive, locked, write_atomically
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
 
 FORMAT = 1
+LIMIT = "FEDAUX_PL_CACHE_GB"
+"""The environment variable with the limit of the user's cache in GB; 0 caches nothing there."""
+_DEFAULT_LIMIT = 20
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """The SHA-256 of the paths, sizes and modification times of files, in the given order.
+    """A keyed hash of the paths, inodes, sizes and change times of files, in the given order.
 
-    It changes if a file is added, removed, renamed or rewritten; contents are not read.
+    It changes if a file is added, removed, renamed, rewritten or replaced. Contents are not read:
+    the system sets the change time (ctime) with every write, and unlike the modification time no
+    program can set it back.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.blake2b(key=machine_key(), digest_size=32)
     for file in files:
         status = file.stat()
-        digest.update(f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        state = status.st_ino, status.st_size, status.st_ctime_ns
+        digest.update(f"{file.absolute()}\0{state}\n".encode())
     return digest.hexdigest()
 
 
@@ -43,7 +51,8 @@ def cached(
 
     Processes that need the same tensors at the same time build them once: the others wait. A
     damaged file, or one of another key, is replaced with a warning. If ``folder`` is not writable,
-    the file is written to the user's cache folder.
+    the file is written to the user's cache folder. Only this machine can confirm the key, of which
+    a keyed hash is written. Other users cannot read the files.
 
     Args:
         folder: The folder of the file, :func:`user_cache` unless the user has chosen one: a cache
@@ -51,6 +60,13 @@ def cached(
         key: Everything that determines the tensors; "kind" is the prefix of the file name.
         build: Builds the tensors by name.
     """
+    if is_off(folder):
+        return build()
+    text = json.dumps(dict(key), sort_keys=True).encode()
+    key = {
+        "kind": key["kind"],
+        "identity": hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest(),
+    }
     found, _ = _load(folder, key)  # without the lock: files are complete, and readers need not wait
     if found is None:
         with cache_lock(folder, key):
@@ -82,6 +98,7 @@ def cache_lock(
     with ExitStack() as stack:
         for path in paths:
             try:
+                create_folder(path.parent, private=True)
                 stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait))
                 break
             except OSError as error:
@@ -111,9 +128,16 @@ def save_cached(
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
     content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
     failures = []
+    size = sum(tensor.nbytes for tensor in tensors.values())
     for path in paths:
+        is_limited = path.parent == user_cache()
+        if is_limited and size > _limit():
+            failures.append(f"{size / 1e9:.1f} GB are above the limit of {path.parent}, {LIMIT}")
+            continue
         try:
-            write_atomically(path, lambda file: torch.save(content, file))
+            write_atomically(path, lambda file: torch.save(content, file), private=True)
+            if is_limited:
+                _evict(path)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             failures.append(f"{path.parent}: {error}")
         else:
@@ -132,7 +156,10 @@ def _load(folder: Path, key: Mapping[str, str | int]) -> tuple[dict[str, Tensor]
     for path in paths:
         if path.is_file():
             try:
-                return _read(path, text), []
+                tensors = _read(path, text)
+                with suppress(OSError):
+                    os.utime(path)  # the time of its last use, for _evict
+                return tensors, []
             # a damaged file can raise nearly any exception in the unpickler; none may stop a run
             except Exception as error:
                 failures.append(f"the cache file {path} cannot be used ({reason_of(error)})")
@@ -146,10 +173,37 @@ def _candidates(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[P
     return text, list(dict.fromkeys([folder / name, user_cache() / name]))
 
 
-def user_cache() -> Path:
-    """The user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fedaux_pl"
+def is_off(folder: Path) -> bool:
+    """Whether nothing is cached in a folder: the user's cache with the limit 0."""
+    return folder == user_cache() and not _limit()
+
+
+def _limit() -> float:
+    """The limit of the user's cache in bytes."""
+    text = os.environ.get(LIMIT, str(_DEFAULT_LIMIT))
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise ConfigurationError(
+            f"the environment variable {LIMIT} must be the limit of the cache in GB, 0 for no "
+            f"cache, but is {text!r}"
+        )
+    return limit * 1e9
+
+
+def _evict(newest: Path) -> None:
+    """Removes the least recently used files of the user's cache until it is within its limit."""
+    used = {}
+    for file in newest.parent.glob("*.pt"):
+        with suppress(FileNotFoundError):  # another process may have removed it
+            used[file] = file.stat()
+    total = used.pop(newest).st_size
+    for file in sorted(used, key=lambda file: used[file].st_mtime_ns, reverse=True):
+        total += used[file].st_size
+        if total > _limit():
+            file.unlink(missing_ok=True)
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -16,6 +16,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import (
     count_shared,
     key_id,
+    keyed_fingerprint,
     machine_key,
     record_digests,
 )
@@ -231,6 +232,11 @@ class FederatedDataModule(pl.LightningDataModule):
             settings.pop("validation", None)
             settings["contents"].pop("validation", None)
         return settings
+
+    def client_fingerprints(self) -> list[str]:
+        """A keyed hash of each client's inputs and labels, in their order."""
+        key, clients = machine_key(), map(self.client, range(self.num_clients))
+        return [keyed_fingerprint(key, own.inputs, own.targets) for own in clients]
 
     @property
     def data_name(self) -> str:

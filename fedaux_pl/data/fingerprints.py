@@ -5,12 +5,10 @@ tries candidates for the last one until the hash matches.
 """
 
 import hashlib
-import os
 import re
 import secrets
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -41,15 +39,11 @@ def machine_key() -> bytes:
         if not path.exists():
             with locked(path.with_suffix(".lock")):
                 if not path.exists():  # another process may have been faster
-                    write_atomically(path, _write_key)
+                    key = secrets.token_bytes(_KEY_BYTES)
+                    write_atomically(path, lambda file: file.write(key), private=True)
     except OSError as error:
         return _process_key(str(error))
     return _read_key(path)
-
-
-def _write_key(file: IO[bytes]) -> None:
-    os.fchmod(file.fileno(), 0o600)
-    file.write(secrets.token_bytes(_KEY_BYTES))
 
 
 def _read_key(path: Path) -> bytes:

@@ -14,10 +14,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.cache import cached, fingerprint, is_off
 from fedaux_pl.data.foreign_files import reason_of, shorten
 from fedaux_pl.errors import DataError
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.files import user_cache, write_text_atomically
 
 _FILES_PER_TASK = 64
 _NAMES_IN_WARNING = 5
@@ -151,18 +151,19 @@ def load_images(
     if len(positions) < len(files):
         kept = set(positions)
         skipped = [file for i, file in enumerate(files) if i not in kept]
-        _report(skipped, len(files), root, folder / f"skipped-{fingerprint(skipped)[:16]}.txt")
+        listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
+        _report(skipped, len(files), root, None if is_off(folder) else listing)
     return tensors["images"], positions
 
 
-def _report(skipped: list[Path], count: int, root: Path, listing: Path) -> None:
+def _report(skipped: list[Path], count: int, root: Path, listing: Path | None) -> None:
     """Warns about skipped files; a file beside the cache lists them if they are many."""
     names = [str(file.relative_to(root)) for file in skipped]
     where = ""
-    if len(names) > _NAMES_IN_WARNING:
+    if len(names) > _NAMES_IN_WARNING and listing is not None:
         try:
             text = "".join(f"{file.absolute()}\n" for file in skipped)
-            write_text_atomically(listing, lambda file: file.write(text))
+            write_text_atomically(listing, lambda file: file.write(text), private=True)
             where = f"; all are listed in {listing}"
         except OSError as error:
             where = f"; the list of all could not be written ({error})"

@@ -3,10 +3,8 @@
 import signal
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
-from pytorch_lightning.utilities import rank_zero_info
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.processes import Processes
@@ -19,20 +17,6 @@ class ClientParallel(DDPStrategy):
     trains its own clients, and the federation sums their results once a round.
     The arguments are those of Lightning's DDPStrategy.
     """
-
-    def setup_environment(self) -> None:
-        """Starts the processes, and names the run of one process with the same result.
-
-        On the CPU the sums inside of a convolution depend on the number of threads, and Lightning
-        divides the threads among the processes unless OMP_NUM_THREADS is set.
-        """
-        super().setup_environment()
-        if self.root_device.type == "cpu":
-            threads = torch.get_num_threads()
-            rank_zero_info(
-                f"{self.world_size} processes with {threads} thread{'s' * (threads > 1)} each give "
-                f"the result of one process with OMP_NUM_THREADS={threads}, bit for bit"
-            )
 
     def configure_ddp(self) -> None:
         """Does not wrap the model."""

@@ -38,8 +38,7 @@ class Parts(NamedTuple):
 def assemble(federation: "Federation") -> Parts:
     """Creates the parts, when the Trainer, the data and the students are there.
 
-    In a ``fast_dev_run`` all trainings have one epoch, and there is no cache: clients release heads
-    of a part of their data, which the key of a release does not tell from all of it.
+    In a ``fast_dev_run`` all trainings have one epoch, and there is no cache.
 
     Raises:
         ConfigurationError: If a ``fast_dev_run`` would spend privacy.
@@ -91,5 +90,7 @@ def assemble(federation: "Federation") -> Parts:
     names, options = federation.clients, federation.model_options
     complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}
     architectures = federation.architectures
-    preparation = Preparation(context, pretraining, architectures, complete, cache)
+    preparation = Preparation(
+        context, pretraining, architectures, complete, cache, algorithm.secret_noise
+    )
     return Parts(pool, server, steps, preparation)

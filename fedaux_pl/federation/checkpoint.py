@@ -84,6 +84,8 @@ def restore_checkpoint(checkpoint: dict[str, Any], federation: "Federation") -> 
     if trainer.ckpt_path is not None and not is_checked:
         check_undamaged(trainer.ckpt_path)
     content = checkpoint["federation"]
+    # earlier releases did not save the number of threads
+    federation.use_threads(content["settings"].setdefault("threads", federation.threads))
     check_resumable(content, federation.settings())
     federation.history, federation.metrics = content["history"], content["round"]
     federation.h0 = content["h0"]

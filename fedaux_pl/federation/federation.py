@@ -12,7 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm, OneRelease, ServerState, TeacherMemory, Update
@@ -45,18 +47,24 @@ from fedaux_pl.federation.settings import (
 )
 from fedaux_pl.federation.students import Students
 from fedaux_pl.federation.teaching import teach
-from fedaux_pl.federation.trainer import check_trainer
+from fedaux_pl.federation.trainer import check_options, check_trainer
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
+from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import ReleasedHead, Total
 from fedaux_pl.scoring.records import describe_all, describe_privacy
 
 
 class Federation(Students):
     """Runs a method of federated learning, one communication round per epoch.
+
+    A round logs ``val/accuracy``, measured on the validation data, or ``accuracy``, measured on the
+    test data if there are no validation data; both also for each architecture, as in
+    ``accuracy/resnet8``, and ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can
+    monitor these. A test logs ``accuracy``.
 
     Args:
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
@@ -74,6 +82,9 @@ class Federation(Students):
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
             {width: 0.5}; those of a single one stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: The seed of the run, from which all others are derived.
+        threads: The number of CPU threads of each process, on which the rounding of sums depends.
+            None for that of the resumed checkpoint, or else that of ``choose_threads``:
+            OMP_NUM_THREADS, 1 if all networks are small, or the number of cores, at most 4.
 
     Example:
         >>> from fedaux_pl import FedDF, Federation
@@ -97,6 +108,7 @@ class Federation(Students):
         batchnorm: BatchNormStatistics = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
+        threads: int | None = None,
     ) -> None:
         super().__init__(batchnorm)
         self.automatic_optimization = False
@@ -106,6 +118,7 @@ class Federation(Students):
             participation,
             model_options or {},
             seed,
+            threads,
             train=train,
             optimizer_state=optimizer_state,
             batchnorm=batchnorm,
@@ -122,6 +135,8 @@ class Federation(Students):
         self.carry = optimizer_state == "carry"
         self.model_options = model_options or {}
         self.seed = seed
+        self.threads = self._given_threads = threads
+        self._outer_threads = torch.get_num_threads()
         self.only_pretrain = False
         self.create_pool: Callable[..., Any] = LocalClients  # or the ClientPool of real sites
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
@@ -205,13 +220,29 @@ class Federation(Students):
             )
             for student in self.students.values():
                 self.data.check_model(student)
+        self._outer_threads = torch.get_num_threads()
+        self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
 
+    def use_threads(self, threads: int) -> None:
+        """Computes with that number of CPU threads, unless the constructor was given another."""
+        self.threads = self.hparams["threads"] = self._given_threads or threads
+        torch.set_num_threads(self.threads)
+
+    def teardown(self, stage: str) -> None:
+        """Restores the number of CPU threads that the program had before."""
+        torch.set_num_threads(self._outer_threads)
+
     def configure_callbacks(self) -> list[Callback]:
-        """The report of the run, unless the Trainer has one."""
+        """The report of the run, unless the Trainer has one.
+
+        Lightning calls this before its own checks, whose advice is not for a federation.
+        """
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            check_options(self.trainer)
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         has_report = any(isinstance(callback, FederationReport) for callback in callbacks)
         return [] if has_report else [FederationReport()]
@@ -264,7 +295,7 @@ class Federation(Students):
         runner, begins = self.preparation.context.runner, not self.heads
         features = ServerFeatures(self.data, self._extractors(), runner.predict_features)
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, scoring, features, self.algorithm.secret_noise, restored=self.heads
+            self.pool, scoring, features, restored=self.heads
         )
         if isinstance(self.algorithm, OneRelease):
             self.labels, heads = teach(self.preparation, self.algorithm, self.heads, features)
@@ -417,6 +448,7 @@ class Federation(Students):
             "batchnorm": self.batchnorm,
             "model_options": dict(self.model_options),
             "seed": self.seed,
+            "threads": self.threads,
         }
 
     def settings(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,18 @@ from fedaux_pl.federation.clients import ClientPool
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.server_features import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
+from fedaux_pl.files import state_folder
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy, create_pretraining
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
-from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.records import pack, unpack
+from fedaux_pl.scoring.release_once import release_once
 
 H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed"),
+    "model": ("pretraining", "model_options", "seed", "threads"),
     "data": ("private", "auxiliary", "negatives", "validation", "seed"),
     "trainer": ("precision",),
 }
@@ -49,6 +50,7 @@ class Preparation:
         architectures: The architecture of each client.
         model_options: The options of each architecture, defaults included.
         cache: The folder with the results of earlier runs; None to neither read nor write any.
+        secret_noise: Whether the noise comes from the operating system, not from the seed.
     """
 
     context: Context
@@ -56,6 +58,7 @@ class Preparation:
     architectures: Sequence[str]
     model_options: Mapping[str, Mapping[str, Any]]
     cache: Path | None
+    secret_noise: bool = False
 
     def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
         """The weights of h_0, learned from D_aux starting at the model's weights.
@@ -72,7 +75,11 @@ class Preparation:
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self.context.seed,
         }
-        return self._cached(key, lambda: self._pretrain(architecture, model))
+
+        def learn() -> dict[str, Tensor]:
+            return self._cached(key, lambda: self._pretrain(architecture, model))
+
+        return self._kept(key, learn) if self.secret_noise else learn()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
         options = asdict(self.settings)
@@ -109,7 +116,6 @@ class Preparation:
         pool: ClientPool,
         scoring: Scoring,
         features: ServerFeatures,
-        secret_noise: bool,
         restored: Sequence[ReleasedHead] = (),
     ) -> tuple[list[ReleasedHead], Total | None]:
         """The scoring heads of all clients, ordered by id, and with secret noise their total cost.
@@ -122,11 +128,10 @@ class Preparation:
             pool: The clients.
             scoring: What they release.
             features: h_0 of each architecture, and its features of public data.
-            secret_noise: Whether the noise comes from the operating system, not from the seed.
             restored: The heads of a checkpoint.
         """
         data, h0 = self.context.data, features.h0
-        if data.shared_rows and secret_noise:
+        if data.shared_rows and self.secret_noise:
             raise PrivacyError(
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
                 "and the feature map depend on private data: remove them from the auxiliary data"
@@ -136,26 +141,33 @@ class Preparation:
         missing = [client for client in range(len(self.architectures)) if client not in known]
 
         def ask() -> list[ReleasedHead]:
-            maps = {name: _fit_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, maps, secret_noise, missing)
-
-        def release() -> dict[str, Tensor]:
-            return pack(ask())
+            maps = {name: self._public_map(scoring, features, name) for name in h0}
+            return pool.prepare(scoring, features, maps, self.secret_noise, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
             return sorted(heads, key=lambda head: head.client), None
         total = None
         key = self._release_key(scoring, h0)
-        if secret_noise:
-            heads, total = self._recorded(key, scoring, release, restored)
+        if self.secret_noise:
+            processes = self.context.processes
+            clients = range(data.num_clients) if processes.first else ()
+            heads, total = release_once(
+                Ledger(data.key_id),
+                [key, self._former_key(scoring, h0)],
+                {client: data.record_digests(client) for client in clients},
+                scoring,
+                ask,
+                restored=restored,
+                processes=processes,
+            )
         else:
             own: dict[str, str | int] = {
                 "kind": "simulated-heads",
                 "release": key,
                 "seed": self.context.seed,
             }
-            heads = list(restored) or unpack(self._cached(own, release), scoring)
+            heads = list(restored) or unpack(self._cached(own, lambda: pack(ask())), scoring)
         for head in heads:
             size, name = data.client_sizes[head.client], data.client_names[head.client]
             scoring.check_release(head, size, len(data.negative_inputs), name)
@@ -165,7 +177,27 @@ class Preparation:
         return heads, total
 
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
-        """All that determines a release but its noise, as text. Test data are no part of it."""
+        """All that determines a release but its noise, as text.
+
+        These are the records of each client, and what maps them to features and rows. How records
+        were assigned to clients, heads of students and test data are no part of it.
+        """
+        data = self.context.data
+        key = {
+            "scoring": scoring.release_settings(),
+            "architectures": list(self.architectures),
+            "h0": {name: self._describe(name, model, head=False) for name, model in h0.items()},
+            "clients": data.client_fingerprints(),
+            "classes": len(data.classes),
+        }
+        if scoring.feature_map.uses_auxiliary:
+            key["auxiliary"] = data.fingerprints["auxiliary"]
+        if scoring.uses_negatives:
+            key["negatives"] = tensor_digest(data.negative_inputs)
+        return _as_text(key)
+
+    def _former_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
+        """The key of the release in ledgers that version 0.6.0 and earlier ones wrote."""
         key = {
             "scoring": scoring.release_settings(),
             "architectures": list(self.architectures),
@@ -174,40 +206,48 @@ class Preparation:
         }
         return _as_text(key)
 
-    def _describe(self, architecture: str, model: nn.Module) -> str:
-        """All that determines the features of a model: weights, options, settings of its layers."""
+    def _describe(self, architecture: str, model: nn.Module, head: bool = True) -> str:
+        """All that determines the features of a model: weights, options, settings of its layers.
+
+        Args:
+            architecture: Its name.
+            model: The model.
+            head: Whether to include its head, which changes no features.
+        """
+        state = model.state_dict()
         layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
+        if not head:
+            state = {name: tensor for name, tensor in state.items() if not of_head(name)}
+            layers = {name: text for name, text in layers.items() if not of_head(f"{name}.")}
         text = _as_text({"options": self.model_options[architecture], "layers": layers})
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return f"{tensor_digest(*model.state_dict().values())} {digest}"
+        return f"{tensor_digest(*state.values())} {digest}"
 
-    def _recorded(
-        self,
-        key: str,
-        scoring: Scoring,
-        release: Callable[[], dict[str, Tensor]],
-        restored: Sequence[ReleasedHead],
-    ) -> tuple[list[ReleasedHead], Total | None]:
-        """Releases with secret noise, unless the ledger has the release, and records it there.
+    def _public_map(self, scoring: Scoring, features: ServerFeatures, name: str) -> PublicMap:
+        """The map of an architecture; sites get the same one, and the same h_0(x), in every run."""
+        if not self.secret_noise or self.context.data.holds != "public":
+            return _fit_map(scoring, features, name)
 
-        Only the first process reads and writes the ledger; all use what it has found.
-        """
-        data, processes = self.context.data, self.context.processes
-        ledger, total = Ledger(data.key_id), None
-        with ledger.locked() if processes.first else nullcontext():
-            entries = ledger.entries() if processes.first else []
-            known = {entry.key: entry.heads for entry in entries}
-            packed = processes.broadcast(pack(restored) if restored else known.get(key))
-            if packed is None:
-                packed = processes.broadcast(release())
-            heads = unpack(packed, scoring)
-            if processes.first:
-                records = {head.client: data.record_digests(head.client) for head in heads}
-                if not any(_same(packed, entry.heads) for entry in entries):
-                    releases = {head.client: head.release for head in heads}
-                    ledger.add(Entry(key, packed, releases, records))
-                total = ledger.total(list(records.values()), scoring.budget.delta)
-        return heads, processes.broadcast(total)
+        def fit() -> dict[str, Tensor]:
+            fitted = _fit_map(scoring, features, name)
+            bound = {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
+            sent = {"negatives": features.negatives(name).cpu()} if needs_negatives else {}
+            return fitted.tensors() | bound | sent
+
+        settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
+        key: dict[str, str | int] = {
+            "kind": f"map-{name.replace('/', '_')}",
+            "h0": self._describe(name, features.h0[name], head=False),
+            "map": _as_text({part: settings[part] for part in ("feature_map", "norm_bound")}),
+            "data": self.context.data.fingerprints["auxiliary"],
+            "rows": tensor_digest(self.context.data.auxiliary_rows["negatives"]),
+            "negatives": int(needs_negatives),
+        }
+        kept = self._kept(key, fit)
+        if needs_negatives:
+            features.sent_negatives[name] = kept.pop("negatives")
+        bound = float(kept.pop("bound"))
+        return PublicMap(**kept, unit=scoring.norm_bound == "unit", bound=bound)
 
     def score(
         self, scoring: Scoring, heads: Sequence[ReleasedHead], features: ServerFeatures
@@ -266,31 +306,46 @@ class Preparation:
         metric.update(predict_features(h0, test.inputs), test.targets, query=True)
         return float(metric.compute())
 
+    def _kept(
+        self, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """The first result with this key on this machine, which the state folder keeps for ever.
+
+        Other threads or another device round a result differently, and a release in other features
+        is another release: with secret noise it would cost privacy again.
+        """
+        return self._stored(state_folder() / "h0", key, compute)
+
     def _cached(
         self, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Loads a result from the cache, or computes it and stores it there.
+        if self.cache is None:
+            return self.context.processes.broadcast(compute())
+        return self._stored(self.cache, key, compute)
+
+    def _stored(
+        self, folder: Path, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Loads a result from a folder, or computes it and stores it there.
 
         Only the first process takes the lock, reads and writes files, and it broadcasts what it has
         found. If it has found nothing, all processes compute together, and all use the first
         process's result.
         """
-        processes, cache = self.context.processes, self.cache
-        if cache is None:
-            return processes.broadcast(compute())
+        processes = self.context.processes
         with ExitStack() as stack:
             if processes.first:
                 # collective calls fail after a while: the others hear that the first still waits
                 stack.enter_context(
-                    cache_lock(cache, key, on_wait=lambda: processes.broadcast(True))
+                    cache_lock(folder, key, on_wait=lambda: processes.broadcast(True))
                 )
             while processes.broadcast(False):
                 pass
-            result = processes.broadcast(load_cached(cache, key) if processes.first else None)
+            result = processes.broadcast(load_cached(folder, key) if processes.first else None)
             if result is None:
                 result = processes.broadcast(compute())
                 if processes.first:
-                    save_cached(cache, key, result)
+                    save_cached(folder, key, result)
         return result
 
 
@@ -310,7 +365,3 @@ def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
 
 def _as_text(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
-
-
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

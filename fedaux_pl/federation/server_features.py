@@ -25,6 +25,7 @@ class ServerFeatures:
     ) -> None:
         self.data, self.h0, self._predict = data, h0, predict
         self._auxiliary: dict[str, Tensor] = {}
+        self.sent_negatives: dict[str, Tensor] = {}  # as sites got them in an earlier run
 
     def auxiliary(self, architecture: str) -> Tensor:
         """h_0(x) on D_aux, shape (N, d)."""
@@ -35,6 +36,8 @@ class ServerFeatures:
 
     def negatives(self, architecture: str) -> Tensor:
         """h_0(x) on D^-, shape (|D^-|, d)."""
+        if architecture in self.sent_negatives:
+            return self.sent_negatives[architecture]
         return self.auxiliary(architecture)[self.data.auxiliary_rows["negatives"]]
 
     def parts(self, architecture: str) -> dict[str, Tensor]:

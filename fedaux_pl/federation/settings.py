@@ -179,6 +179,7 @@ def check_settings(
     participation: float,
     model_options: Mapping[str, Any],
     seed: int,
+    threads: int | None,
     **choices: str,
 ) -> None:
     """Raises a ValueError or TypeError for wrong settings of a federation.
@@ -188,6 +189,7 @@ def check_settings(
         participation: C.
         model_options: Arguments of ``create_model``.
         seed: The seed of the run.
+        threads: The number of CPU threads.
         **choices: ``train``, ``optimizer_state`` and ``batchnorm``.
     """
     if (
@@ -204,6 +206,8 @@ def check_settings(
             raise ValueError(f"{name} must be {' or '.join(_CHOICES[name])}, but is {value!r}")
     if not _is_int(seed, 0):
         raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
+    if threads is not None and not _is_int(threads, 1):
+        raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
     if not isinstance(participation, int | float):
         raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
     sample_clients(1, participation, 0)  # checks the range of the participation

@@ -55,21 +55,25 @@ def check_trainer(
             "trainer.strategy must be auto, which trains clients in parallel if there are several "
             f"devices, but is {type(trainer.strategy).__name__}"
         )
-    for name, default in _WITHOUT_EFFECT.items():
+    check_options(trainer)
+    if getattr(trainer.strategy, "_layer_sync", None) is not None:
+        raise ValueError(
+            "trainer.sync_batchnorm is true, but processes train different clients: leave it out"
+        )
+    if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
+        raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
+    _check_callbacks(trainer, architectures, has_validation)
+
+
+def check_options(trainer: pl.Trainer) -> None:
+    """Raises a ValueError for an option of the Trainer that has no meaning in a federation."""
+    batches = trainer.fast_dev_run or 1  # type: ignore[attr-defined]
+    for name, default in {**_WITHOUT_EFFECT, "limit_train_batches": batches}.items():
         if (value := getattr(trainer, name)) != default:
             raise ValueError(
                 f"trainer.{name} is {value}, but has no meaning in a federation, whose epoch is a "
                 "communication round: leave it out"
             )
-    if getattr(trainer.strategy, "_layer_sync", None) is not None:
-        raise ValueError(
-            "trainer.sync_batchnorm is true, but processes train different clients: leave it out"
-        )
-    if not trainer.limit_train_batches:
-        raise ValueError("trainer.limit_train_batches is 0, which would skip all rounds: remove it")
-    if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
-        raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
-    _check_callbacks(trainer, architectures, has_validation)
 
 
 def _check_callbacks(

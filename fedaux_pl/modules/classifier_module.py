@@ -49,8 +49,8 @@ class ClassifierModule(OptimizedModule):
         metrics = MetricCollection(
             {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanLoss()}
         )
-        self.val_metrics = metrics.clone(prefix="val_")
-        self.test_metrics = metrics.clone(prefix="test_")
+        self.val_metrics = metrics.clone(prefix="val/")
+        self.test_metrics = metrics.clone(prefix="test/")
 
     def train(self, mode: bool = True) -> "ClassifierModule":
         """Sets training mode; a frozen h stays in evaluation mode and keeps its statistics."""

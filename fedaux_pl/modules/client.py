@@ -26,6 +26,7 @@ class ClientModule(ClassifierModule):
     With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2 (FedProx). The anchor
     theta_0 is the parameters at the start of the fit. With ``corrected`` the tensors of
     ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels).
+    Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and

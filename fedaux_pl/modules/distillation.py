@@ -23,7 +23,9 @@ class DistillationModule(ClassifierModule):
 
     Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
     ``fedaux_pl.functional.soft_labels`` returns them. Validation and test batches are (inputs,
-    labels). The defaults are the paper's for images.
+    labels). The defaults are the paper's for images. Logs ``train/loss``, ``train/agreement``
+    (of the classes of student and soft labels), ``val/loss``, ``val/accuracy``, ``test/loss`` and
+    ``test/accuracy``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
@@ -90,5 +92,5 @@ class DistillationModule(ClassifierModule):
         self.log_training(loss, len(targets))
         if self._trainer is not None:
             self.agreement(logits.detach(), targets.argmax(dim=-1))
-            self.log("train_agreement", self.agreement, on_epoch=True, on_step=False)
+            self.log("train/agreement", self.agreement, on_epoch=True, on_step=False)
         return loss

@@ -29,7 +29,8 @@ class LanguageModelling(SelfSupervised):
     and the encoder's token embedding map a state to logits over the vocabulary. That network
     starts from random weights, also if the encoder is pre-trained. A step neither synchronizes
     with the device nor has shapes that depend on values, so it can be captured in a CUDA graph.
-    Validation and ``forward`` are those of ``SelfSupervised``.
+    Validation and ``forward`` are those of ``SelfSupervised``. Logs ``train/loss`` and, with
+    labeled validation batches, ``val/knn_accuracy``.
 
     Args:
         model: The name of an encoder of text, or a module like ``fedaux_pl.models.Encoder``; its

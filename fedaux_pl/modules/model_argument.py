@@ -68,7 +68,11 @@ def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
 
 
 def without_head(model: nn.Module) -> nn.Module:
-    """Returns h: a shallow copy that shares all parameters but the head's with the model."""
+    """Returns h: a shallow copy that shares all parameters but the head's with the model.
+
+    Of a model that torch.compile has wrapped, h is not compiled: only its ``forward`` would be.
+    """
+    model = getattr(model, "_orig_mod", model)
     backbone = copy.copy(model)
     backbone._modules = {**model._modules, "head": nn.Identity()}
     return backbone

@@ -108,4 +108,4 @@ class OptimizedModule(pl.LightningModule):
         """Logs the mean training loss of the epoch if a Trainer is attached."""
         if self._trainer is not None:
             self.train_loss(loss.detach(), weight=batch_size)
-            self.log("train_loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
+            self.log("train/loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)

@@ -6,7 +6,8 @@ released weight into scores on D_distill.
 
 The guarantee covers the released weight and everything computed from it and public data. It does
 not cover the fit: the metrics that it logs are for the client only, and so is the weight before
-noise. No state dict or checkpoint has that weight unless ``release_without_privacy`` releases it.
+noise. No state dict, checkpoint, copy or pickle has it unless ``release_without_privacy`` releases
+it.
 """
 
 import math
@@ -18,6 +19,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
+from torchmetrics.functional.classification import binary_auroc
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
@@ -49,6 +51,7 @@ class ScoringHead(pl.LightningModule):
     0 for the public negatives D^-; inputs are images if a model is given and features if not.
     One epoch collects the features; at its end the head is fitted up to ``tolerance``, and the fit
     stops. ``release`` adds noise, once; ``forward`` and ``predict`` apply the released weight.
+    Logs ``train/auroc`` and ``train/gradient_norm`` of the fit, and ``val/auroc``.
 
     The guarantee is for replacing one record. It assumes that a record of D_i occurs once in an
     epoch (no sampling with replacement), that h_0 maps each record by itself (BatchNorm by running
@@ -115,12 +118,16 @@ class ScoringHead(pl.LightningModule):
         self.weight: Tensor | None = None
         self.public_map: PublicMap | None = None  # of the released weight
         self._fitted_map = PublicMap()
-        self._fitted: Tensor | None = None  # before noise: never in a checkpoint
+        self._fitted: Tensor | None = None  # before noise: see __getstate__
         self._gradient_norm = math.inf
         self._sensitivity = math.inf
         self._collected: list[tuple[Tensor, Tensor]] = []
-        self.train_auroc = BinaryAUROC()
         self.val_auroc = BinaryAUROC()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the fit out of copies and pickles, such as ``torch.save(head)`` writes."""
+        unfitted = {"_fitted": None, "_fitted_map": PublicMap(), "_gradient_norm": math.inf}
+        return super().__getstate__() | unfitted | {"_collected": []}
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
@@ -190,11 +197,9 @@ class ScoringHead(pl.LightningModule):
         self._collected = []
         own, others = self._fit(features[member], features[~member])
         assert self._fitted is not None  # noqa: S101 - for mypy
-        for rows, is_member in ((own, 1), (others, 0)):
-            scores = rows.cpu() @ self._fitted
-            self.train_auroc.update(scores, torch.full((len(rows),), is_member))
-        self.log("train_auroc", self.train_auroc)
-        self.log("gradient_norm", self._gradient_norm)
+        scores = torch.cat([own, others]).cpu() @ self._fitted
+        self.log("train/auroc", binary_auroc(scores, torch.arange(len(scores)) < len(own)))
+        self.log("train/gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True
 
     def release(
@@ -271,7 +276,7 @@ class ScoringHead(pl.LightningModule):
         """Logs the AUROC of the released scores as a classifier of membership."""
         if self.weight is not None:
             self.val_auroc.update(self(batch[0]), batch[1].long())
-            self.log("val_auroc", self.val_auroc, on_step=False, on_epoch=True)
+            self.log("val/auroc", self.val_auroc, on_step=False, on_epoch=True)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Returns the released weight and its cost for the state dict; the fit is left out."""

@@ -76,7 +76,8 @@ class SelfSupervised(OptimizedModule):
     def on_validation_epoch_end(self) -> None:
         """Logs the kNN accuracy if there were labels."""
         if self.knn_accuracy.ready:
-            self.log("knn_accuracy", self.knn_accuracy.compute(), prog_bar=True, sync_dist=False)
+            accuracy = self.knn_accuracy.compute()
+            self.log("val/knn_accuracy", accuracy, prog_bar=True, sync_dist=False)
         self.knn_accuracy.reset()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -31,7 +31,8 @@ class SimCLR(SelfSupervised):
 
     Under a Trainer with strategy ``ddp`` the images of all processes are compared with each other.
 
-    Validation and ``forward`` are those of ``SelfSupervised``.
+    Validation and ``forward`` are those of ``SelfSupervised``. Logs ``train/loss`` and, with
+    labeled validation batches, ``val/knn_accuracy``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and

@@ -88,9 +88,13 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Excludes other processes between reading the ledger and adding to it."""
+
+        def wait() -> None:
+            print(f"waiting for another run that has locked {self.folder / 'lock'}", flush=True)
+
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.folder / "lock"))
+                stack.enter_context(locked(self.folder / "lock", wait))
             except OSError as error:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield
@@ -141,7 +145,7 @@ class Ledger:
         path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
         whole = _checksum(buffer.getvalue()) + buffer.getvalue()
         try:
-            write_atomically(path, lambda file: file.write(whole))
+            write_atomically(path, lambda file: file.write(whole), private=True)
         except OSError as error:
             raise PrivacyError(self._refusal("written", error)) from error
 

@@ -86,6 +86,11 @@ class Scoring:
         bound = private if self.norm_bound == "private" else ""
         return "; ".join(filter(None, [bound, self.scorer.flaw]))
 
+    @property
+    def uses_negatives(self) -> bool:
+        """Whether a release depends on D^-, by its scorer or by its norm bound."""
+        return self.scorer.uses_negatives or self.norm_bound in ("negatives", "private")
+
     def settings(self) -> dict[str, Any]:
         """Returns all options as plain values; an object becomes its class name and its fields."""
         own = {"calibration": plain_settings(self.calibration), "shrink": self.shrink}

@@ -3,7 +3,7 @@
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
 from fedaux_pl.scoring.ledger import Entry
-from fedaux_pl.scoring.records import pack, unpack
+from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.agreement import agreement, differences
 from fedaux_pl.sites.wire import (
     Letter,
@@ -41,6 +41,9 @@ class Limits:
     Args:
         epsilon_limit: The largest epsilon that all releases about a record may cost together, at
             the delta of the method; null for the epsilon of the method, which allows one release.
+        allow_new_h0: Whether to release again, under the same settings and about the same data, if
+            the server sends another h_0, feature map or negatives than before. Each time costs the
+            epsilon of the method once more, up to ``epsilon_limit``.
         max_epochs: The largest number of local epochs in a round.
         min_batch_size: The smallest batch size of the local training.
         max_batch_size: The largest one.
@@ -49,6 +52,7 @@ class Limits:
     """
 
     epsilon_limit: float | None = None
+    allow_new_h0: bool = False
     max_epochs: int = 20
     min_batch_size: int = 2
     max_batch_size: int = 1024
@@ -172,11 +176,14 @@ class SiteFederation(Federation):
         if self.algorithm.secret_noise:
             received = [*h0.values(), *public_map.tensors().values()]
             received += [] if negatives is None else [negatives]
-            key = f"{name} {self.model_options} {tensor_digest(*received)} {public_map.bound!r} "
-            key += f"{scoring.release_settings()} {self.data.fingerprints['private']}"
-            head, total = self._recorded(
-                key, scoring, release, 0 if negatives is None else len(negatives)
+            # the key of a release in all ledgers: do not change it
+            own = (
+                f"{name} {self.model_options} ",
+                f" {scoring.release_settings()} {self.data.fingerprints['private']}",
             )
+            key = f"{tensor_digest(*received)} {public_map.bound!r}".join(own)
+            count = 0 if negatives is None else len(negatives)
+            head, total = self._recorded(key, own, scoring, release, count)
         else:
             head = release()
         fields = {
@@ -189,31 +196,57 @@ class SiteFederation(Federation):
         return fields, write_tensors({"weight": head.weight}), _guarantee(head, total)
 
     def _recorded(
-        self, key: str, scoring: Scoring, release: Callable[[], ReleasedHead], num_negatives: int
+        self,
+        key: str,
+        own: tuple[str, str],
+        scoring: Scoring,
+        release: Callable[[], ReleasedHead],
+        num_negatives: int,
     ) -> tuple[ReleasedHead, Total]:
-        """The head in the ledger, or a new one that is there before it leaves; and all costs."""
-        ledger, delta = Ledger(self.data.key_id), scoring.budget.delta
-        own = self.data.record_digests(0)
+        """The head in the ledger, or a new one that is there before it leaves; and all costs.
+
+        Args:
+            key: The key of the release.
+            own: What the key begins and ends with: all of it but what the server has sent.
+            scoring: What is released.
+            release: Computes it.
+            num_negatives: |D^-|.
+        """
+        ledger, digests = Ledger(self.data.key_id), self.data.record_digests(0)
+        size = self.data.client_sizes[0]
         limit = self.limits.epsilon_limit or scoring.budget.epsilon or 0.0
-        with ledger.locked():
-            known = {entry.key: entry.heads for entry in ledger.entries()}
-            if key not in known:
-                size = self.data.client_sizes[0]
-                sensitivity = scoring.scorer.sensitivity(size, num_negatives)
-                planned = Entry(key, {}, {0: scoring.record(sensitivity, False)}, {0: own})
-                cost = ledger.total([own], delta, [planned]).epsilon
-                if not cost <= limit:
-                    raise RefusalError(
-                        "budget",
-                        f"with this release the cost would be epsilon {cost:.4g}, above the "
-                        f"epsilon_limit {limit:g}",
-                    )
-                head = replace(release(), client=0)  # a site does not choose its number
-                known[key] = pack([head])
-                ledger.add(Entry(key, known[key], {0: head.release}, {0: own}))
-            [head] = unpack(known[key], scoring)
-            scoring.check_release(head, self.data.client_sizes[0], num_negatives)
-            return head, ledger.total([own], delta)
+
+        def check(entries: Sequence[Entry]) -> None:
+            known = [e for e in entries if e.key.startswith(own[0]) and e.key.endswith(own[1])]
+            if known and not self.limits.allow_new_h0:
+                raise RefusalError(
+                    "budget",
+                    "the ledger has a release with these settings about these data, but the server "
+                    "now sends another h_0, feature map or negatives, so it would be a second one: "
+                    "let the server use what it sent before (in its state folder and cache), or "
+                    "start the site with --allow_new_h0 true, which costs epsilon "
+                    f"{scoring.budget.epsilon} again, within its epsilon_limit",
+                )
+            planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
+            entry = Entry(key, {}, {0: planned}, {0: digests})
+            cost = ledger.total([digests], scoring.budget.delta, [entry]).epsilon
+            if not cost <= limit:
+                raise RefusalError(
+                    "budget",
+                    f"with this release the cost would be epsilon {cost:.4g}, above the "
+                    f"epsilon_limit {limit:g}",
+                )
+
+        [head], total = release_once(
+            ledger,
+            [key],
+            {0: digests},
+            scoring,
+            lambda: [replace(release(), client=0)],  # a site does not choose its number
+            check=check,
+        )
+        scoring.check_release(head, size, num_negatives)
+        return head, total
 
     def _read_preparation(
         self, name: str, scoring: Scoring, request: Letter

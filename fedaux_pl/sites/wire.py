@@ -28,7 +28,7 @@ CODES = {
     "busy": "it still works on an earlier request",
     "settings": "its configuration differs from the server's",
     "limits": "the request is beyond the limits that it has set itself",
-    "budget": "the release would cost more privacy than its epsilon_limit",
+    "budget": "the release would cost more privacy than it allows",
     "message": "the request is damaged, or of other shapes than its models",
     "diverged": "its training gave NaN or infinity",
     "storage": "its disk is full or not writable",

@@ -8,11 +8,12 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from time import monotonic, sleep
 
+from fedaux_pl.cli.entry import INTERRUPTED
 from fedaux_pl.errors import FedauxError
 from fedaux_pl.sweeps.cell_lock import is_held
 from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.overview import format_seconds, problem, time_left
-from fedaux_pl.sweeps.worker import BUSY, INTERRUPTED, run_forked
+from fedaux_pl.sweeps.worker import BUSY, run_forked
 
 _POLL = 0.2  # seconds
 _REPEAT = 1.0  # seconds between two interruptions of a process

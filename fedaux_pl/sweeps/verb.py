@@ -1,13 +1,11 @@
 """``fedaux-pl sweep FILE``: runs all cells of a sweep file, and resumes what is there."""
 
 import argparse
-import contextlib
 import os
 import shlex
-import signal
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from fedaux_pl.cli.entry import raised_by_sigterm
 from fedaux_pl.errors import FedauxError, counted
 from fedaux_pl.sweeps import overview
 from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
@@ -28,16 +26,9 @@ def sweep(args: Sequence[str]) -> None:
     Raises:
         ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
         FedauxError: If cells have failed; the others are done.
-        SystemExit: With status 2 if an own option is wrong, 130 after Ctrl-C.
+        SystemExit: With status 2 if an own option is wrong.
     """
     options = _parse(args)
-    try:
-        _sweep(options)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-
-
-def _sweep(options: argparse.Namespace) -> None:
     is_shown = options.dry_run or options.status
     described = read_sweep(options.file, options.extra, options.seeds, options.select)
     if options.launcher == "local" and not is_shown:
@@ -65,8 +56,7 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
         "unfinished ones are resumed: the same command continues a sweep.",
     )
     add = parser.add_argument
-    about = "runs at a time (default: one per GPU, else 1); they divide the threads of the CPU"
-    add("--jobs", type=int, help=f"{about} unless OMP_NUM_THREADS is set")
+    add("--jobs", type=int, help="runs at a time (default: one per GPU, else 1)")
     add("--retry", action="store_true", help="run failed cells again")
     about = "run here, submit to SLURM, or print the command lines (default: local)"
     add("--launcher", choices=_LAUNCHERS, default=_LAUNCHERS[0], help=about)
@@ -102,7 +92,7 @@ def _run(tasks: Sequence[Cell], options: argparse.Namespace) -> None:
     left = _open_tasks(tasks, options.retry)
     print(overview.counts(tasks), flush=True)
     try:
-        with _terminated_like_interrupted():
+        with raised_by_sigterm(KeyboardInterrupt()):
             run_locally(left, _slots(options.jobs, fits), fits)
     except KeyboardInterrupt:
         print(f"stopped; {overview.counts(tasks)}; the same command continues")
@@ -133,10 +123,7 @@ def _hand_over(tasks: Sequence[Cell], name: str, options: argparse.Namespace) ->
 
 
 def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
-    """The environments of the jobs that run at a time: each on a GPU of its own, if it uses one.
-
-    Several jobs divide the threads of the CPU, unless OMP_NUM_THREADS says how many each has.
-    """
+    """The environments of the jobs that run at a time: each on a GPU of its own, if it uses one."""
     import torch
 
     trainers = [cell.config["trainer"] for cell in cells]
@@ -144,14 +131,8 @@ def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     if not uses_one or not gpus or not torch.cuda.is_available():
-        slots: list[dict[str, str]] = [{}] * (jobs or 1)
-    else:
-        count = jobs or len(gpus)
-        slots = [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(count)]
-    if len(slots) > 1 and "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, torch.get_num_threads() // len(slots))
-        slots = [{**slot, "OMP_NUM_THREADS": str(threads)} for slot in slots]
-    return slots
+        return [{}] * (jobs or 1)
+    return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
 
 
 def _report_line(options: argparse.Namespace) -> str:
@@ -161,17 +142,3 @@ def _report_line(options: argparse.Namespace) -> str:
     root = [] if str(options.root) == "logs" else ["--root", str(options.root)]
     own = [*root, *select, *seeds]
     return shlex.join(["fedaux-pl", "report", options.file, *own, *options.extra])
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Has SIGTERM stop the sweep as Ctrl-C does."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from fedaux_pl.cli.entry import EXPECTED, run_verb
+from fedaux_pl.cli.entry import EXPECTED, INTERRUPTED, TERMINATED, run_verb
 from fedaux_pl.cli.entry import main as run_main
 from fedaux_pl.errors import FedauxError, UsageError, first_line
 from fedaux_pl.sweeps.cell_lock import Busy, held
@@ -22,9 +22,6 @@ from fedaux_pl.sweeps.cells import Cell
 
 BUSY = 75
 """The exit status if another process runs in the folder."""
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -67,10 +64,6 @@ def run_forked(task: str, environment: Mapping[str, str]) -> NoReturn:
     import __main__
 
     os.environ.update(environment)
-    if "OMP_NUM_THREADS" in environment:  # torch read it when the server imported it
-        import torch
-
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     # by these, Lightning starts the other processes of a run on several devices
     __main__.__spec__ = find_spec("fedaux_pl.sweeps.worker")
     sys.argv[1:] = [task]
@@ -106,6 +99,8 @@ def _run(task: Cell) -> BaseException | None:
     try:
         run_verb(task.command)
     except SystemExit as ended:
+        if ended.code == TERMINATED:
+            raise KeyboardInterrupt from ended  # the next sweep resumes it
         return ended if ended.code else None
     except Exception as error:  # whatever it is, the other cells go on
         if isinstance(error, EXPECTED):

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fused_operations, launch_sizes
+from fedaux_pl.accelerate.bert import fused_operations
+from fedaux_pl.accelerate.bert import pass_config as settings
 from fedaux_pl.accelerate.bert.attention import attend, attend_backward
 from fedaux_pl.accelerate.bert.fused_operations import (
     add_norm,
@@ -32,8 +33,8 @@ NO_DROPOUT = Dropout(0.0, None, 0)
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(launch_sizes, "TILE", 256)
-    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+    monkeypatch.setattr(settings, "TILE", 256)
+    monkeypatch.setattr(settings, "FEW_PARTS", 3)
 
 
 def dropout(rate, index):

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, launch_sizes, mean_pooling, supported_encoders
+from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config, supported_encoders
 from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
 from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
 from fedaux_pl.accelerate.bert.fused_pass import bert_states
 from fedaux_pl.accelerate.bert.pass_config import PassConfig
+from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.weight_gradients import (
-    current_side_stream,
     join_weight_gradients,
     weight_gradients_on,
 )
@@ -32,8 +32,8 @@ DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob":
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(launch_sizes, "TILE", 256)
-    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+    monkeypatch.setattr(pass_config, "TILE", 256)
+    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
 
 
 @pytest.fixture
@@ -172,8 +172,8 @@ def trained():
     with pytest.MonkeyPatch.context() as patch:
         for module in (mean_pooling, supported_encoders):
             patch.setattr(module, "fusable", lambda x: True)
-        patch.setattr(launch_sizes, "TILE", 256)
-        patch.setattr(launch_sizes, "FEW_PARTS", 3)
+        patch.setattr(pass_config, "TILE", 256)
+        patch.setattr(pass_config, "FEW_PARTS", 3)
         model, x = speed_up(perturbed(CONFIG).eval()), ids(5, 3, width=5)
         return model, x, step(model, x)[1]
 
@@ -264,7 +264,7 @@ def test_weight_gradients_on_a_side_stream(monkeypatch):
         late = [n for n, p in model.encoder.named_parameters() if p.grad is None]
         products = 4
         assert events == ["side waits for main", "on side", "off side"] * products
-        side = current_side_stream()
+        side = current().side_stream
         assert len(side.in_use) == products
         assert all(len(tensors) == 2 for tensors in side.in_use)
         join_weight_gradients()

@@ -8,14 +8,15 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.batch_norm import (
     Activation,
     _BatchNormAct,
     batch_norm_act,
     branch,
-    fused_gradient_sums,
 )
 from tests.accelerate.convolution_helpers import create_norm, use_small_tiles
+from tests.accelerate.pairwise import pairwise
 
 RELU, LINEAR = Activation(), Activation(False)
 
@@ -26,9 +27,10 @@ def _small_tiles(monkeypatch):
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("single_kernel", [False, True])
-@pytest.mark.parametrize("activation", [RELU, LINEAR])
-@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize(
+    ("with_residual", "activation", "single_kernel"),
+    pairwise([False, True], [RELU, LINEAR], [False, True]),
+)
 def test_two_gradients_are_added(with_residual, activation, single_kernel):
     """Their sum as the only gradient, of either output, gives the same."""
     x, dy, dy2 = torch.randn(3, 5, 24, 1, 7)
@@ -55,7 +57,7 @@ def test_activations_for_two_branches():
     x = torch.randn(3, 8, 3, 3, requires_grad=True)
     y = batch_norm_act(norm, x, None, RELU)
     assert branch(y)[1] is y  # torch.autograd.grad may be called
-    with fused_gradient_sums():
+    with using(fuses_gradient_sums=True):
         one, other = branch(y)
     assert one is y
     assert other is not y
@@ -69,7 +71,7 @@ def test_activations_for_two_branches():
     freed = weakref.ref(y)
     del y, one, other
     assert freed() is None  # no reference cycle
-    with fused_gradient_sums():
+    with using(fuses_gradient_sums=True):
         assert branch(x)[1] is x
 
 
@@ -102,7 +104,7 @@ def test_gradients_of_changed_activations_are_autograds(change):
         norm.zero_grad()
         scale.grad = None
         y = CHANGES[change](layer(x))
-        with fused_gradient_sums():
+        with using(fuses_gradient_sums=True):
             one, other = branch(y)
         assert (other is not y) == (change == "none" and layer is fused_layer)
         ((one * weights[0] + other * weights[1]) * scale).sum().backward()
@@ -124,7 +126,7 @@ def test_activations_without_graph_are_leaves():
     norm = create_norm(8)
     with torch.no_grad():
         y = batch_norm_act(norm, torch.randn(3, 8, 3, 3), None, RELU)
-    with fused_gradient_sums():
+    with using(fuses_gradient_sums=True):
         one, other = branch(y.requires_grad_())
     (one + 2 * other).sum().backward()
     assert torch.equal(y.grad, torch.full_like(y, 3.0))

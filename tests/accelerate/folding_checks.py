@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
-from fedaux_pl.accelerate.convolution import folding, pixel_pairs
+from fedaux_pl.accelerate.context import using
+from fedaux_pl.accelerate.convolution import folding
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.folding import FoldCache, FoldedConvolution, convolve_folded
 from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels, standardize
@@ -104,7 +105,7 @@ def test_only_an_active_cache_reuses_folded_weights(monkeypatch):
         ]
 
     def cached():
-        with cache.active():
+        with using(folds=cache):
             return outputs()
 
     def same(one, other):
@@ -130,9 +131,9 @@ def test_only_an_active_cache_reuses_folded_weights(monkeypatch):
 def test_pairs_of_pixels(with_residual, with_shortcut, monkeypatch):
     """Small inputs and odd widths are convolved as single pixels, with the same cache."""
     fold_in_pytorch(monkeypatch)
-    monkeypatch.setattr(pixel_pairs, "MIN_PAIRED_PIXELS", 48)
+    monkeypatch.setattr(folding, "MIN_PAIRED_PIXELS", 48)
     seen = []
-    view = pixel_pairs.view_as_pixels
+    view = folding.view_as_pixels
     monkeypatch.setattr(folding, "view_as_pixels", lambda x: seen.append(x) or view(x))
     conv, norm = nn.Conv2d(16, 64, 3, padding=1, bias=False), create_norm(64).eval()
     shortcut = nn.Conv2d(16, 64, 1, bias=False), create_norm(64).eval()
@@ -147,7 +148,7 @@ def test_pairs_of_pixels(with_residual, with_shortcut, monkeypatch):
             expected = norm(conv(x))
             if residual is not None:
                 expected += shortcut[1](shortcut[0](residual)) if with_shortcut else residual
-            for context in (nullcontext(), cache.active()):
+            for context in (nullcontext(), using(folds=cache)):
                 seen.clear()
                 with context:
                     out = convolve_folded(conv, norm, x, residual, layers)

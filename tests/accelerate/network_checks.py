@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import (
     folding,
@@ -18,14 +19,12 @@ from fedaux_pl.accelerate.convolution import (
     pointwise_products,
     weight_gradients,
 )
-from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
 from fedaux_pl.accelerate.convolution.image_stem import convolve_images, standardize
 from fedaux_pl.accelerate.convolution.pointwise_products import fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
     weight_gradients_on,
 )
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.engine.inference import evaluating
 from fedaux_pl.models import InputNormalization
 from fedaux_pl.models import create_model as create_plain
@@ -75,9 +74,9 @@ def test_networks(name, half):
                     found[statistics] = model(x)
         return found
 
-    with fused_gradient_sums():
+    with using(fuses_gradient_sums=True):
         got = results()
-    with plain_layers():
+    with using(plain=True):
         expected = results()
     # bfloat16 has 8 bits, which the interpreter truncates; its gradients are mostly noise here
     tolerance = 0.1 if half else 1e-3
@@ -166,7 +165,7 @@ def test_fused_gradient_sums_of_a_network():
         return [p.grad for p in model.parameters()]
 
     expected = gradients()
-    with fused_gradient_sums():
+    with using(fuses_gradient_sums=True):
         found = gradients()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
@@ -236,7 +235,7 @@ def test_images_may_be_standardized_otherwise(normalize):
     x = torch.rand(2, 3, 8, 8)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         found = model(x)
-        with plain_layers():
+        with using(plain=True):
             torch.testing.assert_close(found, model(x), rtol=0.05, atol=0.05)
 
 

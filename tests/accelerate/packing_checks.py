@@ -5,10 +5,11 @@ import torch
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, launch_sizes, mean_pooling
+from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config
 from fedaux_pl.accelerate.bert.fused_pass import bert_states
 from fedaux_pl.accelerate.bert.mean_pooling import mean_of_tokens
-from fedaux_pl.accelerate.bert.packing import pack, packed_texts, unpack
+from fedaux_pl.accelerate.bert.packing import pack, unpack
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.modules import LanguageModelling
 from tests.texts import CONFIG, encoder, ids
@@ -21,8 +22,8 @@ SMALL = DROPPING | {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(launch_sizes, "TILE", 256)
-    monkeypatch.setattr(launch_sizes, "FEW_PARTS", 3)
+    monkeypatch.setattr(pass_config, "TILE", 256)
+    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_features(pooling, packed):
     def run(rows):
         model.zero_grad()
         torch.manual_seed(1)
-        with packed_texts(2, rows):
+        with using(packed=(2, rows)):
             features = model.features(x)
         features.square().sum().backward()
         gradients = [p.grad.flatten() for p in model.encoder.parameters()]
@@ -152,7 +153,7 @@ def test_features(pooling, packed):
     for one, other in zip(run(9), run(0), strict=True):
         assert_same(one, other)
     assert packed == [(2, 9)]
-    with packed_texts(3, 9), torch.no_grad():  # another number of texts
+    with using(packed=(3, 9)), torch.no_grad():  # another number of texts
         model.features(x)
     assert len(packed) == 1
 
@@ -167,7 +168,7 @@ def test_language_modelling_masks_the_same_tokens(objective, packed):
     def run(rows):
         module.zero_grad()
         torch.manual_seed(1)
-        with packed_texts(2, rows):
+        with using(packed=(2, rows)):
             loss = module.training_step(x, 0)
         loss.backward()
         gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]

@@ -8,14 +8,14 @@ from torch import nn
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
+from fedaux_pl.accelerate.context import launch, using
 from fedaux_pl.accelerate.convolution import pointwise_products, tiling
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, batch_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import convolve_depthwise
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     convolve_pointwise,
-    has_matrix,
-    matrices_written,
+    write_matrices,
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
 from tests.accelerate.convolution_helpers import create_norm, use_small_tiles
@@ -93,11 +93,11 @@ def test_matrices_of_many_layers_are_those_of_single_ones(dtype, monkeypatch):
         (nn.Conv2d(8, 8, 1, groups=2, bias=False), MatrixLayout(8, 8, 2)),
     ]
     inputs = [torch.randn(2, layout.columns, 3, 3).to(dtype) for _, layout in layers]
-    launch, launched = pointwise_products._launch, []
+    launched = []
     monkeypatch.setattr(
         pointwise_products,
-        "_launch",
-        lambda name, *args, **size: launched.append(1) or launch(name, *args, **size),
+        "launch",
+        lambda name, *args, **size: launched.append(name) or launch(name, *args, **size),
     )
 
     def run():
@@ -107,12 +107,10 @@ def test_matrices_of_many_layers_are_those_of_single_ones(dtype, monkeypatch):
         ]
 
     expected = run()
-    assert len(launched) == 3
-    with matrices_written(layers, dtype):
+    assert launched == ["block_diagonal_kernel"] * 3
+    with using(weights=write_matrices(layers, dtype)):
         assert all(map(torch.equal, run(), expected))
-        assert len(launched) == 3
-        assert has_matrix(layers[0][0])
+        assert launched[3:] == ["block_diagonals_kernel"]
         convolve_pointwise(layers[2][0], inputs[2], MatrixLayout(16, 8, 2))
         convolve_pointwise(*layers[2][:1], inputs[2].half(), layers[2][1])
-    assert len(launched) == 5
-    assert not has_matrix(layers[0][0])
+    assert launched[4:] == ["block_diagonal_kernel"] * 2

@@ -10,6 +10,7 @@ from fedaux_pl.accelerate.convolution import pointwise
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise
 from tests.accelerate.convolution_helpers import create_norm, fold_in_pytorch, fuse_on_cpu
+from tests.accelerate.pairwise import pairwise
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +20,13 @@ def _fused(monkeypatch):
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("with_residual", [False, True])
-@pytest.mark.parametrize(("relu", "upper"), [(True, None), (True, 1.0), (False, None)])
-@pytest.mark.parametrize("channels", [(24, 20), (50, 36), (40, 8)])
-def test_layers(channels, relu, upper, with_residual, monkeypatch):
+@pytest.mark.parametrize(
+    ("channels", "activation", "with_residual"),
+    pairwise([(50, 36), (40, 8)], [(True, None), (True, 1.0), (False, None)], [False, True]),
+)
+def test_layers(channels, activation, with_residual, monkeypatch):
     """Several blocks of pixels, of output channels and of input channels."""
+    relu, upper = activation
     for tile in ("FEW", "MORE"):
         monkeypatch.setattr(pointwise, tile, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16})
     conv = nn.Conv2d(*channels, 1, bias=False)

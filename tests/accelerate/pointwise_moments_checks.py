@@ -10,9 +10,10 @@ from torch import nn
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import pointwise_moments, pointwise_products, tiling
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
 from fedaux_pl.accelerate.convolution.pointwise_moments import (
     gives_moments,
     multiply_with_moments,
@@ -23,7 +24,6 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
     weight_gradients_on,
 )
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import ShuffleUnit
 from tests.accelerate.convolution_helpers import (
     create_norm,
@@ -97,8 +97,7 @@ def compute_exactly(conv, norm, x, residual):
     return (norm(conv(x)) + residual).relu()
 
 
-@pytest.mark.parametrize("on_side", [False, True])
-@pytest.mark.parametrize("is_cast", [False, True])
+@pytest.mark.parametrize(("is_cast", "on_side"), [(False, False), (True, True)])
 def test_layers(is_cast, on_side, monkeypatch):
     conv, norm = nn.Conv2d(24, 40, 1, bias=False), create_norm(40)
     x, residual = torch.randn(5, 24, 7, 9).to(HALF), torch.randn(5, 40, 7, 9).to(HALF)
@@ -117,7 +116,7 @@ def test_layers(is_cast, on_side, monkeypatch):
     with (
         torch.autocast("cpu", HALF),
         weight_gradients_on(stream) if on_side else nullcontext(),
-        weights_cast(model, x) if is_cast else nullcontext(),
+        using(weights=cast_weights(model, x)) if is_cast else nullcontext(),
     ):
         found, late = step((conv, norm), x, residual, conv_norm_act)
     assert late == on_side
@@ -173,7 +172,7 @@ def test_units_of_shufflenet(sizes, monkeypatch):
     with torch.autocast("cpu", HALF):
         found = unit(x)
     assert len(products) == 2
-    with plain_layers():
+    with using(plain=True):
         expected = exact(x.double())
     assert_near(found, expected, 2**-5)
     for one, other in zip(unit.buffers(), exact.buffers(), strict=True):

@@ -1,5 +1,7 @@
 """Units of ShuffleNet in three kernels, and average pooling, in Triton's interpreter."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from torch import nn
@@ -8,10 +10,10 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import ShuffleUnit
 from tests.accelerate.convolution_helpers import (
     fold_in_pytorch,
@@ -52,7 +54,7 @@ def run(unit, x):
 
 def compare(unit, x, found):
     """With the layers in float64, which get the same inputs."""
-    with torch.no_grad(), plain_layers():
+    with torch.no_grad(), using(plain=True):
         expected = unit.double()(x.double())
     unit.float()
     assert found.dtype == torch.bfloat16
@@ -60,8 +62,7 @@ def compare(unit, x, found):
     assert (found - expected).norm() < 2**-6 * expected.norm()
 
 
-@pytest.mark.parametrize("sizes", UNITS)
-@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.parametrize(("sizes", "size"), zip(UNITS, cycle([4, 5])))
 def test_units(sizes, size, called):
     unit, x = create(*sizes), torch.randn(3, sizes[0], size, size).bfloat16()
     compare(unit, x, run(unit, x))
@@ -70,7 +71,7 @@ def test_units(sizes, size, called):
 
 def test_new_weights_are_seen_after_a_refresh(called):
     unit, x, cache = create(*UNITS[3]), torch.randn(2, 24, 4, 4).bfloat16(), FoldCache()
-    with cache.active():
+    with using(folds=cache):
         before = run(unit, x)
         with torch.no_grad():
             for tensor in (*unit.parameters(), *unit.buffers()):

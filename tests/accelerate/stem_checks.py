@@ -1,6 +1,7 @@
 """Standardized images and the stem, with kernels in Triton's interpreter."""
 
 from contextlib import nullcontext
+from itertools import cycle
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import image_stem, weight_gradients
+from fedaux_pl.accelerate.convolution.batch_norm import Activation
 from fedaux_pl.accelerate.convolution.image_stem import (
     convolve_images,
     convolve_stem,
@@ -65,16 +67,16 @@ SHAPES = [((1, 1, 1), 1584), ((5, 1, 4), 3), ((3, 7, 2), 1584), ((3, 5, 7), 3)]
 
 def assert_stem(x, weight, bias, *, relu):
     """The kernel computes PyTorch's convolution."""
-    out = convolve_images(x, weight, bias, relu=relu)
+    out = convolve_images(x, weight, bias, Activation(relu))
     assert out.is_contiguous(memory_format=torch.channels_last)
     expected = F.conv2d(x, weight[:, : x.shape[1]], bias, padding=1)
     expected = F.relu(expected) if relu else expected
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("shape", "programs"), SHAPES)
-@pytest.mark.parametrize("channels", [16, 48])
-def test_stem(channels, shape, programs, monkeypatch):
+@pytest.mark.parametrize(("case", "channels"), zip(SHAPES, cycle([16, 48])))
+def test_stem(case, channels, monkeypatch):
+    shape, programs = case
     monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
     monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
     n, height, width = shape
@@ -85,9 +87,9 @@ def test_stem(channels, shape, programs, monkeypatch):
         assert_stem(x, weight, given, relu=relu)
 
 
-@pytest.mark.parametrize(("shape", "programs"), SHAPES)
-@pytest.mark.parametrize(("channels", "in_channels"), [(16, 1), (48, 2), (16, 3)])
-def test_stem_of_nchw_images(channels, in_channels, shape, programs, monkeypatch):
+@pytest.mark.parametrize(("case", "layer"), zip(SHAPES, cycle([(16, 3), (48, 2), (16, 1)])))
+def test_stem_of_nchw_images(case, layer, monkeypatch):
+    (shape, programs), (channels, in_channels) = case, layer
     monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
     monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
     n, height, width = shape
@@ -116,7 +118,7 @@ def test_stem_propagates_nan(nchw):
     x = x[:, :3].contiguous() if nchw else x
     weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
     for relu in (True, False):
-        assert convolve_images(x, weight, relu=relu).isnan().all()
+        assert convolve_images(x, weight, None, Activation(relu)).isnan().all()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from torch.nn.utils import parametrize
 
 from fedaux_pl.accelerate.bert import FastEncoder, FastTinyBERT, supported_encoders
 from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
-from fedaux_pl.accelerate.bert.packing import packed_texts
 from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up
@@ -19,6 +19,7 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModelling
+from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
 from tests.texts import CONFIG, encoder, ids
 
@@ -162,16 +163,18 @@ def texts(count, length, vocabulary=500, seed=0):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [7, 16, 40, 64, 128])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "heads",
-    [
-        {},
-        {"hidden_size": 104, "num_attention_heads": 4},
-        {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
-    ],
+    ("heads", "dtype", "length", "causal"),
+    pairwise(
+        [
+            {},
+            {"hidden_size": 104, "num_attention_heads": 4},
+            {"hidden_size": 128, "num_attention_heads": 2},  # with 128 tokens the largest tiles
+        ],
+        [torch.bfloat16, torch.float16],
+        [7, 16, 40, 64, 128],
+        [False, True],
+    ),
 )
 def test_cuda_states_and_gradients_are_as_exact_as_plain_ones(heads, dtype, length, causal):
     torch.manual_seed(0)
@@ -283,7 +286,7 @@ def test_cuda_packed_texts_are_those_of_padded_texts(dtype, length, rows, causal
     def both(rows):
         model.zero_grad()
         torch.manual_seed(1)
-        with torch.autocast("cuda", dtype), packed_texts(33, rows):
+        with torch.autocast("cuda", dtype), using(packed=(33, rows)):
             states = model.states(x, causal=causal)
         (states * weight).sum().backward()
         gradient = torch.cat([p.grad.flatten().double() for p in model.encoder.parameters()])

@@ -11,6 +11,7 @@ from fedaux_pl.accelerate.convolution import folding
 from fedaux_pl.accelerate.convolution.batch_norm import Activation
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels
+from tests.accelerate.pairwise import pairwise
 
 RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
 
@@ -106,10 +107,15 @@ def test_which_convolutions_are_stems():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("shape", [(64, 32, 32), (3, 33, 17), (1, 28, 28)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("in_channels", [1, 2, 3])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("layout", "in_channels", "dtype", "shape"),
+    pairwise(
+        [torch.contiguous_format, torch.channels_last],
+        [1, 2, 3],
+        [torch.bfloat16, torch.float16],
+        [(64, 32, 32), (3, 33, 17), (1, 28, 28)],
+    ),
+)
 def test_cuda_stem_is_the_convolution(layout, in_channels, dtype, shape):
     """For NCHW images and for images padded to 8 channels."""
     torch.manual_seed(0)

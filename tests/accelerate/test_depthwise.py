@@ -3,6 +3,8 @@
 ``depthwise_checks.py`` and ``shuffle_unit_checks.py`` run the same kernels in Triton's interpreter.
 """
 
+from itertools import cycle, product
+
 import pytest
 import torch
 from torch import nn
@@ -39,11 +41,13 @@ def create_conv(channels, stride):
     return conv.cuda().to(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("n", [1, 33, 256])
-@pytest.mark.parametrize(("channels", "stride", "size"), depthwise_shapes())
-def test_cuda_depthwise_layers(channels, stride, size, n, dtype):
+@pytest.mark.parametrize(
+    ("layer", "case"),
+    zip(depthwise_shapes(), cycle(product([1, 33, 256], [torch.bfloat16, torch.float32]))),
+)
+def test_cuda_depthwise_layers(layer, case):
     """Against PyTorch in float64, and the same bits every time."""
+    (channels, stride, size), (n, dtype) = layer, case
     conv = create_conv(channels, stride)
     x = torch.randn(n, channels, size, size, device="cuda", dtype=dtype)
     x = x.contiguous(memory_format=torch.channels_last)

@@ -11,8 +11,8 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
 
 from fedaux_pl.accelerate import eligibility, speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import networks
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.engine.inference import evaluating
 from fedaux_pl.models import create_model
 from fedaux_pl.models.shufflenet import ShuffleUnit, channel_shuffle
@@ -94,7 +94,7 @@ def test_all_layers_of_our_networks_are_fused(name, count, fused):
     x = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     found = model(x)
     assert len(fused) == len(set(fused)) == count
-    with plain_layers():
+    with using(plain=True):
         torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-4)
     assert len(fused) == count
 
@@ -105,7 +105,7 @@ def test_compiled_networks_are_plain():
     x = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)(x)
-        with plain_layers():
+        with using(plain=True):
             assert torch.equal(compiled, model(x))
 
 
@@ -136,7 +136,7 @@ def test_cuda_networks_are_as_exact_as_plain_ones(name, dtype):
 
     half = dtype != torch.float32
     fused = gradient(model, half)
-    with plain_layers():
+    with using(plain=True):
         plain = gradient(model, half)
         exact = gradient(model.double(), False)
     assert (fused - exact).norm() <= 1.5 * (plain - exact).norm() + 1e-6 * exact.norm()
@@ -157,6 +157,6 @@ def test_cuda_evaluation_is_as_exact_as_plain(name, statistics):
             return network(x).double()
 
     fused = outputs(model, True)
-    with plain_layers():
+    with using(plain=True):
         plain, exact = outputs(model, True), outputs(model, False)
     assert (fused - exact).norm() <= 1.5 * (plain - exact).norm()

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding
-from fedaux_pl.accelerate.eligibility import plain_layers
 from fedaux_pl.models.shufflenet import _FIRST_STAGE_CHANNELS, ShuffleUnit
 from tests.accelerate.convolution_helpers import randomize_norms
+from tests.accelerate.pairwise import pairwise
 
 pytestmark = pytest.mark.cuda
 
@@ -29,9 +30,14 @@ def step(unit, x, dy, half=True):
     return {name: value.detach().double().flatten() for name, value in found.items()}
 
 
-@pytest.mark.parametrize("shape", [(128, 16, 16), (32, 4, 4), (16, 7, 5)])
-@pytest.mark.parametrize("kind", ["first", "stride 1", "stride 2"])
-@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("groups", "kind", "shape"),
+    pairwise(
+        [1, 2, 3, 4, 8],
+        ["first", "stride 1", "stride 2"],
+        [(128, 16, 16), (32, 4, 4), (16, 7, 5)],
+    ),
+)
 def test_cuda_units_are_as_exact_as_plain_ones(groups, kind, shape):
     """Compared with float64, for each gradient on its own; and the same bits every time."""
     torch.manual_seed(0)
@@ -51,7 +57,7 @@ def test_cuda_units_are_as_exact_as_plain_ones(groups, kind, shape):
     with torch.autocast("cuda", torch.bfloat16):
         assert fits_padding(unit, x)
     found, again = step(unit, x, dy), step(unit, x, dy)
-    with plain_layers():
+    with using(plain=True):
         plain = step(unit, x, dy)
         exact = step(unit.double(), x.double(), dy.double(), half=False)
     for name, value in exact.items():

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from fedaux_pl.accelerate.convolution import folding
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
-from fedaux_pl.accelerate.convolution.pixel_pairs import (
+from fedaux_pl.accelerate.convolution.folding import (
     PAIRED_GEOMETRY,
     create_paired_weight,
     is_faster_in_pairs,
@@ -15,15 +15,18 @@ from fedaux_pl.accelerate.convolution.pixel_pairs import (
     view_as_pixels,
     write_paired_weight,
 )
+from tests.accelerate.pairwise import pairwise
 
 LAST = torch.channels_last
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(3, 7, 6), (2, 1, 2), (1, 4, 8)])
-@pytest.mark.parametrize(("in_channels", "channels"), [(8, 64), (64, 64), (16, 5)])
-def test_pairs_equal_single_pixels(in_channels, channels, shape, dtype):
+@pytest.mark.parametrize(
+    ("layer", "shape", "dtype"),
+    pairwise([(64, 64), (16, 5)], [(3, 7, 6), (2, 1, 2)], [torch.float32, torch.float64]),
+)
+def test_pairs_equal_single_pixels(layer, shape, dtype):
     torch.manual_seed(0)
+    in_channels, channels = layer
     n, height, width = shape
     x = torch.randn(n, in_channels, height, width, dtype=dtype).to(memory_format=LAST)
     weight = torch.randn(channels, in_channels, 3, 3, dtype=dtype).to(memory_format=LAST)

@@ -5,13 +5,15 @@
 
 import copy
 from contextlib import nullcontext
+from itertools import cycle, product
 
 import pytest
 import torch
 from torch import nn
 
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import pointwise_products
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
 from fedaux_pl.accelerate.convolution.pointwise_moments import (
     MAX_IN_CHANNELS,
     multiply_with_moments,
@@ -21,17 +23,21 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     weight_gradients_on,
 )
 from tests.accelerate.convolution_helpers import create_norm, pointwise_shapes
+from tests.accelerate.pairwise import pairwise
 
 pytestmark = pytest.mark.cuda
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("n", [33, 128])
 @pytest.mark.parametrize(
-    ("in_channels", "channels", "size"), [s for s in pointwise_shapes() if s[0] <= MAX_IN_CHANNELS]
+    ("layer", "case"),
+    zip(
+        [shape for shape in pointwise_shapes() if shape[0] <= MAX_IN_CHANNELS],
+        cycle(product([33, 128], [torch.bfloat16, torch.float16])),
+    ),
 )
-def test_cuda_products_and_their_moments(in_channels, channels, size, n, dtype):
+def test_cuda_products_and_their_moments(layer, case):
     """Against float64, and the same bits every time."""
+    (in_channels, channels, size), (n, dtype) = layer, case
     torch.manual_seed(0)
     rows = torch.randn(n * size**2, in_channels, device="cuda").to(dtype)
     weight = (torch.randn(channels, in_channels, device="cuda") / in_channels**0.5).to(dtype)
@@ -50,11 +56,13 @@ def test_cuda_products_and_their_moments(in_channels, channels, size, n, dtype):
     assert torch.equal(again[1].partials, moments.partials)
 
 
-@pytest.mark.parametrize("on_side", [False, True])
-@pytest.mark.parametrize("is_cast", [False, True])
-@pytest.mark.parametrize(("in_channels", "channels"), [(16, 96), (96, 24), (80, 480)])
-def test_cuda_layers(in_channels, channels, is_cast, on_side, monkeypatch):
+@pytest.mark.parametrize(
+    ("layer", "is_cast", "on_side"),
+    pairwise([(16, 96), (96, 24), (80, 480)], [False, True], [False, True]),
+)
+def test_cuda_layers(layer, is_cast, on_side, monkeypatch):
     """A training step against the modules in float64."""
+    in_channels, channels = layer
     torch.manual_seed(0)
     conv = nn.Conv2d(in_channels, channels, 1, bias=False).cuda()
     norm = create_norm(channels).cuda()
@@ -72,7 +80,7 @@ def test_cuda_layers(in_channels, channels, is_cast, on_side, monkeypatch):
     with (
         torch.autocast("cuda", torch.bfloat16),
         weight_gradients_on(torch.cuda.Stream()) if on_side else nullcontext(),
-        weights_cast(model, x) if is_cast else nullcontext(),
+        using(weights=cast_weights(model, x)) if is_cast else nullcontext(),
     ):
         found = conv_norm_act(conv, norm, x, relu=False)
         found.backward(dy)

@@ -85,16 +85,16 @@ def assert_same_results(plain, replayed):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "limit"),
     [
-        {},
-        {"mu": 0.1},
-        {"train": "head"},
-        {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1},
-        {"optimizer": "adamw", "weight_decay": 0.1},
+        ({}, 1),
+        ({}, 3),
+        ({"mu": 0.1}, 2),
+        ({"train": "head"}, 3),
+        ({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}, 8),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, 2),
     ],
 )
-@pytest.mark.parametrize("limit", [1, 2, 3, 8])
 def test_clients_of_unequal_sizes(options, limit):
     recorder = FakeRecorder(limit)
     results = both(lambda runner: runner.run_all(client(**options), jobs()), recorder)
@@ -113,7 +113,7 @@ def corrections(seed):
     ]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 8])
+@pytest.mark.parametrize("limit", [2, 8])
 def test_each_replica_has_its_own_correction(limit):
     """In two rounds with other corrections; an empty one is zero, not the last one."""
 
@@ -144,7 +144,7 @@ class NetWithDropout(Net):
         return nn.functional.dropout(super().features(x), 0.3, self.training)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 8])
+@pytest.mark.parametrize("limit", [2, 8])
 def test_each_replica_has_its_own_random_numbers(limit):
     """A client has the same dropout masks with other replicas as alone, in all rounds."""
     recorder = FakeRecorder(limit, uses_rng=True)

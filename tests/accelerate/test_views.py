@@ -1,5 +1,7 @@
 """The fast version of the views: plain on the CPU, one kernel on CUDA devices."""
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -18,8 +20,7 @@ def test_cpu_views_are_the_plain_ones(shape):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "dtype"), zip(SHAPES, cycle([torch.uint8, torch.float32])))
 def test_cuda_kernel_computes_the_views_of_the_cpu(shape, dtype):
     images = (random_images(shape) * (255 if dtype == torch.uint8 else 1)).to(dtype)
     views = speed_up(SimCLRViews(strength=1.0))

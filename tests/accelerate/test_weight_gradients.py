@@ -15,6 +15,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     uses_side_stream,
     weight_gradients_on,
 )
+from tests.accelerate.pairwise import pairwise
 
 
 class Stream:
@@ -202,17 +203,19 @@ def test_full_precision_and_grouped_layers_stay_on_the_main_stream(streams, monk
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("on_side_stream", [False, True])
-@pytest.mark.parametrize("of_images", [False, True])
 @pytest.mark.parametrize(
-    ("in_channels", "channels", "shape"),
-    [(3, 64, (64, 32, 32)), (1, 16, (1, 28, 28)), (3, 48, (3, 33, 17)), (8, 128, (5, 7, 9))],
+    ("layer", "dtype", "of_images", "on_side_stream"),
+    pairwise(
+        [(3, 64, 64, 32, 32), (1, 16, 1, 28, 28), (3, 48, 3, 33, 17), (8, 128, 5, 7, 9)],
+        [torch.bfloat16, torch.float16],
+        [False, True],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cuda_stem_in_training(dtype, in_channels, channels, shape, of_images, on_side_stream):
+def test_cuda_stem_in_training(layer, dtype, of_images, on_side_stream):
     """Forward and weight gradient are as exact as cuDNN's for the same rounded inputs."""
     torch.manual_seed(0)
-    n, *sides = shape
+    in_channels, channels, n, *sides = layer
     conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False).cuda()
     conv.to(memory_format=torch.channels_last)
     images = torch.randn(n, in_channels, *sides, device="cuda").to(dtype)

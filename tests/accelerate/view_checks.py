@@ -1,5 +1,7 @@
 """The kernel of views equals the tensor code, in Triton's interpreter."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,8 +27,7 @@ def assert_same(images, parameters, tolerance=1e-5):
     return found
 
 
-@pytest.mark.parametrize("byte", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "byte"), zip(SHAPES, cycle([False, True])))
 def test_random_views(shape, byte):
     images = random_images(shape, count=6)
     images = (images * 255).round().byte() if byte else images

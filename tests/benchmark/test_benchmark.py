@@ -261,7 +261,7 @@ def test_the_first_round_is_compared_with_later_ones(tmp_path):
     for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True):
         entry["seconds/clients"] = seconds
     timer.epochs["resnet8"] = [4.0, 1.0, 1.0]
-    assert 0 < federation.preparation_seconds < 60
+    assert federation.preparation_seconds > 0
     federation.preparation_seconds = 8.5
     federation.start |= {"first step": [1.5, 0.25], "kernels compiled": [0.5]}
     summary = summarize(federation, timer, 1, [])

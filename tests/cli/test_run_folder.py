@@ -14,7 +14,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from fedaux_pl.algorithms import FedAvg
-from fedaux_pl.cli import parser
+from fedaux_pl.cli import entry, parser
 from fedaux_pl.cli.entry import main
 from fedaux_pl.cli.finished_runs import Run
 from fedaux_pl.cli.run_folder import RunFolder, run_name
@@ -22,6 +22,7 @@ from fedaux_pl.data import Digits, FederatedDataModule, ImageFolder
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import locked
+from tests.cli.test_cli import status
 from tests.federations import assert_same
 
 CONFIG = """
@@ -214,8 +215,18 @@ def test_last_without_a_checkpoint_begins(command, runs, capsys, tmp_path):
     assert [path.name for path in runs.iterdir()] == [NAMES[0]]
 
 
+def test_a_checkpoint_callback_of_the_user_is_beside_ours(command, runs):
+    every = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.save_top_k=-1"]
+    assert main(command("fit", *every)) == 0
+    names = {path.name for path in (runs / NAMES[0] / "checkpoints").iterdir()}
+    assert names == {"epoch=0-step=1.ckpt", "epoch=1-step=2.ckpt", "last.ckpt"}
+
+
 def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, monkeypatch, capsys):
-    """SIGUSR1 within round 2: Lightning saves hpc_ckpt_1.ckpt and requeues the job."""
+    """SIGUSR1 within round 2: Lightning saves hpc_ckpt_1.ckpt and requeues the job.
+
+    The SIGTERM that follows does not interrupt that; the run ends after the round.
+    """
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path / "requeued"}\n')
     (tmp_path / "scontrol").chmod(0o755)
     slurm = {"JOB_ID": "7", "NTASKS": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}
@@ -223,31 +234,63 @@ def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, mon
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_NODELIST", "localhost")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    train, calls = StageRunner.run_all, []
-
-    class TimeLimitError(BaseException):
-        """SLURM ends the job."""
+    train, calls, fit = StageRunner.run_all, [], command("fit", "--trainer.max_epochs=3")
 
     def interrupted(*args, **kwargs):
         result = train(*args, **kwargs)
         calls.append(1)
         if len(calls) == 2:  # clients of round 2 are trained
             signal.raise_signal(signal.SIGUSR1)
-            raise TimeLimitError
+            signal.raise_signal(signal.SIGTERM)
         return result
 
     with monkeypatch.context() as patch:
         patch.setattr(StageRunner, "run_all", interrupted)
-        with pytest.raises(TimeLimitError):
-            main(command("fit"))
+        assert status(fit) == 143
+    assert "interrupted after round 2: resume with --ckpt_path last" in capsys.readouterr().out
+    assert len(calls) == 2
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     assert (runs.parent / "hpc_ckpt_1.ckpt").is_file()
-    assert main(command("fit")) == 0
+    assert main(fit) == 0
     assert [path.name for path in runs.iterdir()] == [NAMES[0]]
     for name in ("SLURM_NTASKS", "SLURM_JOB_ID"):
         monkeypatch.delenv(name)
-    assert main(command("fit")) == 0  # undisturbed
+    assert main(fit) == 0  # undisturbed
     assert_same(*(load(runs / NAMES[number])["state_dict"] for number in range(2)))
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
+def test_an_interrupted_run_says_what_is_kept(command, number, expected, monkeypatch, capsys):
+    train, handlers = StageRunner.run_all, [signal.getsignal(number)]
+    fit = command("fit", "--model.algorithm.pretrained=true")
+    calls = []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) in (1, 4):  # in the pre-training; in round 2, after both were repeated
+            signal.raise_signal(number)
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(StageRunner, "run_all", interrupted)
+    says = "interrupted in or before round 1, without a checkpoint: start again; finished pre-"
+    for line in (says, "interrupted after round 1: resume with --ckpt_path last"):
+        signal.signal(number, handlers[0])  # Lightning ignores Ctrl-C after the first
+        assert status(fit) == expected
+        assert line in capsys.readouterr().out
+    signal.signal(number, handlers[0])
+    assert len(calls) == 4
+
+
+def test_ctrl_c_in_the_first_seconds_gives_no_traceback(monkeypatch):
+    def fit(_):
+        signal.raise_signal(signal.SIGINT)  # while options are parsed
+
+    def import_verbs():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # the process would end
+        return SimpleNamespace(fit=fit)
+
+    monkeypatch.setattr(entry, "_import_verbs", import_verbs)
+    assert main(["fit"]) == 130
 
 
 def test_processes_that_found_other_checkpoints_are_refused():

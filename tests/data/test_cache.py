@@ -3,12 +3,14 @@
 import os
 import stat
 import threading
+import time
 
 import pytest
 import torch
 
 from fedaux_pl.data import cache
 from fedaux_pl.data.cache import cached, fingerprint
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import locked
 
 KEY = {"kind": "test", "size": 4}
@@ -55,7 +57,8 @@ def test_builds_once(folder, build, user_cache):
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert only(folder).name.startswith("test-")
     assert not user_cache.exists()
-    assert only(folder).stat().st_mode & stat.S_IRGRP
+    assert stat.S_IMODE(only(folder).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -215,3 +218,72 @@ def test_scratch_files_of_killed_processes_are_removed(folder, build):
     file.rename(folder / f".{file.name}.0123456789abcdef.part")
     cached(folder, KEY, build)
     assert only(folder) == file
+
+
+def test_the_users_cache_is_closed_to_other_users(user_cache, build):
+    """Also one that an earlier version has created."""
+    user_cache.mkdir(parents=True, mode=0o755)
+    cached(user_cache, {**KEY, "root": "/home/ada/patients"}, build)
+    assert stat.S_IMODE(user_cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(only(user_cache).stat().st_mode) == 0o600
+    assert b"patients" not in only(user_cache).read_bytes()
+
+
+def test_only_this_machine_knows_the_identity_of_a_file(folder, build, tmp_path, monkeypatch):
+    cached(folder, KEY, build)
+    before = fingerprint([tmp_path]), only(folder).name
+    only(folder).unlink()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path.parent / f"{tmp_path.name} other machine"))
+    cached(folder, KEY, build)
+    assert fingerprint([tmp_path]) != before[0]
+    assert only(folder).name != before[1]
+
+
+def test_a_replaced_file_is_read_again(tmp_path):
+    """With the same size and modification time, in place or by another file."""
+    path, other = tmp_path / "a", tmp_path / "b"
+    path.write_text("1")
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    seen = [fingerprint([path])]
+    time.sleep(0.02)  # the clock of file systems ticks every few milliseconds
+    path.write_text("2")
+    os.utime(path, ns=times)
+    seen.append(fingerprint([path]))
+    other.write_text("3")
+    os.utime(other, ns=times)
+    other.replace(path)
+    seen.append(fingerprint([path]))
+    assert len(set(seen)) == 3
+
+
+def test_the_least_recently_used_files_are_removed(user_cache, build, monkeypatch):
+    keys = [{**KEY, "size": size} for size in range(4)]
+    for number, key in enumerate(keys[:3]):
+        cached(user_cache, key, build)
+        newest = max(user_cache.glob("*.pt"), key=lambda path: path.stat().st_ctime_ns)
+        os.utime(newest, ns=(number, number))
+    cached(user_cache, keys[0], build)  # used now
+    size = newest.stat().st_size
+    monkeypatch.setenv("FEDAUX_PL_CACHE_GB", str(2.5 * size / 1e9))
+    cached(user_cache, keys[3], build)
+    assert len(list(user_cache.glob("*.pt"))) == 2
+    build.calls = 0
+    for key in (keys[0], keys[3]):
+        cached(user_cache, key, build)
+    assert build.calls == 0
+    monkeypatch.setenv("FEDAUX_PL_CACHE_GB", "1e-6")
+    with pytest.warns(UserWarning, match="above the limit of .*FEDAUX_PL_CACHE_GB"):
+        cached(user_cache, keys[1], build)
+
+
+def test_nothing_is_cached_with_the_limit_0(user_cache, folder, build, monkeypatch):
+    monkeypatch.setenv("FEDAUX_PL_CACHE_GB", "0")
+    for _ in range(2):
+        cached(user_cache, KEY, build)
+    assert build.calls == 2
+    assert not user_cache.exists()
+    cached(folder, KEY, build)  # a folder of the user's choice
+    assert only(folder).exists()
+    monkeypatch.setenv("FEDAUX_PL_CACHE_GB", "many")
+    with pytest.raises(ConfigurationError, match=r"limit of the cache in GB.* but is 'many'"):
+        cached(user_cache, KEY, build)

@@ -132,7 +132,7 @@ def test_a_trainer_tests_on_the_test_data():
     client.eval()
     with torch.no_grad():
         accuracy = (client(test.inputs).argmax(1) == test.labels).float().mean()
-    assert metrics["test_accuracy"] == pytest.approx(accuracy.item())
+    assert metrics["test/accuracy"] == pytest.approx(accuracy.item())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The cache of the preparation is used by runs with the same settings only; scores."""
 
 import fcntl
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -178,33 +179,76 @@ def test_secret_noise_is_released_once(tmp_path, counted, ledger):
     # in another folder, without the cache, with other test data: nothing new is released
     elsewhere = secret()
     fit(tmp_path / "elsewhere", elsewhere, 0, split(private=FewDigits(test=39)))
-    assert counted.since() == (1, 0)
+    # h_0 is the first one: other threads would round it in another way, which is another release
+    assert counted.since() == (0, 0)
     assert torch.equal(elsewhere.heads[0].weight, first.heads[0].weight)
     assert len(list(ledger.glob("*.pt"))) == 1
     assert first.total_cost.releases == elsewhere.total_cost.releases == 1
     assert not files(tmp_path, "simulated-heads")
 
 
+def test_a_seed_that_changes_no_client_needs_no_new_release(tmp_path, counted, ledger):
+    class Named(FewDigits):
+        def train(self):
+            own = torch.arange(self.sizes["train"]) % 3
+            return replace(super().train(), clients=own, client_names=("a", "b", "c"))
+
+    for seed in (0, 1):  # of the negatives, which this release does not use, and of batches
+        federation = secret(scorer=Mean(), norm_bound="unit")
+        fit(tmp_path, federation, 0, split(private=Named(), seed=seed))
+    assert (counted.since(), federation.total_cost.releases) == ((1, 1), 1)
+    fit(tmp_path, federation := secret(), 0, split(private=Named(), seed=1))
+    fit(tmp_path, federation := secret(), 0, split(private=Named()))  # other negatives
+    assert federation.total_cost.releases == 3
+
+
+def test_a_release_of_an_earlier_version_is_found(tmp_path, counted, ledger, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "_release_key", Preparation._former_key)
+        fit(tmp_path, secret(), 0)
+    fit(tmp_path, federation := secret(), 0)
+    assert (counted.since(), federation.total_cost.releases) == ((1, 1), 1)
+
+
 def test_a_release_keeps_other_runs_out_of_the_ledger(tmp_path, monkeypatch, ledger):
-    """From reading the ledger until the new release is in it: else two runs would both release."""
+    """While it is read and added to, not while heads are computed."""
     seen = []
 
-    def while_locked(owner, name):
+    def watch(owner, name):
         call = getattr(owner, name)
 
         def watched(*args, **kwargs):
-            with (ledger / "lock").open("ab") as file, pytest.raises(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            seen.append(name)
+            with (ledger / "lock").open("ab") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    seen.append(name)
+                except BlockingIOError:
+                    seen.append(f"{name}, locked")
             return call(*args, **kwargs)
 
         monkeypatch.setattr(owner, name, watched)
 
-    while_locked(Ledger, "entries")
-    while_locked(LocalClients, "prepare")
-    while_locked(Ledger, "add")
+    watch(Ledger, "entries")
+    watch(LocalClients, "prepare")
+    watch(Ledger, "add")
     fit(tmp_path, secret(), 0)
-    assert seen[:3] == ["entries", "prepare", "add"]
+    assert seen[:4] == ["entries, locked", "prepare", "entries, locked", "add, locked"]
+
+
+def test_the_release_of_a_faster_run_is_used(tmp_path, monkeypatch, ledger):
+    """Two runs compute the same release: the second drops its own heads."""
+    prepare, faster = LocalClients.prepare, secret()
+
+    def late(*args):
+        monkeypatch.setattr(LocalClients, "prepare", prepare)
+        fit(tmp_path / "faster", faster, 0)
+        return prepare(*args)
+
+    monkeypatch.setattr(LocalClients, "prepare", late)
+    fit(tmp_path, slower := secret(), 0)
+    for one, other in zip(faster.heads, slower.heads, strict=True):
+        assert torch.equal(one.weight, other.weight)
+    assert len(list(ledger.glob("*.pt"))) == slower.total_cost.releases == 1
 
 
 def test_releases_under_other_settings_are_added_up(tmp_path, ledger):
@@ -365,7 +409,8 @@ def test_every_model_option_is_part_of_the_keys(name, option):
     for own in (base, base | {option: CHANGED[option]}):
         context = MagicMock(seed=0)
         context.data.fingerprints = {"auxiliary": ""}
-        context.data.release_settings.return_value = {}
+        context.data.client_fingerprints.return_value = context.data.classes = []
+        context.data.negative_inputs = torch.zeros(1)
         options = {name: complete_options(name, **own)}
         preparation = Preparation(context, Pretraining(), [name], options, Path())
         found = []
@@ -385,9 +430,11 @@ def test_settings_of_layers_are_part_of_the_keys():
     preparation = Preparation(context, Pretraining(), ["resnet8"], {"resnet8": {}}, Path())
     torch.manual_seed(0)
     model = create_model("resnet8", 2, width=0.125)
-    before = preparation._describe("resnet8", model)
+    before = preparation._describe("resnet8", model, head=False)
+    model.head = torch.nn.Linear(model.feature_dim, 3)  # changes no features
+    assert preparation._describe("resnet8", model, head=False) == before
     model.normalize.mean += 0.1  # not in the state dict
-    assert preparation._describe("resnet8", model) != before
+    assert preparation._describe("resnet8", model, head=False) != before
 
 
 def test_clients_draw_different_noise(tmp_path):

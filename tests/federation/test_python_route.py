@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from torch.utils.data import DataLoader
 
+from fedaux_pl import processes
 from fedaux_pl.algorithms import FedAdam, FedAUX, FedAvg, FedDF
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.cli.entry import main
@@ -142,18 +143,26 @@ def test_a_checkpoint_alone_gives_a_federation_that_predicts(finished):
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_loaded_federation_continues_with_the_same_weights(finished, tmp_path):
+def test_a_loaded_federation_continues_with_the_same_weights(finished, tmp_path, monkeypatch):
     done, _, data, path = finished
-    whole = create(FedAUX(epsilon=None), participation=0.7)
+    options = {"participation": 0.7}
+    whole = create(FedAUX(epsilon=None), **options)
     trainer(done.default_root_dir, 3, logger=False, enable_checkpointing=False).fit(
         whole, datamodule=data
     )
-    loaded = Federation.load_from_checkpoint(path)
+    monkeypatch.setattr(processes, "_OMP_NUM_THREADS", 2)  # the number of the checkpoint counts
+    loaded, resumed = Federation.load_from_checkpoint(path), create(FedAUX(epsilon=None), **options)
+    three = create(FedAUX(epsilon=None), threads=3, **options)
+    with pytest.raises(ConfigurationError, match=r"threads = 1, but this run asks for 3"):
+        trainer(tmp_path, 3, logger=False).fit(three, datamodule=data, ckpt_path=path)
     with pytest.raises(ConfigurationError, match=r"loaded from .* after 2 rounds.*ckpt_path"):
         trainer(tmp_path, 3, logger=False).fit(loaded, datamodule=data)
     assert len(loaded.history) == 2
-    trainer(tmp_path, 3, logger=False).fit(loaded, datamodule=data, ckpt_path=path)
-    assert_same(weights(loaded), weights(whole))
+    for name, federation in (("loaded", loaded), ("resumed", resumed)):
+        continued = trainer(tmp_path / name, 3, logger=False)
+        continued.fit(federation, datamodule=data, ckpt_path=path)
+        assert_same(weights(federation), weights(whole))
+        assert federation.threads == whole.threads == 1
 
 
 def test_hyperparameters_are_plain_and_can_be_replaced(finished):

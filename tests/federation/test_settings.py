@@ -148,6 +148,7 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"batchnorm": "eval"}, "batchnorm must be running or batch, but is 'eval'"),
         ({"seed": -1}, "seed must be an integer of at least 0, but is -1"),
         ({"seed": 1.5}, "seed must be an integer of at least 0, but is 1.5"),
+        ({"threads": 0}, "threads must be an integer of at least 1, or None, but is 0"),
     ],
 )
 def test_refused_settings_of_a_federation(options, message):

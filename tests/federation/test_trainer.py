@@ -30,7 +30,8 @@ def check(has_validation=False, **options):
             "trainer.reload_dataloaders_every_n_epochs is 1",
         ),
         ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2"),
-        ({"limit_train_batches": 0}, "trainer.limit_train_batches is 0, which would skip all"),
+        ({"limit_train_batches": 0}, "trainer.limit_train_batches is 0.*: leave it out"),
+        ({"limit_train_batches": 0.5}, "trainer.limit_train_batches is 0.5, but has no meaning"),
         ({"check_val_every_n_epoch": 0}, "trainer.check_val_every_n_epoch must be at least 1, but"),
         ({"precision": "bf16-true"}, "trainer.precision must be one of .*, but is bf16-true"),
         (
@@ -89,6 +90,7 @@ def test_apple_gpus_are_refused(monkeypatch):
     [
         {},
         {"fast_dev_run": True},
+        {"fast_dev_run": 3},
         {"limit_val_batches": 0},
         {"callbacks": [EarlyStopping("client_loss/mean")]},
         {
@@ -112,6 +114,12 @@ class Logs(pl.Callback):
 def test_a_callback_can_monitor_what_a_callback_of_the_user_logs(tmp_path):
     trainer = fit(tmp_path, create(), 1, callbacks=[Logs(), EarlyStopping("own")])
     assert trainer.callback_metrics["own"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["gradient_clip_val", "accumulate_grad_batches"])
+def test_a_federation_checks_its_trainer_before_lightning_does(name, tmp_path):
+    with pytest.raises(ValueError, match=f"trainer.{name} is 2, but has no meaning.*leave it out"):
+        fit(tmp_path, create(), 1, **{name: 2})
 
 
 def test_a_federation_checks_its_trainer(tmp_path):

@@ -43,7 +43,7 @@ def assert_bf16_trains_like_32_bits(trainer, create, *data):
     for precision in ("32-true", "bf16-mixed"):
         fit = trainer(precision=precision)
         fit.fit(create(), loader(*data))
-        losses[precision] = fit.callback_metrics["train_loss"].item()
+        losses[precision] = fit.callback_metrics["train/loss"].item()
     assert losses["bf16-mixed"] != losses["32-true"]
     assert abs(losses["bf16-mixed"] - losses["32-true"]) < 0.03 * losses["32-true"]
 

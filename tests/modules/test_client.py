@@ -33,8 +33,9 @@ def test_it_learns_under_an_ordinary_trainer(trainer, digits):
         loader(train.inputs, train.labels, shuffle=True),
         loader(test.inputs, test.labels),
     )
-    assert fit.callback_metrics["val_accuracy"] > 0.85
-    assert fit.callback_metrics["train_loss"] < 1.0
+    assert fit.callback_metrics["val/accuracy"] > 0.85
+    assert fit.callback_metrics["train/loss"] < 1.0
+    assert all(f"``{name}``" in str(ClientModule.__doc__) for name in fit.callback_metrics)
 
 
 def test_a_fit_is_plain_training(trainer, digits):
@@ -350,5 +351,5 @@ def test_mean_losses_of_many_batches(trainer, precision):
     batches = loader(torch.zeros(1200, 4), torch.arange(1200) % 3, batch_size=4)
     fit = trainer(precision=precision)
     fit.fit(ClientModule(network, 3, lr=1e-12), batches, batches)
-    for name in ("train_loss", "val_loss"):
+    for name in ("train/loss", "val/loss"):
         assert fit.callback_metrics[name].item() == pytest.approx(math.log(3), rel=0.01), name

@@ -39,8 +39,9 @@ def test_the_student_learns_what_the_teachers_know(trainer, digits):
         loader(train.inputs, teachers(train.labels), shuffle=True),
         loader(test.inputs, test.labels),
     )
-    assert fit.callback_metrics["val_accuracy"] > 0.85
-    assert fit.callback_metrics["train_agreement"] > 0.85
+    assert fit.callback_metrics["val/accuracy"] > 0.85
+    assert fit.callback_metrics["train/agreement"] > 0.85
+    assert all(f"``{name}``" in str(DistillationModule.__doc__) for name in fit.callback_metrics)
 
 
 def test_a_fit_is_plain_training_on_the_divergence(trainer, digits):

@@ -166,7 +166,7 @@ def test_a_fit_with_ddp(results):
     start = small().state_dict()
     trained = [name for name, _ in small().named_parameters()]
     for result in results:
-        assert result["metrics"]["train_loss"].isfinite()
+        assert result["metrics"]["train/loss"].isfinite()
         assert_same(
             {name: result["fitted"][name] for name in trained},
             {name: results[0]["fitted"][name] for name in trained},

@@ -65,8 +65,8 @@ def test_it_learns_and_its_features_load_into_a_classifier(objective, tmp_path):
     loader = DataLoader(TensorDataset(x, labels), 16)
     trainer.fit(module, loader, loader)
     # 7 different tokens: a uniform guess costs log 7 = 1.9; among all 60 tokens log 60 = 4.1
-    assert trainer.callback_metrics["train_loss"] < 2.4
-    assert 0 <= trainer.callback_metrics["knn_accuracy"] <= 1
+    assert trainer.callback_metrics["train/loss"] < 2.4
+    assert 0 <= trainer.callback_metrics["val/knn_accuracy"] <= 1
     state = module.backbone_state()
     assert any(not torch.equal(state[key], before[key]) for key in state)
     model = create_model("encoder", 3, **OPTIONS)

@@ -1,5 +1,8 @@
 import copy
+import io
 import math
+import pickle
+import struct
 
 import pytest
 import torch
@@ -41,8 +44,9 @@ def test_a_fit_under_a_trainer_solves_the_papers_problem(trainer):
     rows = [x.double() / x.double().norm(dim=1, keepdim=True).clamp(min=bound) for x in features()]
     expected, _ = fit_scoring_head(rows[0], rows[1], 0.05)
     torch.testing.assert_close(head.release_without_privacy(), expected, rtol=0, atol=1e-8)
-    assert fit.callback_metrics["gradient_norm"] <= 1e-10
-    assert 0.5 < fit.callback_metrics["train_auroc"] <= 1
+    assert fit.callback_metrics["train/gradient_norm"] <= 1e-10
+    assert 0.5 < fit.callback_metrics["train/auroc"] <= 1
+    assert all(f"``{name}``" in str(ScoringHead.__doc__) for name in fit.callback_metrics)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -241,6 +245,24 @@ def test_a_checkpoint_holds_the_release_and_its_cost_but_never_the_fit(trainer, 
         again.release(1, 1e-5, compose=True)
 
 
+def test_copies_and_pickles_do_not_hold_the_fit(trainer):
+    head, (positives, negatives) = ScoringHead(), features()
+    trainer().fit(head, loader(*membership(positives, negatives)))
+    exact = [head._fitted, head._fitted_map.rows(positives) @ head._fitted]
+    head.release(0.5, 1e-5)
+    saved = io.BytesIO()
+    torch.save(head, saved)
+    for content in (saved.getvalue(), pickle.dumps(head), pickle.dumps(vars(copy.deepcopy(head)))):
+        assert head.weight.numpy().tobytes() in content
+        assert not any(tensor.numpy().tobytes() in content for tensor in exact)
+        assert struct.pack(">d", head._gradient_norm) not in content
+    again = copy.deepcopy(head)
+    assert again.ledger == head.ledger
+    with pytest.raises(PrivacyError, match="never the fit itself"):
+        again.release(1, 1e-5, compose=True)
+    head.release(1, 1e-5, compose=True)  # the object itself keeps its fit
+
+
 def tensors_in(content):
     if isinstance(content, torch.Tensor):
         yield content
@@ -260,7 +282,7 @@ def test_validation_measures_the_released_scores(trainer):
     fit.validate(head, loader(x, flags), verbose=False)
     expected = binary_auroc(head(x), flags.long())
     assert expected > 0.55
-    assert fit.callback_metrics["val_auroc"] == pytest.approx(expected.item())
+    assert fit.callback_metrics["val/auroc"] == pytest.approx(expected.item())
 
 
 def test_predict_takes_batches_without_labels(trainer):

@@ -52,9 +52,10 @@ def test_it_learns_features_that_tell_classes_apart(trainer, digits):
     probe = [loader(train.inputs, train.labels), loader(test.inputs, test.labels)]
     model = small(lr=3e-3, min_scale=0.5)
     fit = trainer(max_epochs=9, check_val_every_n_epoch=9)
-    before = fit.validate(model, probe, verbose=False)[0]["knn_accuracy"]
+    before = fit.validate(model, probe, verbose=False)[0]["val/knn_accuracy"]
     fit.fit(model, DataLoader(digits.auxiliary(), batch_size=128, shuffle=True), probe)
-    after = fit.callback_metrics["knn_accuracy"].item()
+    after = fit.callback_metrics["val/knn_accuracy"].item()
+    assert all(f"``{name}``" in str(SimCLR.__doc__) for name in fit.callback_metrics)
     assert after > before + 0.1
 
 
@@ -130,14 +131,21 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
     assert again.temperature == 0.3
 
 
+def test_a_compiled_network_is_trained_without_its_wrapper(digits):
+    network = create_model("resnet8", 10, in_channels=1, width=0.125)
+    module = SimCLR(torch.compile(network, backend="eager"))
+    assert module.training_step(digits.auxiliary()[:4], 0).isfinite()
+    load_backbone(network, module.backbone_state())
+
+
 def test_one_labeled_loader_is_split_and_an_unlabeled_one_measures_nothing(trainer, digits):
     test = digits.test()
     fit = trainer()
     fit.validate(small(), loader(test.inputs, test.labels), verbose=False)
-    assert 0 < fit.callback_metrics["knn_accuracy"] <= 1
+    assert 0 < fit.callback_metrics["val/knn_accuracy"] <= 1
     fit = trainer()
     fit.validate(small(), loader(test.inputs), verbose=False)
-    assert "knn_accuracy" not in fit.callback_metrics
+    assert "val/knn_accuracy" not in fit.callback_metrics
 
 
 def test_two_loaders_by_name_are_neighbors_and_queries(trainer, digits):
@@ -147,7 +155,7 @@ def test_two_loaders_by_name_are_neighbors_and_queries(trainer, digits):
     for given in (loaders, dict(zip("ab", loaders, strict=True))):
         fit = trainer()
         fit.validate(small(), given, verbose=False)
-        results.append(fit.callback_metrics["knn_accuracy"])
+        results.append(fit.callback_metrics["val/knn_accuracy"])
     assert results[0] == results[1]
 
 
@@ -155,7 +163,7 @@ def test_batches_of_one_sample_hold_no_queries(trainer, digits):
     test = digits.test()
     fit = trainer(limit_val_batches=3)
     fit.validate(small(), loader(test.inputs, test.labels, batch_size=1), verbose=False)
-    assert "knn_accuracy" not in fit.callback_metrics
+    assert "val/knn_accuracy" not in fit.callback_metrics
 
 
 def test_predict_gives_features(trainer, digits):

@@ -2,6 +2,8 @@
 
 import math
 import os
+import stat
+import threading
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ def test_entries_come_back_as_they_were_added(ledger):
         with ledger.locked():
             ledger.add(one)
     assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt", "lock"]
+    assert stat.S_IMODE((ledger.folder / "000001.pt").stat().st_mode) == 0o600
     for one, other in zip(before, ledger.entries(), strict=True):
         assert (one.key, one.releases) == (other.key, other.releases)
         assert torch.equal(one.heads["weight/0"], other.heads["weight/0"])
@@ -119,3 +122,19 @@ def test_the_scratch_of_a_killed_process_is_no_release(ledger):
     assert len(ledger.entries()) == 1
     ledger.add(entry())
     assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt"]
+
+
+def test_a_run_that_waits_for_the_ledger_says_so(ledger, monkeypatch):
+    said, release = [], threading.Event()
+
+    def say(text, **_):  # lets the other one end
+        said.append(text)
+        release.set()
+
+    monkeypatch.setattr("fedaux_pl.scoring.ledger.print", say, raising=False)
+    with ledger.locked():
+        waiting = threading.Thread(target=lambda: ledger.locked().__enter__(), daemon=True)
+        waiting.start()
+        assert release.wait(60)
+    waiting.join(60)
+    assert f"waiting for another run that has locked {ledger.folder}" in said[0]

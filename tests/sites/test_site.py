@@ -1,6 +1,7 @@
 """What a site answers, and what it refuses."""
 
 import math
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -11,7 +12,9 @@ from safetensors.torch import load
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import DataError
-from fedaux_pl.scoring import Ledger, Mean, Whitened
+from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.server_features import ServerFeatures
+from fedaux_pl.scoring import Ledger, Logistic, Mean, Whitened
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.wire import CODES, Letter, read_letter, write_tensors
 from tests.federations import split
@@ -196,6 +199,58 @@ def test_a_site_answers_a_second_request_with_the_same_head(tmp_path, ledger):
     assert "is (epsilon 1, delta 1e-05)-private" in again.privacy()[0]
 
 
+@pytest.mark.parametrize(
+    "method", [AUX, FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), epsilon=1.0)]
+)
+def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch, method):
+    """Without its cache, and with threads that round in another way."""
+    released(tmp_path, SECRET, method)
+    shutil.rmtree(tmp_path / "server" / "cache")
+    for owner, name in ((Preparation, "_pretrain"), (ServerFeatures, "auxiliary")):
+        monkeypatch.setattr(owner, name, rounded(getattr(owner, name)))
+    federation, _ = released(tmp_path, SECRET, method)
+    assert len(federation.heads) == len(ledger().entries()) == 3
+
+
+def rounded(function):
+    def changed(*args):
+        result = function(*args)
+        if isinstance(result, dict):
+            return {key: value * (1 + 1e-6) for key, value in result.items()}
+        return result * (1 + 1e-6)
+
+    return changed
+
+
+def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, capsys):
+    federation, data, hub = prepare(
+        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
+    )
+    seen = []
+
+    def remember(answer, request):
+        seen.append(request)
+        return answer(request)
+
+    hub.faults["site-0"] = remember
+    fit(tmp_path, federation, data, rounds=1)
+    tensors = load(seen[0].body)
+    tensors["h0/conv1.weight"] *= 1 + 1e-6
+    other, site = Letter(seen[0].fields, write_tensors(tensors)), hub.sites["site-0"]
+    site.limits = Limits(epsilon_limit=2.0)
+    assert site.answer(other).fields["code"] == "budget"
+    assert "--allow_new_h0 true, which costs epsilon 1.0 again" in capsys.readouterr().out
+    site.limits = Limits(allow_new_h0=True)
+    assert site.answer(other).fields["code"] == "budget"
+    assert "above the epsilon_limit 1" in capsys.readouterr().out
+    assert len(ledger().entries()) == 3
+    site.limits = Limits(epsilon_limit=2.0, allow_new_h0=True)
+    assert "code" not in site.answer(other).fields
+    assert len(ledger().entries()) == 4
+    assert "code" not in site.answer(seen[0]).fields  # the first one is there, too
+    assert len(ledger().entries()) == 4
+
+
 @pytest.mark.filterwarnings("ignore:.*private records have features")
 def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
     """Whether a site fails would be a free answer about its largest features."""
@@ -298,7 +353,7 @@ def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
     )
     answer = hub.sites["site-1"].answer
 
-    def full(path, write):
+    def full(path, write, private):
         raise OSError(28, "No space left on device")
 
     def on_a_full_disk(_, request):

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedaux_pl.sweeps import local_launcher, worker
 from fedaux_pl.sweeps.cell_lock import held
@@ -151,20 +150,6 @@ def _fork(one, environment):
     )
     process.start()
     return process
-
-
-def _write_threads(command):
-    folder = Path(command[command.index("--trainer.default_root_dir") + 1])
-    threads = torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])
-    (folder / "threads.txt").write_text(str(threads))
-    return 1
-
-
-def test_a_job_has_the_threads_of_its_slot(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "run_verb", _write_threads)
-    one = task(tmp_path, "c0")
-    _fork(one, {"OMP_NUM_THREADS": "3"}).join()
-    assert (one.path / "threads.txt").read_text() == "(3, 3)"
 
 
 def test_two_sweeps_share_the_work(tmp_path, monkeypatch):

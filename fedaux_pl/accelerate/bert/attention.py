@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
-from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 # A program holds all keys and values of a head in registers.
@@ -14,23 +14,13 @@ MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 
 def attend(config: PassConfig, qkv: Tensor, ids: Tensor, dropout: Dropout) -> Tensor:
-    """The attention output of all heads, before the output projection, shape (rows, width).
-
-    Args:
-        config: The pass.
-        qkv: Queries, keys and values side by side, shape (rows, 3 * width).
-        ids: Token ids (N, L), or those of packed rows.
-        dropout: The dropout of attention probabilities.
-    """
-    from fedaux_pl.accelerate import kernels
-
+    """The attention output of all heads, before the output projection, shape (rows, width)."""
     out = qkv.new_empty(config.rows, config.encoder.width)
     options = _kernel_options(config, dropout, fewest_warps=1, most_queries=32)
-    with on_device_of(qkv):
-        kernels.attention_kernel[(config.all_texts * config.encoder.heads,)](
-            qkv, ids, config.starts(ids), out, *dropout.seed_arguments(ids),
-            config.length, config.encoder.pad_id, options["DIM"] ** -0.5, dropout.rate, **options,
-        )  # fmt: skip
+    launch("attention_kernel", (config.all_texts * config.encoder.heads,),
+        qkv, ids, config.starts(ids), out, *dropout.seed_arguments(ids),
+        config.length, config.encoder.pad_id, options["DIM"] ** -0.5, dropout.rate, **options,
+    )  # fmt: skip
     return out
 
 
@@ -44,17 +34,14 @@ def attend_backward(
     partials: Tensor,
 ) -> Tensor:
     """The gradient of queries, keys and values; writes partial sums of those of their biases."""
-    from fedaux_pl.accelerate import kernels
-
     dqkv = torch.empty_like(qkv)
     # With 32 queries of 32 values at 128 keys, registers spill (504 bytes a thread on sm_90).
     options = _kernel_options(config, dropout, fewest_warps=2, most_queries=16)
-    with on_device_of(qkv):
-        kernels.attention_backward_kernel[(config.parts * config.encoder.heads,)](
-            dout, qkv, ids, config.starts(ids), dqkv, partials, *dropout.seed_arguments(ids),
-            config.all_texts, config.length, config.encoder.pad_id, options["DIM"] ** -0.5,
-            dropout.rate, config.parts, partials.stride(0), **options,
-        )  # fmt: skip
+    launch("attention_backward_kernel", (config.parts * config.encoder.heads,),
+        dout, qkv, ids, config.starts(ids), dqkv, partials, *dropout.seed_arguments(ids),
+        config.all_texts, config.length, config.encoder.pad_id, options["DIM"] ** -0.5,
+        dropout.rate, config.parts, partials.stride(0), **options,
+    )  # fmt: skip
     return dqkv
 
 

@@ -73,12 +73,7 @@ class FastTinyBERT(FastEncoder, TinyBERT):
 
 
 def find_packable(module: nn.Module, ids: Tensor) -> Encoder | None:
-    """The encoder of a module if its passes can be packed in the current context; None otherwise.
-
-    Args:
-        module: A module with fast versions of its layers, whose steps encode their inputs once.
-        ids: The inputs of one of its batches.
-    """
+    """The encoder of a module if its passes can be packed in the current context, or None."""
     encoders = [one for one in module.modules() if isinstance(one, FastEncoder)]
     if len(encoders) != 1 or ids.is_floating_point() or not can_fuse(encoders[0].encoder, ids):
         return None

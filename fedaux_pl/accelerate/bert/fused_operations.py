@@ -8,10 +8,15 @@ up the rows.
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.bert import launch_sizes
-from fedaux_pl.accelerate.bert.launch_sizes import SUM_WARPS, WARPS, row_blocks
-from fedaux_pl.accelerate.bert.pass_config import Dropout, PassConfig
-from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.bert import pass_config
+from fedaux_pl.accelerate.bert.pass_config import (
+    SUM_WARPS,
+    WARPS,
+    Dropout,
+    PassConfig,
+    row_blocks,
+)
+from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
@@ -27,18 +32,15 @@ def embed(
     dropout: Dropout,
 ) -> Normalized:
     """Dropout(LayerNorm(word + position + token type))."""
-    from fedaux_pl.accelerate import kernels
-
     outputs = _allocate(config, config.dtype, ids.device)
     width = config.encoder.width
     blocks = row_blocks(width)
-    with on_device_of(ids):
-        kernels.embed_kernel[(-(-config.rows // blocks["BLOCK_R"]),)](
-            ids, config.slots(ids), *tables, *norm, *outputs,
-            len(tables[0]), *dropout.seed_arguments(ids),
-            config.rows, config.length, config.encoder.eps, dropout.rate,
-            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
-        )  # fmt: skip
+    launch("embed_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
+        ids, config.slots(ids), *tables, *norm, *outputs,
+        len(tables[0]), *dropout.seed_arguments(ids),
+        config.rows, config.length, config.encoder.eps, dropout.rate,
+        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
+    )  # fmt: skip
     return outputs
 
 
@@ -58,18 +60,15 @@ def embed_backward(
 
     The partial sums are those of the norm's weight and bias and of the token-type embedding.
     """
-    from fedaux_pl.accelerate import kernels
-
     dsum = torch.empty_like(dstates)
     width = config.encoder.width
-    with on_device_of(ids):
-        kernels.embed_backward_kernel[(config.parts,)](
-            dstates, dhalf, ids, config.slots(ids), *tables, norm_stats, norm_weight,
-            dsum, partials, len(tables[0]), *dropout.seed_arguments(ids),
-            config.rows, config.length, config.rows_per_part, partials.stride(0), dropout.rate,
-            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width,
-            **row_blocks(width, SUM_WARPS),
-        )  # fmt: skip
+    launch("embed_backward_kernel", (config.parts,),
+        dstates, dhalf, ids, config.slots(ids), *tables, norm_stats, norm_weight,
+        dsum, partials, len(tables[0]), *dropout.seed_arguments(ids),
+        config.rows, config.length, config.rows_per_part, partials.stride(0), dropout.rate,
+        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width,
+        **row_blocks(width, SUM_WARPS),
+    )  # fmt: skip
     return dsum
 
 
@@ -82,8 +81,6 @@ def embedding_gradient(dtokens: Tensor, ids: Tensor, vocab_size: int, padding_in
         vocab_size: The number of rows of the table.
         padding_index: The row that gets no gradient; -1 if there is none.
     """
-    from fedaux_pl.accelerate import kernels
-
     tokens, width = dtokens.shape
     if tokens > MAX_RANKED:
         gradient: Tensor = torch.ops.aten.embedding_dense_backward(
@@ -92,14 +89,21 @@ def embedding_gradient(dtokens: Tensor, ids: Tensor, vocab_size: int, padding_in
         return gradient
     words, order = (torch.empty(tokens, dtype=torch.int32, device=ids.device) for _ in range(2))
     sums = torch.zeros(vocab_size, width, device=ids.device)
-    with on_device_of(ids):
-        kernels.rank_kernel[(-(-tokens // 8),)](
-            ids, words, order, tokens, BLOCK_T=8, BLOCK_O=512, num_warps=WARPS
-        )
-        kernels.word_sums_kernel[(tokens,)](
-            dtokens, words, order, sums, vocab_size, tokens, padding_index,
-            WIDTH=width, BLOCK_R=16, BLOCK_W=next_power_of_two(width), num_warps=WARPS,
-        )  # fmt: skip
+    launch(
+        "rank_kernel",
+        (-(-tokens // 8),),
+        ids,
+        words,
+        order,
+        tokens,
+        BLOCK_T=8,
+        BLOCK_O=512,
+        num_warps=WARPS,
+    )
+    launch("word_sums_kernel", (tokens,),
+        dtokens, words, order, sums, vocab_size, tokens, padding_index,
+        WIDTH=width, BLOCK_R=16, BLOCK_W=next_power_of_two(width), num_warps=WARPS,
+    )  # fmt: skip
     return sums
 
 
@@ -107,17 +111,14 @@ def add_norm(
     config: PassConfig, y: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor], dropout: Dropout
 ) -> Normalized:
     """LayerNorm(residual + dropout(y)); the half-precision states have the dtype of y."""
-    from fedaux_pl.accelerate import kernels
-
     outputs = _allocate(config, y.dtype, y.device)
     width = config.encoder.width
     blocks = row_blocks(width)
-    with on_device_of(y):
-        kernels.add_norm_kernel[(-(-config.rows // blocks["BLOCK_R"]),)](
-            y, residual, config.slots(y), *norm, *outputs, *dropout.seed_arguments(y),
-            config.rows, config.encoder.eps, dropout.rate,
-            DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
-        )  # fmt: skip
+    launch("add_norm_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
+        y, residual, config.slots(y), *norm, *outputs, *dropout.seed_arguments(y),
+        config.rows, config.encoder.eps, dropout.rate,
+        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
+    )  # fmt: skip
     return outputs
 
 
@@ -137,56 +138,44 @@ def add_norm_backward(
 
     The partial sums are those of the norm's weight and bias and of the bias that was added to y.
     """
-    from fedaux_pl.accelerate import kernels
-
     dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
     width = config.encoder.width
-    with on_device_of(y):
-        kernels.add_norm_backward_kernel[(config.parts,)](
-            dstates, dstates if dhalf is None else dhalf, y, residual, config.slots(y), norm_stats,
-            norm_weight, dresidual, dy, partials, *dropout.seed_arguments(y),
-            config.rows, config.rows_per_part, partials.stride(0), dropout.rate,
-            HAS_HALF=dhalf is not None, DROPOUT=dropout.is_active, PACKED=config.is_packed,
-            WIDTH=width, **row_blocks(width, SUM_WARPS),
-        )  # fmt: skip
+    launch("add_norm_backward_kernel", (config.parts,),
+        dstates, dstates if dhalf is None else dhalf, y, residual, config.slots(y), norm_stats,
+        norm_weight, dresidual, dy, partials, *dropout.seed_arguments(y),
+        config.rows, config.rows_per_part, partials.stride(0), dropout.rate,
+        HAS_HALF=dhalf is not None, DROPOUT=dropout.is_active, PACKED=config.is_packed,
+        WIDTH=width, **row_blocks(width, SUM_WARPS),
+    )  # fmt: skip
     return dresidual, dy
 
 
 def gelu(x: Tensor) -> Tensor:
     """The exact GELU, with the error function."""
-    from fedaux_pl.accelerate import kernels
-
     y = torch.empty_like(x)
-    tile = launch_sizes.TILE
-    with on_device_of(x):
-        kernels.gelu_kernel[(-(-x.numel() // tile),)](x, y, x.numel(), BLOCK=tile, num_warps=WARPS)
+    tile = pass_config.TILE
+    launch("gelu_kernel", (-(-x.numel() // tile),), x, y, x.numel(), BLOCK=tile, num_warps=WARPS)
     return y
 
 
 def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -> Tensor:
     """The gradient of x; the partial sums are those of the bias that was added to x."""
-    from fedaux_pl.accelerate import kernels
-
     dx = torch.empty_like(x)
     width = x.shape[1]
     blocks = row_blocks(min(width, 256))
-    with on_device_of(x):
-        kernels.gelu_backward_kernel[config.parts, -(-width // blocks["BLOCK_W"])](
-            dy, x, dx, partials, config.rows, config.rows_per_part, partials.stride(0),
-            WIDTH=width, **blocks,
-        )  # fmt: skip
+    launch("gelu_backward_kernel", (config.parts, -(-width // blocks["BLOCK_W"])),
+        dy, x, dx, partials, config.rows, config.rows_per_part, partials.stride(0),
+        WIDTH=width, **blocks,
+    )  # fmt: skip
     return dx
 
 
 def add_partial_sums(partials: Tensor, out: Tensor) -> None:
     """Adds up the rows of partial sums (parts, columns) into the first ``columns`` of ``out``."""
-    from fedaux_pl.accelerate import kernels
-
     parts, columns = partials.shape
-    with on_device_of(partials):
-        kernels.sum_partials_kernel[(-(-columns // 32),)](
-            partials, out, parts, columns, **row_blocks(32)
-        )
+    launch(
+        "sum_partials_kernel", (-(-columns // 32),), partials, out, parts, columns, **row_blocks(32)
+    )
 
 
 def _allocate(config: PassConfig, dtype: torch.dtype, device: torch.device) -> Normalized:

@@ -20,7 +20,8 @@ from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
 from fedaux_pl.accelerate.bert.encoder_forward import SavedActivations, forward
 from fedaux_pl.accelerate.bert.packing import Packing
 from fedaux_pl.accelerate.bert.pass_config import EncoderConfig, PassConfig
-from fedaux_pl.accelerate.convolution.weight_gradients import SideStream, current_side_stream
+from fedaux_pl.accelerate.context import current
+from fedaux_pl.accelerate.convolution.weight_gradients import SideStream
 
 
 def bert_states(
@@ -58,7 +59,7 @@ def bert_states(
     seeds = one_pass.draw_seeds(ids.device)
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
         states: Tensor = _BertFunction.apply(  # type: ignore[no-untyped-call]
-            one_pass, ids, seeds, current_side_stream(), *parameters
+            one_pass, ids, seeds, current().side_stream, *parameters
         )
     else:
         states, _ = forward(one_pass, ids, seeds, *group_parameters(parameters), saved=None)

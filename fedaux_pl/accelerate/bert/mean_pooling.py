@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.accelerate.bert.packing import Packing
-from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.eligibility import fusable
 
 _BLOCKS = {"BLOCK_L": 16, "BLOCK_W": 128, "num_warps": 4}
@@ -24,12 +24,6 @@ def mean_of_tokens(
     """The mean of each text's states, shape (N, d); zeros for a text of padding only.
 
     Only first derivatives are supported.
-
-    Args:
-        states: The states of all tokens, shape (N, L, d) or of packed rows (rows, d), float32.
-        ids: Token ids (N, L).
-        pad_id: The id of the padding token.
-        packing: Of the packed rows.
     """
     mean: Tensor = _MeanOfTokens.apply(states, ids, pad_id, packing)  # type: ignore[no-untyped-call]
     return mean
@@ -40,18 +34,15 @@ class _MeanOfTokens(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, ids: Tensor, pad_id: int, packing: Packing | None
     ) -> Tensor:
-        from fedaux_pl.accelerate import kernels
-
         states = states.contiguous()
         (texts, length), width = ids.shape, states.shape[-1]
         ids = ids.contiguous() if packing is None else packing.ids
         starts = ids if packing is None else packing.starts
         means = states.new_empty(texts, width)
-        with on_device_of(states):
-            kernels.mean_kernel[_grid(texts, width)](
-                states, ids, starts, means, length, pad_id,
-                PACKED=packing is not None, WIDTH=width, **_BLOCKS,
-            )  # fmt: skip
+        launch("mean_kernel", _grid(texts, width),
+            states, ids, starts, means, length, pad_id,
+            PACKED=packing is not None, WIDTH=width, **_BLOCKS,
+        )  # fmt: skip
         ctx.save_for_backward(ids, starts)
         ctx.pad_id, ctx.length, ctx.packing, ctx.shape = pad_id, length, packing, states.shape
         return means
@@ -59,18 +50,15 @@ class _MeanOfTokens(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dmeans: Tensor) -> tuple[Tensor | None, ...]:
-        from fedaux_pl.accelerate import kernels
-
         ids, starts = ctx.saved_tensors
         dmeans = dmeans.contiguous()
         texts, width = dmeans.shape
         all_texts = texts if ctx.packing is None else ctx.packing.all_texts
         dstates = dmeans.new_empty(ctx.shape)
-        with on_device_of(ids):
-            kernels.mean_backward_kernel[_grid(all_texts, width)](
-                dmeans, ids, starts, dstates, texts, ctx.length, ctx.pad_id,
-                PACKED=ctx.packing is not None, WIDTH=width, **_BLOCKS,
-            )  # fmt: skip
+        launch("mean_backward_kernel", _grid(all_texts, width),
+            dmeans, ids, starts, dstates, texts, ctx.length, ctx.pad_id,
+            PACKED=ctx.packing is not None, WIDTH=width, **_BLOCKS,
+        )  # fmt: skip
         return dstates, None, None, None
 
 

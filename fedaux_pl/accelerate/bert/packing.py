@@ -5,9 +5,6 @@ batches would save nothing. The sum of 32 lengths varies little: captured steps 
 of rows compute little more than the tokens.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.contexts import setting
-from fedaux_pl.accelerate.convolution.batch_norm import on_device_of
+from fedaux_pl.accelerate.context import current, launch
 
 MAX_KINDS = 16  # the most numbers of rows of steps with one batch size
 ROW_TILE = 64  # a number of rows is a multiple of it, as tiles of matrix products are
 _BLOCKS = {"BLOCK_N": 128, "BLOCK_L": 64, "num_warps": 1}
 _SUM_BLOCKS = {"BLOCK_N": 16, "BLOCK_W": 128, "num_warps": 4}
-
-# the number of texts in a batch, and the rows for their tokens
-_capacity: ContextVar[tuple[int, int] | None] = ContextVar("capacity", default=None)
 
 
 @dataclass(frozen=True)
@@ -54,13 +47,7 @@ class Packing:
 def choose_rows(tokens: int, texts: int, length: int) -> int:
     """The rows for the tokens of a batch: few different numbers, so that few steps are captured.
 
-    Args:
-        tokens: The sum of the lengths of the texts.
-        texts: The number of texts in the batch.
-        length: The length of the padded texts.
-
-    Returns:
-        The number of rows; 0 if packing would save none.
+    0 if packing would save none.
 
     Example:
         >>> from fedaux_pl.accelerate.bert.packing import choose_rows
@@ -72,26 +59,14 @@ def choose_rows(tokens: int, texts: int, length: int) -> int:
     return rows if rows < texts * length else 0
 
 
-@contextmanager
-def packed_texts(texts: int, rows: int) -> Iterator[None]:
-    """Within it the fused passes of ``texts`` texts compute ``rows`` rows.
-
-    Texts with more tokens than rows give NaN. Nothing changes if ``rows`` is 0.
-    """
-    with setting(_capacity, (texts, rows) if rows else None):
-        yield
-
-
 def packed_rows(ids: Tensor) -> int:
     """The rows that the current context has for these ids; 0 if they are not packed."""
-    capacity = _capacity.get()
-    return capacity[1] if capacity is not None and capacity[0] == len(ids) else 0
+    texts, rows = current().packed
+    return rows if texts == len(ids) else 0
 
 
 def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
     """Packs token ids (N, L) into rows, up to the last token of each text, at least one."""
-    from fedaux_pl.accelerate import kernels
-
     ids = ids.contiguous()
     texts, length = ids.shape
     all_texts = texts + -(-rows // length)
@@ -100,13 +75,30 @@ def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
         for size in (texts, rows, all_texts + 1)
     )
     packed = ids.new_empty(rows)
-    with on_device_of(ids):
-        kernels.lengths_kernel[(texts,)](
-            ids, lengths, length, pad_id, BLOCK_L=_BLOCKS["BLOCK_L"], num_warps=1
-        )
-        kernels.pack_kernel[(all_texts,)](
-            ids, lengths, packed, slots, starts, texts, length, rows, pad_id, **_BLOCKS
-        )
+    launch(
+        "lengths_kernel",
+        (texts,),
+        ids,
+        lengths,
+        length,
+        pad_id,
+        BLOCK_L=_BLOCKS["BLOCK_L"],
+        num_warps=1,
+    )
+    launch(
+        "pack_kernel",
+        (all_texts,),
+        ids,
+        lengths,
+        packed,
+        slots,
+        starts,
+        texts,
+        length,
+        rows,
+        pad_id,
+        **_BLOCKS,
+    )
     return Packing(packed, slots, starts, texts, length)
 
 
@@ -118,14 +110,18 @@ def unpack(states: Tensor, packing: Packing) -> Tensor:
 
 def position_gradient(dtokens: Tensor, packing: Packing, out: Tensor) -> None:
     """Writes the sums of packed rows by position to ``out`` (at least L, width)."""
-    from fedaux_pl.accelerate import kernels
-
     width = dtokens.shape[1]
     blocks = -(-width // _SUM_BLOCKS["BLOCK_W"])
-    with on_device_of(dtokens):
-        kernels.position_sums_kernel[packing.length, blocks](
-            dtokens, packing.starts, out, packing.texts, WIDTH=width, **_SUM_BLOCKS
-        )
+    launch(
+        "position_sums_kernel",
+        (packing.length, blocks),
+        dtokens,
+        packing.starts,
+        out,
+        packing.texts,
+        WIDTH=width,
+        **_SUM_BLOCKS,
+    )
 
 
 class _Unpack(torch.autograd.Function):

@@ -5,9 +5,6 @@ Covariate Shift", ICML 2015. The arithmetic is float32 for activations of any dt
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current, launch
 from fedaux_pl.accelerate.convolution.tiling import choose_tiling
 
 # The kernels know that channels are a multiple of this number, or of the largest smaller power of
 # two. It is a compile-time argument: a load has at most 8 values of half precision, so knowing of
 # multiples of 16 would compile more kernels for nothing.
 VECTOR = 8
-
-_fuses_gradient_sums: ContextVar[bool] = ContextVar("fuses_gradient_sums", default=False)
 
 
 @dataclass(frozen=True)
@@ -84,39 +79,28 @@ def batch_norm_act(
             channel shuffle with so many groups, 1 for their own order. Further channels are
             padding; those of the output and of the gradients of ``x`` are zero.
     """
-    buffers = _running_statistics(norm)
+    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None,
         moments, shuffled_groups,
     )  # fmt: skip
     if not torch.is_inference_mode_enabled():
         # autograd does not see that the kernel writes to the buffers
-        torch.autograd.graph.increment_version(buffers)
+        torch.autograd.graph.increment_version(buffers)  # type: ignore[arg-type]
     y.shortcut_input = shortcut_input
     return y  # type: ignore[no-any-return]
-
-
-@contextmanager
-def fused_gradient_sums() -> Iterator[None]:
-    """Within it :func:`branch` lets the BatchNorm kernel add the gradients of both branches.
-
-    Only for code that calls ``backward()``: ``torch.autograd.grad`` with respect to activations
-    with two branches would return the gradient of one of them only.
-    """
-    with setting(_fuses_gradient_sums, True):
-        yield
 
 
 def branch(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inputs of two branches, such as the layers of a residual block and its shortcut.
 
-    Both have the values of ``x``. Within :func:`fused_gradient_sums`, if ``x`` is an output of
-    :func:`batch_norm_act`, they are two outputs of its autograd node, whose backward kernel adds
+    Both have the values of ``x``. If the context has ``fuses_gradient_sums`` and ``x`` is an output
+    of :func:`batch_norm_act`, they are two outputs of its autograd node, whose backward kernel adds
     their gradients and so saves a pass over memory. If ``x`` was changed in place, has hooks or
     retains its gradient, both branches get ``x`` itself and autograd adds.
     """
     shortcut_input: Tensor | None = getattr(x, "shortcut_input", None)
-    if not _fuses_gradient_sums.get() or shortcut_input is None or x.grad_fn is None:
+    if not current().fuses_gradient_sums or shortcut_input is None or x.grad_fn is None:
         return x, x
     if shortcut_input.grad_fn is not x.grad_fn or x._backward_hooks or x.retains_grad:
         return x, x
@@ -126,41 +110,25 @@ def branch(x: Tensor) -> tuple[Tensor, Tensor]:
 def batch_norm_act_eval(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
-    """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients.
-
-    Args:
-        norm: The layer, with affine parameters and running statistics.
-        x: Activations (N, C, H, W).
-        residual: Added before the activation; of the shape and dtype of ``x``.
-        activation: The activation.
-    """
-    from fedaux_pl.accelerate import kernels
-
+    """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients."""
     x = channels_last(x)
     rows, channels = _matrix_shape(x)
     tiling = choose_tiling(rows, channels, single_kernel=False)
     y = torch.empty_like(x)
-    running_mean, running_var, _ = _running_statistics(norm)
     unit = math.gcd(channels, VECTOR)
-    with on_device_of(x):
-        kernels.normalize_eval_kernel[tiling.grid](
-            x, x if residual is None else channels_last(residual), y,
-            norm.weight, norm.bias, running_mean, running_var,
-            rows, channels // unit, tiling.chunk_rows, norm.eps, activation.bound,
-            UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-            **tiling.launch_options("normalize", x.itemsize),
-        )  # fmt: skip
+    launch("normalize_eval_kernel", tiling.grid,
+        x, x if residual is None else channels_last(residual), y,
+        norm.weight, norm.bias, norm.running_mean, norm.running_var,
+        rows, channels // unit, tiling.chunk_rows, norm.eps, activation.bound,
+        UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+        **tiling.launch_options("normalize", x.itemsize),
+    )  # fmt: skip
     return y
 
 
 def channels_last(x: Tensor) -> Tensor:
     """The tensor in channels-last memory format; no copy if it is in that format already."""
     return x.contiguous(memory_format=torch.channels_last)
-
-
-def on_device_of(x: Tensor) -> AbstractContextManager[object]:
-    """Make a tensor's device current, because Triton launches kernels on the current device."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 class _BatchNormAct(torch.autograd.Function):
@@ -183,8 +151,6 @@ class _BatchNormAct(torch.autograd.Function):
         moments: Moments | None = None,
         shuffled_groups: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        from fedaux_pl.accelerate import kernels
-
         x = channels_last(x)
         rows, channels = _matrix_shape(x)
         tiling = choose_tiling(rows, channels, single_kernel=single_kernel)
@@ -198,23 +164,22 @@ class _BatchNormAct(torch.autograd.Function):
         partials = moments.partials
         unit = math.gcd(channels, VECTOR)
         sizes = (rows, channels // unit, len(weight), tiling.chunks, tiling.chunk_rows)
-        with on_device_of(x):
-            if computes_moments:
-                kernels.moments_kernel[tiling.grid](
-                    x, partials, rows, channels // unit, tiling.chunks, tiling.chunk_rows,
-                    UNIT=unit, **tiling.launch_options("moments", x.itemsize),
-                )  # fmt: skip
-            kernels.normalize_kernel[tiling.grid](
-                x, x if residual is None else channels_last(residual), y, partials, statistics,
-                weight, bias, *buffers,
-                rows, channels // unit, len(weight),
-                tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
-                *momentum_and_eps, activation.bound,
-                UNIT=unit, GROUPS=shuffled_groups,
-                ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-                SINGLE=single, BLOCK_P=tiling.block_partials,
-                **tiling.launch_options("normalize", x.itemsize),
+        if computes_moments:
+            launch("moments_kernel", tiling.grid,
+                x, partials, rows, channels // unit, tiling.chunks, tiling.chunk_rows,
+                UNIT=unit, **tiling.launch_options("moments", x.itemsize),
             )  # fmt: skip
+        launch("normalize_kernel", tiling.grid,
+            x, x if residual is None else channels_last(residual), y, partials, statistics,
+            weight, bias, *buffers,
+            rows, channels // unit, len(weight),
+            tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
+            *momentum_and_eps, activation.bound,
+            UNIT=unit, GROUPS=shuffled_groups,
+            ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+            SINGLE=single, BLOCK_P=tiling.block_partials,
+            **tiling.launch_options("normalize", x.itemsize),
+        )  # fmt: skip
         # Without a residual the backward pass recomputes the output from x, which is saved anyway.
         saves_output = activation.relu and residual is not None
         ctx.save_for_backward(x, weight, bias, statistics, *([y] if saves_output else []))
@@ -226,8 +191,6 @@ class _BatchNormAct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        from fedaux_pl.accelerate import kernels
-
         received = [channels_last(dy) for dy in gradients if dy is not None]
         if not received:
             return (None,) * 10
@@ -247,23 +210,22 @@ class _BatchNormAct(torch.autograd.Function):
         write_dz = (bool(output) or has_dy2) and ctx.needs_input_grad[3]
         write_dz = write_dz or (has_dy2 and not single)
         dz = torch.empty_like(x) if write_dz else dy
-        with on_device_of(x):
-            if not single:
-                kernels.gradient_sums_kernel[tiling.grid](
-                    dy, dy2, x, y, dz, partials, statistics, weight, bias,
-                    *ctx.sizes, activation.bound,
-                    MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
-                    **tiling.launch_options("sums", x.itemsize),
-                )  # fmt: skip
-                if write_dz:  # the second kernel reads dz in place of dy, dy2 and y
-                    dy, dy2, has_dy2, y, mask, write_dz = dz, dz, False, x, 0, False
-            kernels.input_gradient_kernel[tiling.grid](
-                dy, dy2, x, y, dx, dz, partials, statistics, weight, bias, dweight, dbias,
+        if not single:
+            launch("gradient_sums_kernel", tiling.grid,
+                dy, dy2, x, y, dz, partials, statistics, weight, bias,
                 *ctx.sizes, activation.bound,
-                MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz,
-                SINGLE=single, BLOCK_P=tiling.block_partials, **ctx.constants,
-                **tiling.launch_options("gradient", x.itemsize),
+                MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
+                **tiling.launch_options("sums", x.itemsize),
             )  # fmt: skip
+            if write_dz:  # the second kernel reads dz in place of dy, dy2 and y
+                dy, dy2, has_dy2, y, mask, write_dz = dz, dz, False, x, 0, False
+        launch("input_gradient_kernel", tiling.grid,
+            dy, dy2, x, y, dx, dz, partials, statistics, weight, bias, dweight, dbias,
+            *ctx.sizes, activation.bound,
+            MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz,
+            SINGLE=single, BLOCK_P=tiling.block_partials, **ctx.constants,
+            **tiling.launch_options("gradient", x.itemsize),
+        )  # fmt: skip
         dresidual = dz if ctx.needs_input_grad[3] else None
         return dx, dweight, dbias, dresidual, None, None, None, None, None, None
 
@@ -271,14 +233,3 @@ class _BatchNormAct(torch.autograd.Function):
 def _matrix_shape(x: Tensor) -> tuple[int, int]:
     """(rows, channels) of channels-last activations seen as a matrix, with N * H * W rows."""
     return x.numel() // x.shape[1], x.shape[1]
-
-
-def _running_statistics(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor]:
-    """The running mean, the running variance and the number of batches."""
-    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-    if any(buffer is None for buffer in buffers):
-        raise ValueError(
-            "the BatchNorm layer has no running statistics; create it with "
-            "track_running_stats=True, or call it as a module."
-        )
-    return buffers  # type: ignore[return-value]

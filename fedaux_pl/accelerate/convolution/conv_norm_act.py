@@ -6,17 +6,14 @@ the number of kernels. :func:`conv_norm_act` computes what the modules compute, 
 the modules by rounding only, and on the CPU not at all.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Container
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.casting import cast_all
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.batch_norm import (
     Activation,
     Moments,
@@ -48,40 +45,28 @@ from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     convolve_pointwise,
     fits_product,
-    has_matrix,
 )
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     convolve_with_side_stream,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
-
-# half-precision weights by convolution, see weights_cast
-_cast_weights: ContextVar[Mapping[nn.Module, Tensor]] = ContextVar(
-    "cast_weights", default=MappingProxyType({})
-)
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input, fusable
 
 
-@contextmanager
-def weights_cast(model: nn.Module, x: Tensor) -> Iterator[None]:
-    """Within it :func:`conv_norm_act` reads half-precision weights that were cast all at once.
+def cast_weights(
+    model: nn.Module, x: Tensor, excluded: Container[nn.Module] = ()
+) -> dict[nn.Module, Tensor]:
+    """Cast the weights that :func:`conv_norm_act` reads to half precision, all at once.
 
-    This has no effect outside of training, in float32 and without BatchNorm layers.
-
-    Args:
-        model: The model; :func:`conv_norm_act` computes its convolutions.
-        x: Its inputs.
+    Outside of training, in float32 and without BatchNorm layers there are none.
     """
     dtype = compute_dtype(x)
     is_casting = fusable(x) and dtype in HALF and torch.is_grad_enabled() and model.training
     modules = list(model.modules()) if is_casting else []
-    convs = [module for module in modules if is_castable(module) and not has_matrix(module)]
+    convs = [module for module in modules if is_castable(module) and module not in excluded]
     if not convs or not any(map(is_standard_batch_norm, modules)):
-        yield
-        return
-    cast = dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True))  # type: ignore[misc]
-    with setting(_cast_weights, cast):
-        yield
+        return {}
+    return dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True))  # type: ignore[misc]
 
 
 def conv_norm_act(
@@ -151,14 +136,7 @@ def conv_norm_act(
 
 def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernel for stems can compute conv(x)."""
-    return (
-        dtype in HALF
-        and is_bias_free_conv(conv)
-        and is_stem(conv)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
-    )
+    return dtype in HALF and is_bias_free_conv(conv) and is_stem(conv) and fits_input(conv, x)
 
 
 def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
@@ -183,12 +161,11 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
     """
     if is_depthwise(conv, x):
         return convolve_depthwise(conv, x.to(dtype))
-    cast = _cast_weights.get().get(conv)
+    cast = current().weights.get(conv)
     if fits_product(conv, x, dtype):
         return convolve_pointwise(conv, x.to(dtype), cast=cast)
-    if dtype in HALF and isinstance(conv, nn.Conv2d) and is_dense_conv(conv):
-        fits = x.numel() > 0 and x.shape[1] == conv.in_channels
-        stem = fits and conv.bias is None and is_stem(conv)
+    if dtype in HALF and is_dense_conv(conv):
+        stem = fits_input(conv, x) and conv.bias is None and is_stem(conv)
         if uses_side_stream(conv):
             x = pad_channels(x.to(dtype))
             return convolve_with_side_stream(conv, x, stem=stem, cast=cast), None

@@ -15,20 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fedaux_pl.accelerate.context import current, launch
 from fedaux_pl.accelerate.convolution.batch_norm import (
     VECTOR,
     Activation,
     Moments,
     channels_last,
-    on_device_of,
 )
 from fedaux_pl.accelerate.convolution.tiling import choose_tiling, next_power_of_two
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
-    current_side_stream,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import has_hooks
+from fedaux_pl.accelerate.eligibility import fits_input, is_plain_conv
 
 BLOCK_CHANNELS = 32
 # A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
@@ -43,26 +42,16 @@ SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum o
 
 
 def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
-    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2.
-
-    Args:
-        conv: The convolution.
-        x: Activations; the convolution itself raises the error for those of a wrong shape.
-    """
+    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2."""
     return (
-        type(conv) is nn.Conv2d
+        is_plain_conv(conv)
         and conv.groups == conv.in_channels == conv.out_channels
         and conv.kernel_size == (3, 3)
         and conv.stride in ((1, 1), (2, 2))
         and conv.padding == conv.dilation == (1, 1)
-        and conv.padding_mode == "zeros"
         and conv.bias is None
-        and conv.weight.dtype == torch.float32
         and conv.weight[:, 0].is_contiguous()
-        and not has_hooks(conv)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
+        and fits_input(conv, x)
     )
 
 
@@ -125,14 +114,7 @@ def _plan(
 def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
-    """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients.
-
-    Args:
-        conv: A convolution for which :func:`is_depthwise` is true.
-        norm: Its norm layer, with affine parameters and running statistics.
-        x: Activations (N, C, H, W).
-        activation: The activation.
-    """
+    """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
     statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     return convolve_eval(
         channels_last(x), conv.weight, conv.stride[0], statistics, norm.eps, activation
@@ -145,43 +127,29 @@ def average_pool(x: Tensor) -> Tensor:
     It is a depthwise convolution whose weights are 1/9. On an H200, PyTorch's forward kernel takes
     four times as long, and its backward kernel is slower still and its gradients are wrong
     (https://github.com/pytorch/pytorch/issues/188344).
-
-    Args:
-        x: Activations (N, C, H, W).
     """
     pooled: Tensor = _Depthwise.apply(x, None, 2, None)[0]  # type: ignore[no-untyped-call]
     return pooled
 
 
 def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
-    """Write relu(average_pool(x)), without gradients.
-
-    Args:
-        x: Activations (N, C, H, W).
-        out: Where the result is written: channels of channels-last activations.
-    """
+    """Write relu(average_pool(x)), without gradients."""
     convolve_eval(channels_last(x), None, 2, activation=Activation(), out=out)
 
 
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
-    Partial sums of the weight's gradient are added up on the side stream if there is one.
-
-    Args:
-        conv: A convolution for which :func:`is_depthwise` is true.
-        x: Activations (N, C, H, W). Channels beyond those of the convolution are padding; those of
-            the output are zero.
-
-    Returns:
-        The output, and its moments for ``batch_norm_act``; None if that would not use them.
+    Partial sums of the weight's gradient are added up on the side stream if there is one. Channels
+    of ``x`` beyond those of the convolution are padding; those of the output are zero. The moments
+    of the output are None if ``batch_norm_act`` would not use them.
     """
-    side_stream = current_side_stream() if uses_side_stream(conv) else None
+    side_stream = current().side_stream if uses_side_stream(conv) else None
     out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0], side_stream)  # type: ignore[no-untyped-call]
     if partials is None:
         return out, None
-    launch = _plan(x, conv.weight, conv.stride[0])
-    return out, Moments(partials, launch.out_rows)
+    plan = _plan(x, conv.weight, conv.stride[0])
+    return out, Moments(partials, plan.out_rows)
 
 
 def convolve_eval(
@@ -212,20 +180,17 @@ def convolve_eval(
     Returns:
         Activations (N, C, H', W'), channels last.
     """
-    from fedaux_pl.accelerate import kernels
-
     pitch = None if out is None else out.stride(3)
-    launch = _plan(x, weight, stride, pitch, has_sums=partials is not None)
+    plan = _plan(x, weight, stride, pitch, has_sums=partials is not None)
     if out is None:
-        out = x.new_empty(len(x), *launch.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+        out = x.new_empty(len(x), *plan.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
     weight = x if weight is None else weight  # not read
-    with on_device_of(x):
-        kernels.depthwise_kernel[launch.grid](
-            x, weight, out, weight if partials is None else partials,
-            *(statistics or (weight,) * 4), *launch.sizes, launch.out_units, eps, activation.bound,
-            HAS_NORM=statistics is not None, ACT=activation.kind,
-            HAS_MOMENTS=partials is not None, **launch.constants,
-        )  # fmt: skip
+    launch("depthwise_kernel", plan.grid,
+        x, weight, out, weight if partials is None else partials,
+        *(statistics or (weight,) * 4), *plan.sizes, plan.out_units, eps, activation.bound,
+        HAS_NORM=statistics is not None, ACT=activation.kind,
+        HAS_MOMENTS=partials is not None, **plan.constants,
+    )  # fmt: skip
     return out
 
 
@@ -240,11 +205,11 @@ class _Depthwise(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, stride: int, side_stream: SideStream | None
     ) -> tuple[Tensor, Tensor | None]:
         x = channels_last(x)
-        launch = _plan(x, weight, stride)
-        channels, out_rows = x.shape[1], launch.sizes[0] * launch.sizes[-2]
+        plan = _plan(x, weight, stride)
+        channels, out_rows = x.shape[1], plan.sizes[0] * plan.sizes[-2]
         partials = None
         if ctx.needs_input_grad[1] and not choose_tiling(out_rows, channels).is_single_kernel:
-            partials = torch.empty(2, launch.grid[1], channels, device=x.device)
+            partials = torch.empty(2, plan.grid[1], channels, device=x.device)
             ctx.mark_non_differentiable(partials)
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.side_stream = stride, side_stream
@@ -254,22 +219,19 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, ...]:
-        from fedaux_pl.accelerate import kernels
-
         if dy is None:
             return None, None, None, None
         x, weight = ctx.saved_tensors
-        launch = _plan(x, weight, ctx.stride)
+        plan = _plan(x, weight, ctx.stride)
         needs_dx = ctx.needs_input_grad[0]
         dx = torch.empty_like(x) if needs_dx else x
         partials = x
         if weight is not None:
-            partials = torch.empty(launch.grid[1], weight.numel(), device=x.device)
-        with on_device_of(x):
-            kernels.depthwise_backward_kernel[launch.grid](
-                channels_last(dy), x, x if weight is None else weight, dx, partials, *launch.sizes,
-                NEEDS_DX=needs_dx, **launch.constants,
-            )  # fmt: skip
+            partials = torch.empty(plan.grid[1], weight.numel(), device=x.device)
+        launch("depthwise_backward_kernel", plan.grid,
+            channels_last(dy), x, x if weight is None else weight, dx, partials, *plan.sizes,
+            NEEDS_DX=needs_dx, **plan.constants,
+        )  # fmt: skip
         dweight = None if weight is None else _sum_partials(partials, weight, ctx.side_stream)
         return dx if needs_dx else None, dweight, None, None
 
@@ -278,21 +240,17 @@ def _sum_partials(
     partials: Tensor, weight: Tensor, side_stream: SideStream | None
 ) -> Tensor | None:
     """The gradient of a weight from its parts; None if the side stream computes it."""
-    from fedaux_pl.accelerate import kernels
-
     gradient = torch.empty_like(weight)
 
-    def launch() -> None:
+    def compute() -> None:
         chunks, size = partials.shape
-        with on_device_of(partials):
-            kernels.sum_partials_kernel[(-(-size // SUM_BLOCK["BLOCK_W"]),)](
-                partials, gradient, chunks, size, **SUM_BLOCK
-            )
+        grid = (-(-size // SUM_BLOCK["BLOCK_W"]),)
+        launch("sum_partials_kernel", grid, partials, gradient, chunks, size, **SUM_BLOCK)
 
     if side_stream is None:
-        launch()
+        compute()
         return gradient
     side_stream.stream.wait_stream(torch.cuda.current_stream(partials.device))
     with side_stream.computing(weight, gradient, partials):
-        launch()
+        compute()
     return None

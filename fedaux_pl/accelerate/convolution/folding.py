@@ -1,15 +1,13 @@
 """Evaluation with BatchNorm folded into the weight and bias of the convolution before it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.contexts import setting
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import current, launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
     convolve_images,
@@ -17,17 +15,19 @@ from fedaux_pl.accelerate.convolution.image_stem import (
     pad_channels,
     prepare_stem_input,
 )
-from fedaux_pl.accelerate.convolution.pixel_pairs import (
-    PAIRED_GEOMETRY,
-    create_paired_weight,
-    is_faster_in_pairs,
-    view_as_pairs,
-    view_as_pixels,
-    write_paired_weight,
-)
 from fedaux_pl.accelerate.convolution.tiling import is_deterministic
 
 T = TypeVar("T")
+
+# Two adjacent output pixels of a 3x3 convolution depend on four input columns, so a 3x4 convolution
+# with horizontal stride 2 and twice the output channels computes both. In channels-last memory its
+# output, viewed as single pixels, is that of the 3x3 convolution. With 64 output channels cuDNN's
+# tiles are half empty: on an H200, 64 to 64 channels in bfloat16 on 5,000 maps of 32x32 take 0.758
+# ms with ReLU and 0.892 ms with residual and ReLU, in pairs 0.693 and 0.798 ms.
+PAIRED_CHANNELS = 64
+MIN_PAIRED_PIXELS = 2**20  # of a batch; smaller ones were not measured
+PAIRED_GEOMETRY: tuple[Any, Any, Any] = (1, 2), (1, 1), (1, 1)
+"""Stride, padding and dilation of the convolution of pairs."""
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
 """A convolution without bias and its norm layer."""
@@ -93,12 +93,6 @@ class FoldCache:
     def __init__(self) -> None:
         self._entries: dict[tuple[Any, ...], Any] = {}
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Within it :func:`convolve_folded` takes folded convolutions from this cache."""
-        with setting(_active_cache, self):
-            yield
-
     def refresh(self) -> None:
         """Fold the current weights of all entries, into the tensors that captured passes read."""
         for folded in self._entries.values():
@@ -112,12 +106,9 @@ class FoldCache:
         return self._entries[key]  # type: ignore[no-any-return]
 
 
-_active_cache: ContextVar[FoldCache | None] = ContextVar("active_cache", default=None)
-
-
 def active_cache() -> FoldCache:
-    """The active cache; a new one without it."""
-    return _active_cache.get() or FoldCache()
+    """The cache of the context; a new one without it."""
+    return current().folds or FoldCache()
 
 
 def fold_layers(layers: Layers, dtype: torch.dtype) -> FoldedConvolution:
@@ -126,17 +117,9 @@ def fold_layers(layers: Layers, dtype: torch.dtype) -> FoldedConvolution:
 
 
 def convolve_folded_stem(layers: Layers, x: Tensor, activation: Activation) -> Tensor:
-    """Compute act(norm(conv(x))) of a stem in evaluation mode, in one kernel.
-
-    Args:
-        layers: A convolution for which :func:`is_stem` is true, and its norm layer.
-        x: At least one image.
-        activation: The activation.
-    """
+    """Compute act(norm(conv(x))) of a stem in evaluation mode, in one kernel."""
     fold = fold_layers(layers, x.dtype)
-    return convolve_images(
-        prepare_stem_input(x), fold.weight, fold.bias, relu=activation.relu, upper=activation.upper
-    )
+    return convolve_images(prepare_stem_input(x), fold.weight, fold.bias, activation)
 
 
 def convolve_folded(
@@ -164,7 +147,7 @@ def convolve_folded(
         residual = channels_last(pad_channels(residual))
         residual = _convolve(residual, folded.shortcut_weight, shortcut[0])
     if residual is None and is_stem(conv) and x.numel():
-        return convolve_images(prepare_stem_input(x), folded.weight, folded.bias, relu=True)
+        return convolve_images(prepare_stem_input(x), folded.weight, folded.bias, Activation())
     x = channels_last(pad_channels(x))
     residual = None if residual is None else channels_last(residual)
     if is_faster_in_pairs(conv, x):
@@ -180,15 +163,7 @@ def convolve_act(
     residual: Tensor | None,
     geometry: tuple[Any, Any, Any],
 ) -> Tensor:
-    """Compute relu(conv(x) + bias + residual) of channels-last tensors by cuDNN.
-
-    Args:
-        x: Activations; their channels are a multiple of 8.
-        weight: The weight, of the same dtype.
-        bias: A number for each output channel.
-        residual: Added before the ReLU.
-        geometry: Stride, padding and dilation.
-    """
+    """Compute relu(conv(x) + bias + residual) of channels-last tensors by cuDNN."""
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *geometry, 1)
     return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *geometry, 1)
@@ -234,17 +209,59 @@ def fold_batch_norm(
         folded_weight: Where the weight is written, channels last; padding channels become zeros.
         folded_bias: Where the bias is written.
     """
-    from fedaux_pl.accelerate import kernels
-
     weight = conv.weight
     channels, in_channels, height, width = weight.shape
     if weight.stride(2) != width * weight.stride(3):
         weight = weight.contiguous()
     padded = folded_weight.shape[1]
-    with on_device_of(weight):
-        kernels.fold_kernel[(channels,)](
-            weight, folded_weight, folded_bias,
-            norm.weight, norm.bias, norm.running_mean, norm.running_var,
-            height * width * padded, in_channels,
-            weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
-        )  # fmt: skip
+    launch("fold_kernel", (channels,),
+        weight, folded_weight, folded_bias,
+        norm.weight, norm.bias, norm.running_mean, norm.running_var,
+        height * width * padded, in_channels,
+        weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
+    )  # fmt: skip
+
+
+def is_faster_in_pairs(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether an ungrouped convolution of ``x`` was measured to be faster for pairs of pixels."""
+    n, _, height, width = x.shape
+    return (
+        conv.kernel_size == (3, 3)
+        and conv.stride == conv.padding == conv.dilation == (1, 1)
+        and conv.out_channels == PAIRED_CHANNELS
+        and conv.in_channels % ALIGNMENT == 0
+        and width % 2 == 0
+        and n * height * width >= MIN_PAIRED_PIXELS
+    )
+
+
+def create_paired_weight(weight: Tensor) -> Tensor:
+    """Allocate the weight (2C, D, 3, 4) of the convolution of pairs, channels last, all zeros."""
+    channels, in_channels, height, width = weight.shape
+    zeros = weight.new_zeros(2 * channels, height, width + 1, in_channels)
+    return zeros.permute(0, 3, 1, 2)
+
+
+def write_paired_weight(weight: Tensor, paired: Tensor) -> None:
+    """Copy the weight (C, D, 3, 3) for single pixels into that for pairs (2C, D, 3, 4).
+
+    The first C output channels, the left pixel, do not use the last of the four columns; the other
+    C, the right pixel, do not use the first. These entries stay zero.
+    """
+    left, right = paired.chunk(2)
+    left[..., :-1].copy_(weight)
+    right[..., 1:].copy_(weight)
+
+
+def view_as_pairs(x: Tensor) -> Tensor:
+    """View channels-last activations (N, C, H, W) as (N, 2C, H, W / 2)."""
+    n, channels, height, width = x.shape
+    pairs = x.permute(0, 2, 3, 1).view(n, height, width // 2, 2 * channels)
+    return pairs.permute(0, 3, 1, 2)
+
+
+def view_as_pixels(x: Tensor) -> Tensor:
+    """View activations (N, 2C, H, W / 2) as (N, C, H, W)."""
+    n, channels, height, width = x.shape
+    pixels = channels_last(x).permute(0, 2, 3, 1).view(n, height, 2 * width, channels // 2)
+    return pixels.permute(0, 3, 1, 2)

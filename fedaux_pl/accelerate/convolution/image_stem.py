@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 ALIGNMENT = 8
@@ -65,8 +66,6 @@ def standardize(
         By default a slice, the first C channels, of a channels-last tensor that is padded with
         zeros to a multiple of 8 channels; so :func:`pad_channels` copies nothing.
     """
-    from fedaux_pl.accelerate import kernels
-
     n, channels, height, width = x.shape
     if x.stride(2) != width * x.stride(3):
         x = x.contiguous()
@@ -75,13 +74,12 @@ def standardize(
     out = torch.empty(shape, dtype=dtype, device=x.device)
     pixels = n * height * width
     block = 256
-    with on_device_of(x):
-        kernels.standardize_kernel[(-(-pixels // block),)](
-            x, out, mean, std, pixels, height * width, channels,
-            x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
-            255.0 if x.dtype == torch.uint8 else 1.0,
-            PADDED=next_power_of_two(channels) if nchw else padded, NCHW=nchw, BLOCK=block,
-        )  # fmt: skip
+    launch("standardize_kernel", (-(-pixels // block),),
+        x, out, mean, std, pixels, height * width, channels,
+        x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
+        255.0 if x.dtype == torch.uint8 else 1.0,
+        PADDED=next_power_of_two(channels) if nchw else padded, NCHW=nchw, BLOCK=block,
+    )  # fmt: skip
     return out if nchw else out.permute(0, 3, 1, 2)[:, :channels]
 
 
@@ -111,51 +109,40 @@ def convolve_images(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
-    relu: bool = False,
-    upper: float | None = None,
+    activation: Activation = Activation(False),  # noqa: B008 - frozen
 ) -> Tensor:
-    """Compute conv(x) + bias or relu(conv(x) + bias) of a stem, without gradients.
+    """Compute act(conv(x) + bias) of a stem, without gradients.
 
     Args:
         x: At least one image: (N, 8, H, W), channels last, or (N, 1 to 3, H, W), contiguous.
         weight: Weight (C, 8, 3, 3), channels last, in the dtype of ``x``; stride and padding are 1.
         bias: C numbers, or None.
-        relu: Whether a ReLU is applied.
-        upper: Upper bound of the ReLU, 6 for ReLU6.
+        activation: The activation.
 
     Returns:
         Activations (N, C, H, W), channels last.
     """
-    from fedaux_pl.accelerate import kernels
-
     n, in_channels, height, width = x.shape
     channels = len(weight)
     out = x.new_empty(n, height, width, channels)
-    activation = Activation(relu, upper)
     pixels = n * height * width
     block_channels = next_power_of_two(channels, MIN_BLOCK)
     block = min(128, STEM_TILE // block_channels)
     chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
-    kernel, options = kernels.stem_kernel, {}
+    kernel, options = "stem_kernel", {}
     if in_channels <= MAX_NCHW_CHANNELS:
-        kernel, options = kernels.nchw_stem_kernel, {"IN_CHANNELS": in_channels}
-    with on_device_of(x):
-        kernel[(-(-pixels // chunk),)](
-            x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
-            activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
-            BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES, **options,
-        )  # fmt: skip
+        kernel, options = "nchw_stem_kernel", {"IN_CHANNELS": in_channels}
+    launch(
+        kernel, (-(-pixels // chunk),),
+        x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
+        activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
+        BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES, **options,
+    )  # fmt: skip
     return out.permute(0, 3, 1, 2)
 
 
 def convolve_stem(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Compute conv(x) of a stem without bias, in the dtype of ``x`` and with gradients.
-
-    Args:
-        conv: A convolution for which :func:`is_stem` is true.
-        x: Images from :func:`prepare_stem_input`.
-    """
+    """Compute conv(x) of a stem without bias, in the dtype of ``x`` and with gradients."""
     if x.shape[1] <= MAX_NCHW_CHANNELS:
         return convolve_images(x, pad_weight(conv.weight, ALIGNMENT, x.dtype))
     out: Tensor = _Stem.apply(x, conv.weight)  # type: ignore[no-untyped-call]
@@ -189,13 +176,7 @@ class _Stem(torch.autograd.Function):
 
 
 def pad_weight(weight: Tensor, in_channels: int, dtype: torch.dtype) -> Tensor:
-    """Convert a weight to channels last and ``dtype``, and pad its input channels with zeros.
-
-    Args:
-        weight: Weight (C, D, H, W).
-        in_channels: Input channels of the result, at least D.
-        dtype: The dtype of the result.
-    """
+    """Convert a weight to channels last and ``dtype``, and pad its input channels with zeros."""
     given = weight.shape[1]
     if in_channels == given:
         return weight.to(dtype, memory_format=torch.channels_last)

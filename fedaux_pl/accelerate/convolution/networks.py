@@ -4,7 +4,7 @@ Every call chooses by its input and its modules: the plain version runs on the C
 torch.compile, in unsupported dtypes, and if a module that a fused layer would skip has hooks.
 """
 
-from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current, using
 from fedaux_pl.accelerate.convolution.batch_norm import branch
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, weights_cast
+from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.image_stem import (
     ALIGNMENT,
@@ -24,7 +24,7 @@ from fedaux_pl.accelerate.convolution.image_stem import (
     standardize,
 )
 from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
-from fedaux_pl.accelerate.convolution.pointwise_products import matrices_written
+from fedaux_pl.accelerate.convolution.pointwise_products import write_matrices
 from fedaux_pl.accelerate.convolution.shuffle_unit import (
     fits_padding,
     fits_three_kernels,
@@ -39,9 +39,6 @@ from fedaux_pl.models.mobilenet import MobileNetV2
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet, ShuffleUnit, channel_shuffle
 
-# whether InputNormalization returns contiguous NCHW images
-_nchw: ContextVar[bool] = ContextVar("nchw", default=False)
-
 
 @fast_version(InputNormalization)
 class FastInputNormalization(InputNormalization):
@@ -52,7 +49,7 @@ class FastInputNormalization(InputNormalization):
         if not self._fits_kernel(x):
             return super().forward(x)
         self.check_images(x)
-        return standardize(x, self.mean, self.std, compute_dtype(x), nchw=_nchw.get())
+        return standardize(x, self.mean, self.std, compute_dtype(x), nchw=current().nchw)
 
     def _fits_kernel(self, x: Tensor) -> bool:
         return (
@@ -73,8 +70,12 @@ class FastFeatures(FeatureClassifier):
         """Map images to features of shape (N, feature_dim)."""
         if not fusable(x):
             return super().features(x)
-        with weights_cast(self, x), setting(_nchw, reads_nchw(self, x)):
+        with using(weights=self.half_weights(x), nchw=reads_nchw(self, x)):
             return super().features(x)
+
+    def half_weights(self, x: Tensor) -> dict[Any, Tensor]:
+        """Compute the half-precision weights of the layers, see ``Context``."""
+        return dict(cast_weights(self, x))
 
 
 def reads_nchw(model: nn.Module, x: Tensor) -> bool:
@@ -185,10 +186,11 @@ class FastShuffleUnit(ShuffleUnit):
 class FastShuffleNet(FastFeatures, ShuffleNet):
     """ShuffleNet with a fused stem; in training one kernel writes the matrices of all units."""
 
-    def features(self, x: Tensor) -> Tensor:
-        """Map images to features of shape (N, feature_dim)."""
-        with matrices_written(padded_products(self.units, x), compute_dtype(x)):
-            return super().features(x)
+    def half_weights(self, x: Tensor) -> dict[Any, Tensor]:
+        """Compute the matrices of the units and the weights of the other layers."""
+        products = padded_products(self.units, x)
+        cast = cast_weights(self, x, {conv for conv, _ in products})
+        return {**write_matrices(products, compute_dtype(x)), **cast}
 
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardized images to the output of the last stage."""

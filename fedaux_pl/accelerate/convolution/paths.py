@@ -7,7 +7,7 @@ from torch import nn
 
 from fedaux_pl.accelerate.convolution.batch_norm import Activation
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem
-from fedaux_pl.accelerate.eligibility import HALF, has_hooks
+from fedaux_pl.accelerate.eligibility import HALF, has_hooks, is_plain_conv
 
 Path = Literal["plain", "train", "apply", "fold"]
 
@@ -61,25 +61,14 @@ def is_standard_batch_norm(norm: nn.Module) -> bool:
     )
 
 
-def is_dense_conv(conv: nn.Module) -> bool:
+def is_dense_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is a convolution without groups, with zero padding and no hooks."""
-    return (
-        type(conv) is nn.Conv2d
-        and conv.groups == 1
-        and conv.padding_mode == "zeros"
-        and conv.weight.dtype == torch.float32
-        and not has_hooks(conv)
-    )
+    return is_plain_conv(conv) and conv.groups == 1
 
 
 def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is a dense convolution without bias and with its padding in pixels."""
-    return (
-        isinstance(conv, nn.Conv2d)
-        and is_dense_conv(conv)
-        and conv.bias is None
-        and not isinstance(conv.padding, str)
-    )
+    return is_dense_conv(conv) and conv.bias is None and not isinstance(conv.padding, str)
 
 
 def is_castable(conv: nn.Module) -> bool:
@@ -102,11 +91,9 @@ def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     Kernels read its weight row by row, so transposed weights and slices of others do not count.
     """
     return (
-        type(conv) is nn.Conv2d
+        is_plain_conv(conv)
         and conv.kernel_size == conv.stride == (1, 1)
         and conv.padding == (0, 0)
         and conv.bias is None
-        and conv.weight.dtype == torch.float32
         and conv.weight[:, :, 0, 0].is_contiguous()
-        and not has_hooks(conv)
     )

@@ -7,11 +7,12 @@ activation would take a second pass over their output.
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last, on_device_of
+from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
 from fedaux_pl.accelerate.convolution.folding import Layers, fold_layers
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
-from fedaux_pl.accelerate.eligibility import HALF
+from fedaux_pl.accelerate.eligibility import HALF, fits_input
 
 # Tiles that were fastest on an H200 of ten that were tried: for few input channels, whose products
 # are one step, and for more of them.
@@ -23,21 +24,12 @@ WARPS = 4
 
 
 def fits_pointwise(conv: nn.Module, x: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
-    """Whether :func:`pointwise_norm_act_eval` can compute a convolution.
-
-    Args:
-        conv: The convolution.
-        x: Activations; the convolution itself raises the error for those of a wrong shape.
-        residual: Added to its output.
-        dtype: The dtype in which it computes.
-    """
+    """Whether :func:`pointwise_norm_act_eval` can compute a convolution in ``dtype``."""
     return (
         dtype in HALF
         and is_pointwise(conv)
         and conv.groups == 1
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
+        and fits_input(conv, x)
         and (residual is None or residual.shape == (len(x), conv.out_channels, *x.shape[2:]))
     )
 
@@ -45,14 +37,7 @@ def fits_pointwise(conv: nn.Module, x: Tensor, residual: Tensor | None, dtype: t
 def pointwise_norm_act_eval(
     layers: Layers, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
-    """Compute act(norm(conv(x)) + residual) in evaluation mode, without gradients.
-
-    Args:
-        layers: A convolution for which :func:`fits_pointwise` is true, and its norm layer.
-        x: Activations (N, C, H, W).
-        residual: Added before the activation; of the dtype of ``x``.
-        activation: The activation.
-    """
+    """Compute act(norm(conv(x)) + residual) in evaluation mode, without gradients."""
     fold = fold_layers(layers, x.dtype)
     return multiply_pixels(x, fold.weight, fold.bias, residual, activation)
 
@@ -79,8 +64,6 @@ def multiply_pixels(
     Returns:
         Activations (N, outputs, H, W), channels last.
     """
-    from fedaux_pl.accelerate import kernels
-
     x = channels_last(x)
     n, in_channels, height, width = x.shape
     pixels, channels = n * height * width, len(weight)
@@ -89,12 +72,11 @@ def multiply_pixels(
     tile = dict(FEW if in_channels <= FEW_CHANNELS else MORE)
     tile["BLOCK_N"] = min(tile["BLOCK_N"], next_power_of_two(channels, MIN_BLOCK))
     programs = -(-channels // tile["BLOCK_N"]) * -(-pixels // tile["BLOCK_M"])
-    with on_device_of(x):
-        kernels.pointwise_kernel[(programs,)](
-            x, x if residual is None else channels_last(residual), out, weight, bias,
-            pixels, activation.bound,
-            IN=in_channels, OUT=channels, PITCH=out.stride(3), LD=weight.stride(0),
-            ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-            STAGES=STAGES, num_warps=WARPS, **tile,
-        )  # fmt: skip
+    launch("pointwise_kernel", (programs,),
+        x, x if residual is None else channels_last(residual), out, weight, bias,
+        pixels, activation.bound,
+        IN=in_channels, OUT=channels, PITCH=out.stride(3), LD=weight.stride(0),
+        ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+        STAGES=STAGES, num_warps=WARPS, **tile,
+    )  # fmt: skip
     return out

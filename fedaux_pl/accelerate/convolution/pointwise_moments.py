@@ -9,7 +9,8 @@ kernels for wide layers, and 337 and 1,133 us by cuDNN with two kernels each; th
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.convolution.batch_norm import VECTOR, Moments, on_device_of
+from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.convolution.batch_norm import VECTOR, Moments
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, choose_tiling, next_power_of_two
 from fedaux_pl.accelerate.eligibility import HALF
 
@@ -26,14 +27,7 @@ WARPS = 4
 
 
 def gives_moments(pixels: int, in_channels: int, out_channels: int, dtype: torch.dtype) -> bool:
-    """Whether a product is computed by :func:`multiply_with_moments`, in training.
-
-    Args:
-        pixels: Rows of the product.
-        in_channels: Input channels.
-        out_channels: Output channels.
-        dtype: The dtype in which it is computed.
-    """
+    """Whether a product is computed by :func:`multiply_with_moments`, in training."""
     return (
         torch.is_grad_enabled()
         and dtype in HALF
@@ -51,8 +45,6 @@ def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments
         rows: Matrix (pixels, inputs), contiguous, with at most 128 inputs.
         weight: Matrix (outputs, inputs), contiguous and of the same dtype.
     """
-    from fedaux_pl.accelerate import kernels
-
     (pixels, in_channels), channels = rows.shape, len(weight)
     max_block = FEW_BLOCK_CHANNELS if in_channels <= FEW_CHANNELS else BLOCK_CHANNELS
     block_channels = min(max_block, next_power_of_two(channels, MIN_BLOCK))
@@ -65,11 +57,10 @@ def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments
     chunks = -(-pixels // chunk)
     out = rows.new_empty(pixels, channels)
     partials = torch.empty(2, chunks, channels, device=rows.device)
-    with on_device_of(rows):
-        kernels.pointwise_moments_kernel[(channel_blocks, chunks)](
-            rows, weight, out, partials, pixels, in_channels // VECTOR, channels // VECTOR, chunk,
-            UNIT=VECTOR, BLOCK_M=BLOCK_PIXELS, BLOCK_N=block_channels,
-            BLOCK_K=next_power_of_two(in_channels, MIN_BLOCK),
-            WARPS=WARPS, STAGES=STAGES, num_warps=WARPS,
-        )  # fmt: skip
+    launch("pointwise_moments_kernel", (channel_blocks, chunks),
+        rows, weight, out, partials, pixels, in_channels // VECTOR, channels // VECTOR, chunk,
+        UNIT=VECTOR, BLOCK_M=BLOCK_PIXELS, BLOCK_N=block_channels,
+        BLOCK_K=next_power_of_two(in_channels, MIN_BLOCK),
+        WARPS=WARPS, STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip
     return out, Moments(partials, chunk)

@@ -8,22 +8,19 @@ Groups are narrower than a tile of the tensor cores, so the zeros cost little, a
 cuDNN's two conversions of the activations' layout. The matrix is written by one kernel, where
 ``torch.block_diag`` and the cast take four, and its gradient is read by one. The order of its rows
 can be a channel shuffle, and zero rows and columns pad the channels for the tensor cores. Within
-:func:`matrices_written` one kernel writes the matrices of many layers.
+``write_matrices`` one kernel writes the matrices of many layers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.contexts import setting
-from fedaux_pl.accelerate.convolution.batch_norm import Moments, channels_last, on_device_of
+from fedaux_pl.accelerate.context import current, launch
+from fedaux_pl.accelerate.convolution.batch_norm import Moments, channels_last
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.pointwise_moments import (
@@ -33,10 +30,9 @@ from fedaux_pl.accelerate.convolution.pointwise_moments import (
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     compute_linear_weight_gradient,
-    current_side_stream,
     uses_side_stream,
 )
-from fedaux_pl.accelerate.eligibility import HALF
+from fedaux_pl.accelerate.eligibility import HALF, fits_input
 
 BLOCK = 1024
 
@@ -68,35 +64,12 @@ class MatrixLayout:
 
 
 Product = tuple[nn.Conv2d, MatrixLayout]
-_matrices: ContextVar[Mapping[Product, Tensor]] = ContextVar(
-    "matrices", default=MappingProxyType({})
-)
 
 
-@contextmanager
-def matrices_written(products: Sequence[Product], dtype: torch.dtype) -> Iterator[None]:
-    """Within it :func:`convolve_pointwise` reads matrices that one kernel has written.
-
-    Args:
-        products: Convolutions and the layouts of their matrices; with none this has no effect.
-        dtype: The dtype of the matrices.
-    """
+def write_matrices(products: Sequence[Product], dtype: torch.dtype) -> dict[Product, Tensor]:
+    """Write the matrices that :func:`convolve_pointwise` reads, by one kernel into one buffer."""
     if not products:
-        yield
-        return
-    with setting(_matrices, dict(zip(products, _write_all(products, dtype), strict=True))):
-        yield
-
-
-def has_matrix(conv: nn.Module) -> bool:
-    """Whether the matrix of a convolution was written by :func:`matrices_written`."""
-    return any(conv is written for written, _ in _matrices.get())
-
-
-def _write_all(products: Sequence[Product], dtype: torch.dtype) -> list[Tensor]:
-    """Write the matrices into one buffer and return views of it."""
-    from fedaux_pl.accelerate import kernels
-
+        return {}
     weights = tuple(conv.weight.detach() for conv, _ in products)
     matrices, start = [], 0
     for weight, (_, layout) in zip(weights, products, strict=True):
@@ -104,32 +77,25 @@ def _write_all(products: Sequence[Product], dtype: torch.dtype) -> list[Tensor]:
         matrices.append((start, stop, *layout.kernel_sizes(weight)))
         start = stop
     buffer = weights[0].new_empty(start * BLOCK, dtype=dtype)
-    with on_device_of(buffer):
-        kernels.block_diagonals_kernel[(start,)](
-            weights, buffer, MATRICES=tuple(matrices), BLOCK=BLOCK
+    launch(
+        "block_diagonals_kernel", (start,), weights, buffer, MATRICES=tuple(matrices), BLOCK=BLOCK
+    )
+    return {
+        (conv, layout): buffer[first * BLOCK :][: layout.rows * layout.columns].view(
+            layout.rows, layout.columns
         )
-    return [
-        buffer[first * BLOCK :][: layout.rows * layout.columns].view(layout.rows, layout.columns)
-        for (first, *_), (_, layout) in zip(matrices, products, strict=True)
-    ]
+        for (first, *_), (conv, layout) in zip(matrices, products, strict=True)
+    }
 
 
 def fits_product(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> TypeGuard[nn.Conv2d]:
-    """Whether a convolution is best computed by :func:`convolve_pointwise`.
-
-    Args:
-        conv: The convolution.
-        x: Activations; the convolution itself raises the error for those of a wrong shape.
-        dtype: The dtype in which it computes.
-    """
+    """Whether :func:`convolve_pointwise` is the fastest for a convolution in ``dtype``."""
     return (
         dtype in HALF
         and is_pointwise(conv)
         and conv.groups < conv.in_channels
         and (conv.groups > 1 or conv.in_channels % ALIGNMENT == 0)
-        and x.ndim == 4
-        and x.shape[1] == conv.in_channels
-        and x.numel() > 0
+        and fits_input(conv, x)
     )
 
 
@@ -154,8 +120,8 @@ def convolve_pointwise(
     if layout is None:
         layout = MatrixLayout(conv.out_channels, conv.in_channels, conv.groups)
     rows = channels_last(x).permute(0, 2, 3, 1).reshape(-1, in_channels)
-    side_stream = current_side_stream() if uses_side_stream(conv) else None
-    matrix = _matrices.get().get((conv, layout))
+    side_stream = current().side_stream if uses_side_stream(conv) else None
+    matrix = current().weights.get((conv, layout))
     if matrix is None or matrix.dtype != x.dtype:
         matrix = _matrix_of(conv.weight if cast is None else cast, layout, x.dtype)
     with_moments = gives_moments(len(rows), layout.columns, layout.rows, x.dtype)
@@ -170,7 +136,8 @@ def _matrix_of(weight: Tensor, layout: MatrixLayout, dtype: torch.dtype) -> Tens
     if layout.is_weight(weight):
         return weight.detach().to(dtype).reshape(layout.rows, layout.columns)
     matrix = weight.new_empty(layout.rows, layout.columns, dtype=dtype)
-    _launch("block_diagonal_kernel", weight, matrix, layout, size=matrix.numel())
+    grid, sizes = (-(-matrix.numel() // BLOCK),), layout.kernel_sizes(weight)
+    launch("block_diagonal_kernel", grid, weight, matrix, matrix.numel(), *sizes, BLOCK=BLOCK)
     return matrix
 
 
@@ -209,7 +176,9 @@ class _Product(torch.autograd.Function):
         def compute_weight_gradient() -> None:
             compute_linear_weight_gradient(dy, rows, dmatrix)
             if not is_weight:
-                _launch("diagonal_blocks_kernel", gradient, dmatrix, layout, size=gradient.numel())
+                size, sizes = gradient.numel(), layout.kernel_sizes(weight)
+                grid = (-(-size // BLOCK),)
+                launch("diagonal_blocks_kernel", grid, dmatrix, gradient, size, *sizes, BLOCK=BLOCK)
 
         needs_drows, needs_gradient, *_ = ctx.needs_input_grad
         if side_stream is None:
@@ -222,14 +191,3 @@ class _Product(torch.autograd.Function):
         with side_stream.computing(weight, gradient, dy, rows, dmatrix):
             compute_weight_gradient()
         return drows, None, None, None, None, None
-
-
-def _launch(name: str, weight: Tensor, matrix: Tensor, layout: MatrixLayout, *, size: int) -> None:
-    """Launch a kernel between a weight and its matrix, in the direction of the kernel."""
-    from fedaux_pl.accelerate import kernels
-
-    source, target = (weight, matrix) if name == "block_diagonal_kernel" else (matrix, weight)
-    with on_device_of(weight):
-        getattr(kernels, name)[(-(-size // BLOCK),)](
-            source, target, size, *layout.kernel_sizes(weight), BLOCK=BLOCK
-        )

@@ -111,10 +111,6 @@ def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
     """Whether :func:`shuffle_unit_train` can compute a unit.
 
     Units whose norm layers get one value per channel are left to the modules, which raise an error.
-
-    Args:
-        unit: The unit; its layers can be of other types than in our network.
-        x: Its input.
     """
     return (
         _has_standard_layers(unit, x, training=True)
@@ -126,12 +122,7 @@ def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
 
 
 def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
-    """Compute a unit in training mode, with gradients.
-
-    Args:
-        unit: A unit for which :func:`fits_padding` is true.
-        x: Its input (N, C, H, W).
-    """
+    """Compute a unit in training mode, with gradients."""
     x, shortcut_input = branch(x)
     groups, relu = unit.groups, Activation()
     norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
@@ -148,12 +139,7 @@ def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
 
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
-    """The matrices of all units that :func:`shuffle_unit_train` may compute.
-
-    Args:
-        units: The units, or other modules.
-        x: The inputs of their network.
-    """
+    """The matrices of all units that :func:`shuffle_unit_train` may compute."""
     if not fusable(x) or compute_dtype(x) not in HALF:
         return []
     return [
@@ -206,12 +192,7 @@ def _has_standard_layers(unit: ShuffleUnit, x: Tensor, *, training: bool) -> boo
 
 
 def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
-    """Whether :func:`shuffle_unit_eval` can compute a unit.
-
-    Args:
-        unit: The unit; its layers can be of other types than in our network.
-        x: Its input.
-    """
+    """Whether :func:`shuffle_unit_eval` can compute a unit."""
     return (
         not torch.is_grad_enabled()
         and _has_standard_layers(unit, x, training=False)
@@ -223,12 +204,7 @@ def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
 
 
 def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
-    """Compute a unit in evaluation mode, without gradients.
-
-    Args:
-        unit: A unit for which :func:`fits_three_kernels` is true.
-        x: Its input (N, C, H, W).
-    """
+    """Compute a unit in evaluation mode, without gradients."""
     x = channels_last(x.to(compute_dtype(x)))
     fold = active_cache().get(FoldedShuffleUnit, unit, x.dtype)
     weight = fold.reduce.view(len(fold.reduce), 1, 1, -1).permute(0, 3, 1, 2)

@@ -6,15 +6,14 @@ on an H200 with ResNet-8: steps of 128 images for a network with the device to i
 32 images of eight networks at the same time for networks that share the device.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current, using
 
 Kernel = Literal["moments", "normalize", "sums", "gradient"]
 
@@ -92,18 +91,15 @@ SHARED_DEVICE = TilingParameters(
         "gradient": LoopOptions(splits=1, stages=3),
     },
 )
-_parameters: ContextVar[TilingParameters] = ContextVar("parameters")
 
 
-@contextmanager
-def sharing_device() -> Iterator[None]:
+def sharing_device() -> AbstractContextManager[None]:
     """Within it kernels are launched for a device that other networks use at the same time.
 
     Under deterministic algorithms this changes nothing: how many networks share a device depends on
     its free memory, and results must not.
     """
-    with setting(_parameters, EXCLUSIVE_DEVICE if is_deterministic() else SHARED_DEVICE):
-        yield
+    return using(tiling=EXCLUSIVE_DEVICE if is_deterministic() else SHARED_DEVICE)
 
 
 def is_deterministic() -> bool:
@@ -145,12 +141,7 @@ class Tiling:
         return max(1, self.parameters.tile_size // 2 // self.block_channels)
 
     def launch_options(self, kernel: Kernel, itemsize: int) -> dict[str, int]:
-        """The compile-time arguments of a kernel.
-
-        Args:
-            kernel: The kernel.
-            itemsize: Bytes per value of the activations.
-        """
+        """The compile-time arguments of a kernel."""
         loop = self.parameters.loops[kernel]
         block_rows = max(1, self.block_rows // (1 if self.is_single_kernel else loop.splits))
         stage_bytes = MAX_INPUTS * block_rows * self.block_channels * itemsize
@@ -175,7 +166,7 @@ def choose_tiling(rows: int, channels: int, *, single_kernel: bool | None = None
         channels: C.
         single_kernel: Whether a program processes all rows; by default small inputs only.
     """
-    parameters = _parameters.get(EXCLUSIVE_DEVICE)
+    parameters: TilingParameters = current().tiling or EXCLUSIVE_DEVICE
     if single_kernel is None:
         single_kernel = rows <= SINGLE_KERNEL_ROWS
     max_block = BLOCK_CHANNELS

@@ -13,14 +13,13 @@ loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.contexts import setting
+from fedaux_pl.accelerate.context import current, using
 from fedaux_pl.accelerate.convolution.batch_norm import channels_last
 from fedaux_pl.accelerate.convolution.image_stem import convolve_images, pad_weight
 
@@ -44,13 +43,7 @@ class SideStream:
 
     @contextmanager
     def computing(self, weight: Tensor, gradient: Tensor, *in_use: Tensor) -> Iterator[None]:
-        """Within it work runs on the stream: it writes the gradient of a weight.
-
-        Args:
-            weight: The weight as the optimizer has it.
-            gradient: Its gradient, allocated on the main stream.
-            *in_use: What the work reads.
-        """
+        """Within it work runs on the stream: it writes the gradient of a weight."""
         with torch.cuda.stream(self.stream):
             yield
         self.pending.append((weight, gradient))
@@ -70,9 +63,6 @@ class SideStream:
         )
 
 
-_side_stream: ContextVar[SideStream | None] = ContextVar("side_stream", default=None)
-
-
 @contextmanager
 def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
     """Within it weight gradients are computed on a side stream.
@@ -86,7 +76,7 @@ def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
         RuntimeError: At the end, if gradients were not joined.
     """
     side_stream = SideStream(stream)
-    with setting(_side_stream, side_stream):
+    with using(side_stream=side_stream):
         yield
     if side_stream.pending:
         raise RuntimeError(
@@ -97,7 +87,7 @@ def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 def join_weight_gradients() -> None:
     """Wait for the side stream and add its gradients to ``grad``; no-op without a side stream."""
-    side_stream = _side_stream.get()
+    side_stream: SideStream | None = current().side_stream
     if side_stream is None or not side_stream.pending:
         return
     device = side_stream.pending[0][0].device
@@ -111,7 +101,7 @@ def join_weight_gradients() -> None:
 
 def uses_side_stream(conv: nn.Conv2d) -> bool:
     """Whether the weight gradient of a convolution is computed on a side stream."""
-    side_stream = _side_stream.get()
+    side_stream: SideStream | None = current().side_stream
     return (
         side_stream is not None
         and torch.is_grad_enabled()
@@ -121,23 +111,8 @@ def uses_side_stream(conv: nn.Conv2d) -> bool:
     )
 
 
-def current_side_stream() -> SideStream | None:
-    """The side stream of :func:`weight_gradients_on`, if any.
-
-    A forward pass has to save it for the backward pass, which runs in another thread, where context
-    variables are not set.
-    """
-    return _side_stream.get()
-
-
 def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Compute dy.T @ x, the weight gradient of a linear layer, in float32.
-
-    Args:
-        dy: The gradient of the output, (rows, out_features).
-        x: The input, (rows, in_features).
-        out: Where the result is written, float32.
-    """
+    """Compute dy.T @ x, the weight gradient of a linear layer, in float32."""
     if x.is_cuda and x.dtype != torch.float32:
         return torch.mm(dy.t(), x, out_dtype=torch.float32, out=out)
     return torch.mm(dy.float().t(), x.float(), out=out)
@@ -146,14 +121,7 @@ def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor
 def launch_linear_weight_gradient(
     side_stream: SideStream, weights: Sequence[Tensor], dy: Tensor, x: Tensor
 ) -> None:
-    """Compute the weight gradient of linear layers with the same input on the side stream.
-
-    Args:
-        side_stream: :func:`current_side_stream` of the forward pass.
-        weights: Weights that it :meth:`~SideStream.can_accumulate`.
-        dy: The gradients of their outputs, concatenated along the features.
-        x: Their input.
-    """
+    """Compute the weight gradient of linear layers with the same input on the side stream."""
     # allocated on the main stream, which uses it after the wait
     gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
     side_stream.stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -167,19 +135,12 @@ def launch_linear_weight_gradient(
 def convolve_with_side_stream(
     conv: nn.Conv2d, x: Tensor, *, stem: bool = False, cast: Tensor | None = None
 ) -> Tensor:
-    """Compute conv(x) in the dtype of ``x``, with the weight gradient on the side stream.
-
-    Args:
-        conv: A convolution for which :func:`uses_side_stream` is true.
-        x: Activations, possibly padded with channels of zeros.
-        stem: Whether the forward pass uses the kernel for stems; then ``x`` has 8 channels.
-        cast: The weight in the dtype of ``x``, if it was cast before.
-    """
+    """Compute conv(x) in the dtype of ``x``, with the weight gradient on the side stream."""
     geometry = (conv.stride, conv.padding, conv.dilation)
     weight = conv.weight.detach()
     weight = pad_weight(weight, x.shape[1], x.dtype) if cast is None else cast.detach()
     out: Tensor = _SideStreamConvolution.apply(  # type: ignore[no-untyped-call]
-        x, conv.weight, channels_last(weight), geometry, stem, _side_stream.get()
+        x, conv.weight, channels_last(weight), geometry, stem, current().side_stream
     )
     return out
 

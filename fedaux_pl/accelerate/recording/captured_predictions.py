@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
@@ -66,7 +67,7 @@ class CapturedPredictor:
         count = max(1, -(-len(inputs) // size))
         size = -(-len(inputs) // count)
         starts = [i * size for i in range(count - 1)]
-        with self._folds.active():
+        with using(folds=self._folds):
             logits = [self._predict_batch(inputs[start : start + size]) for start in starts]
             last = self._predict_batch(inputs[len(inputs) - size :])
         return torch.cat([*logits, last[count * size - len(inputs) :]])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedaux_pl.accelerate.convolution.batch_norm import fused_gradient_sums
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.tiling import sharing_device
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
 from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
@@ -150,7 +150,7 @@ class CudaGraphs:
     @contextmanager
     def sharing_device(self, others: int) -> Iterator[None]:
         """Within this context, kernels leave room for those of ``others`` concurrent replicas."""
-        with fused_gradient_sums(), sharing_device() if others else nullcontext():
+        with using(fuses_gradient_sums=True), sharing_device() if others else nullcontext():
             yield
 
     @contextmanager

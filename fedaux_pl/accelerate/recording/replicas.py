@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedaux_pl.accelerate.bert.packing import choose_rows, packed_texts
+from fedaux_pl.accelerate.bert.packing import choose_rows
+from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.recording.cuda_graphs import (
     CudaGraphs,
     DeviceRNG,
@@ -77,7 +78,7 @@ class Replica:
         """Takes a step with the next batch and adds its loss to ``loss_sum``."""
         batch = self.batches.next_batch(batch_size)
         rng = nullcontext() if self.rng is None else self.rng.active()
-        with rng, packed_texts(batch_size, rows):
+        with rng, using(packed=(batch_size, rows)):
             self.loss_sum += step(self.module, self.optimizer, batch, 0)
 
 
@@ -214,10 +215,6 @@ def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:
 
     Replicas with full batches are one group. Each replica with a smaller batch is a separate group,
     unless the batches of all replicas have the same size.
-
-    Args:
-        sizes: The size of the next batch of each replica, by its number.
-        full: The size of full batches.
     """
     if len(set(sizes.values())) == 1:
         return [StepKind(tuple(sizes), next(iter(sizes.values())))]

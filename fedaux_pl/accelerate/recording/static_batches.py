@@ -62,11 +62,7 @@ class StaticBatches:
         return tuple(tensor.index_select(0, index) for tensor in self._data)
 
     def count_tokens(self, lengths: Callable[[Tensor], Tensor]) -> list[int]:
-        """Sums the lengths of the texts of each full batch; waits for the device once.
-
-        Args:
-            lengths: Computes the lengths of the first tensor's samples.
-        """
+        """Sums the lengths of the texts of each full batch; waits for the device once."""
         full = self.num_samples // self._order.shape[1]
         counts: list[int] = lengths(self._data[0])[self._order[:full]].sum(dim=1).tolist()
         return counts

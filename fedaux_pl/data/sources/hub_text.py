@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedaux_pl.data.cache import user_cache
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
 from fedaux_pl.data.text_reader import Texts
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
+from fedaux_pl.files import user_cache
 
 
 class _HubText(TextSource):

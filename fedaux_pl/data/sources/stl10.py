@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import cached, fingerprint, user_cache
+from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources._checks import check_size
 from fedaux_pl.data.sources._resize import resize
 from fedaux_pl.data.sources._torchvision import open_dataset
+from fedaux_pl.files import user_cache
 
 PIXELS = 96
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")

@@ -5,12 +5,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import fingerprint, user_cache
+from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources._checks import expand
 from fedaux_pl.data.sources._text_source import TextSource, check_limit, sample_positions
 from fedaux_pl.data.text_reader import Columns, Texts, read_texts
 from fedaux_pl.errors import DataError, DataNotFoundError
+from fedaux_pl.files import user_cache
 
 _TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts
 

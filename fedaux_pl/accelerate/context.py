@@ -1,0 +1,69 @@
+"""What layers need beside the arguments of ``forward``, and launches of kernels."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Context:
+    """The settings of a pass through a network.
+
+    A backward pass runs in another thread, which does not see them: forward passes save what it
+    needs.
+
+    Attributes:
+        plain: Whether fast versions run the forward pass of the plain modules, for comparisons.
+        fuses_gradient_sums: Whether the BatchNorm kernel adds the gradients of two branches, see
+            ``batch_norm.branch``. Only for code that calls ``backward()``: ``torch.autograd.grad``
+            with respect to activations with two branches would return the gradient of one of them.
+        nchw: Whether standardized images are contiguous NCHW tensors.
+        weights: Half-precision weights that were computed for all layers at once, by convolution,
+            or by (convolution, layout) for the matrices of ``pointwise_products``.
+        folds: The ``FoldCache`` in use.
+        side_stream: The ``SideStream`` of weight gradients.
+        tiling: The ``TilingParameters``, if they are not those of an exclusive device.
+        packed: The texts of a batch and the rows that their tokens are packed into; no rows: not
+            packed. Texts with more tokens than rows give NaN.
+    """
+
+    plain: bool = False
+    fuses_gradient_sums: bool = False
+    nchw: bool = False
+    weights: Mapping[Any, Tensor] = field(default_factory=dict)
+    folds: Any = None
+    side_stream: Any = None
+    tiling: Any = None
+    packed: tuple[int, int] = (0, 0)
+
+
+_current: ContextVar[Context] = ContextVar("context", default=Context())  # noqa: B039 - frozen
+current = _current.get
+
+
+@contextmanager
+def using(**changes: Any) -> Iterator[None]:
+    """Change fields of the current context within a ``with`` block."""
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor.
+
+    They are imported here because Triton is available on Linux only. It launches kernels on the
+    current device.
+    """
+    from fedaux_pl.accelerate import kernels
+
+    first = next(value for value in arguments if isinstance(value, Tensor))
+    with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+        getattr(kernels, name)[grid](*arguments, **options)

@@ -28,33 +28,19 @@ def rasterize(figure: "Figure") -> Image.Image:
 
 
 def log_figure(logger: Logger, name: str, figure: "Figure", step: int) -> None:
-    """Logs a figure to TensorBoard, W&B or MLflow; loggers that take no images ignore it.
-
-    Args:
-        logger: Any logger of a Trainer.
-        name: The name of the figure, such as "certainty/top_images".
-        figure: The figure.
-        step: The round.
-    """
+    """Logs a figure to TensorBoard, W&B or MLflow; loggers that take no images ignore it."""
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(logger, "log_image"):  # W&B
         logger.log_image(name, [rasterize(figure)], step=step)
-        return
-    experiment = _experiment(logger)
-    if hasattr(experiment, "add_image"):  # TensorBoard
+    elif hasattr(experiment, "add_image"):  # TensorBoard
         experiment.add_image(name, np.asarray(rasterize(figure)), step, dataformats="HWC")
     elif hasattr(experiment, "log_figure") and hasattr(logger, "run_id"):  # MLflow
         experiment.log_figure(logger.run_id, figure, f"{name}.png")
 
 
 def log_text(logger: Logger, name: str, text: str) -> None:
-    """Logs Markdown to TensorBoard or MLflow; other loggers ignore it.
-
-    Args:
-        logger: Any logger of a Trainer.
-        name: The name of the text.
-        text: The Markdown.
-    """
-    experiment = _experiment(logger)
+    """Logs Markdown to TensorBoard or MLflow; other loggers ignore it."""
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_text"):  # TensorBoard
         experiment.add_text(name, text, 0)
     elif hasattr(experiment, "log_text") and hasattr(logger, "run_id"):  # MLflow
@@ -63,7 +49,7 @@ def log_text(logger: Logger, name: str, text: str) -> None:
 
 def log_layout(logger: Logger, layout: Mapping[str, Any]) -> None:
     """Arranges the charts of TensorBoard's custom scalars; other loggers ignore it."""
-    experiment = _experiment(logger)
+    experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_custom_scalars"):
         experiment.add_custom_scalars(layout)
 
@@ -79,10 +65,10 @@ def log_outcome(
 
     Args:
         logger: Any logger of a Trainer.
-        settings: All settings, flat and plain.
+        settings: All settings.
         results: The results; other loggers than TensorBoard's have them as metrics already.
         step: The last round.
-        headline: The first columns of TensorBoard's table, which shows five and sorts by name.
+        headline: The first columns of TensorBoard's table, which sorts by name.
     """
     if isinstance(logger, TensorBoardLogger):
         final = {f"final/{name}": value for name, value in results.items()}
@@ -90,8 +76,3 @@ def log_outcome(
         logger.log_hyperparams(headline | settings, final, step)
     else:
         logger.log_hyperparams(settings)
-
-
-def _experiment(logger: Logger) -> Any:
-    """What a logger writes to; None if it does not show it."""
-    return getattr(logger, "experiment", None)

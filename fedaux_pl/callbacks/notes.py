@@ -1,54 +1,78 @@
-"""What a run should tell in words: that scores do nothing, that a class has no client, and so on.
-
-Each function takes plain values that the server has, and returns a sentence or None.
-"""
+"""The notes of a run: that scores do nothing, that a class has no client, and so on."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedaux_pl.callbacks.run_figures import class_counts
 from fedaux_pl.scoring import ReleasedHead
 
-UNIFORM = 0.99
-"""The share of effective teachers from which on teachers count as equally weighted."""
+MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
+MAX_NAMES = 10  # of further missing classes, a note has the number
+UNIFORM = 0.99  # the share of effective teachers at which weights vary by 10 %
 
-MAX_NAMES = 10
-"""With more missing classes, a note has their number in place of the other names."""
-
-_DEVIATIONS = 2.0
+_EFFECTIVE = "certainty/effective_teachers"
 
 
-def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[int]) -> str | None:
-    """Says that the scores do not tell the clients apart.
+class RunNotes:
+    """Finds the notes of one run. Heads and every round are looked at once: runs can be long."""
 
-    The number of effective teachers is 1 / sum_i w_i(x)^2 for weights w_i(x) that sum to 1, as a
-    mean over x: n if n teachers have equal weights, 1 if one has all of it. If the weights vary by
-    the factor v around 1/n (their coefficient of variation), it is n / (1 + v^2). At the share
-    `UNIFORM` the weights vary by 10 %.
+    def __init__(self) -> None:
+        self._noise: list[tuple[str, str]] | None = None
+        self._counts: NDArray[np.int64] | None = None  # of classes at clients, None if private
+        self._seen = 0  # rounds
+        self._incomplete: list[str] = []  # of the rounds with missing classes
+
+    def find(self, federation: Any) -> list[tuple[str, str]]:
+        """The kind and the text of each note about a prepared federation and its rounds so far."""
+        if self._noise is None:
+            self._noise = []
+            for name in federation.clients:
+                own = [h for h in federation.heads if federation.architectures[h.client] == name]
+                if text := describe_noise(own):
+                    self._noise.append((f"noise of {name}", text))
+            self._counts = class_counts(federation)
+        found = list(self._noise)
+        keys = (_EFFECTIVE, f"val/{_EFFECTIVE}")
+        effective = [entry[key] for entry in federation.history for key in keys if key in entry]
+        if effective and (
+            text := describe_effective_teachers(effective, len(federation.select_clients(1)))
+        ):
+            found.append(("effective teachers", text))
+        new, self._seen = federation.history[self._seen :], len(federation.history)
+        for round_ in (int(entry["round"]) for entry in new):
+            if self._counts is None or not (selected := federation.select_clients(round_)):
+                continue  # none selected: the teacher is made of the releases of all clients
+            counts = self._counts[selected]
+            if text := describe_missing_classes(round_, counts, federation.data.classes):
+                self._incomplete.append(text)
+        incomplete = self._incomplete[:MAX_ROUNDS]
+        if further := len(self._incomplete) - len(incomplete):
+            incomplete.append(f"{further} further rounds: no client holds some classes")
+        return found + [("missing classes", text) for text in incomplete]
+
+
+def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
+    """Says that the scores do not tell the clients apart, if that holds in all rounds.
 
     Args:
-        effective: The number of effective teachers in each round.
+        effective: For each round 1 / sum_i w_i(x)^2 for weights w_i(x) that sum to 1, as a mean
+            over x: n if n teachers have equal weights, 1 if one has all of it.
         teachers: The number of teachers in each round.
 
-    Returns:
-        A sentence if the weights are nearly equal in all rounds.
-
     Example:
-        >>> describe_effective_teachers([9.99], [10]).split(":")[0]
+        >>> describe_effective_teachers([9.99], 10).split(":")[0]
         'effective teachers 9.99 of 10'
-        >>> print(describe_effective_teachers([3.5], [10]))
-        None
     """
-    rounds = [(e, n) for e, n in zip(effective, teachers, strict=True) if n > 1]
-    if not rounds or any(e < UNIFORM * n for e, n in rounds):
+    if teachers < 2 or min(effective) < UNIFORM * teachers:
         return None
-    last, count = rounds[-1]
     return (
-        f"effective teachers {last:.2f} of {count}: the scores do not tell the clients apart, "
-        "this run equals FedDF"
+        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores do not tell the clients "
+        "apart, this run equals FedDF"
     )
 
 
@@ -57,11 +81,10 @@ def describe_missing_classes(
 ) -> str | None:
     """Says which classes nobody holds in a round.
 
-    The counts of a client's classes are private: they are known in simulations only.
-
     Args:
         round_: The number of the round.
-        counts: The samples of each class of the clients of the round, shape (n, C).
+        counts: The samples of each class of the clients of the round, shape (n, C). They are
+            private: known in simulations only.
         classes: The names of the C classes.
 
     Example:
@@ -78,29 +101,17 @@ def describe_missing_classes(
 
 
 def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
-    """Says that the noise of the released vectors hides how clients differ.
+    """Says that the noise of the vectors released for one architecture hides how clients differ.
 
-    A client releases w_i = v_i + noise with sigma_i in each of d coordinates. The scores use the
+    A client releases w_i = v_i + noise with sigma_i in each of d coordinates; scores use the
     differences between the clients. If there were none (equal v_i), then
 
         T = sum_i |w_i - mean(w)|^2 / sigma_i^2,
 
-    with the mean by 1 / sigma_i^2, would have the mean (n - 1) d and at most the variance 2 n d, as
-    sums of squares of normal variables have. The sentence is returned unless T exceeds that mean
-    by two standard deviations. Both w_i and sigma_i are known to the server: nothing private is
-    used.
-
-    The noise of a single vector is no criterion: its norm sigma sqrt(d) may exceed that of v_i and
-    the scores still work, as v_i lies in the few directions in which data vary. On the quickstart
-    (20 clients, d = 32, one seed) at epsilon 1, 0.3 and 0.1 the norm of the noise was 1.8, 5.4 and
-    15 times that of v_i, the excess of T 4.7, 0.8 and -0.6 standard deviations, and the weight of
-    clients on samples of their own main class 4.6, 1.2 and 1.0 times the uniform one.
-
-    Args:
-        heads: The released vectors of one architecture.
-
-    Returns:
-        A sentence with both norms; None without noise, or for a single client.
+    with the mean by 1 / sigma_i^2, would have the mean (n - 1) d and at most the variance 2 n d.
+    The note appears unless T exceeds that mean by two standard deviations. Nothing private is
+    used. The noise of a single vector is no criterion: v_i lies in the few directions in which
+    data vary, so scores can work although the norm sigma sqrt(d) exceeds that of v_i.
     """
     if len(heads) < 2 or any(head.release.sigma == 0 for head in heads):
         return None
@@ -110,7 +121,7 @@ def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
     weights = 1 / sigmas.square()
     mean = weights @ vectors / weights.sum()
     spread = float((weights @ (vectors - mean).square()).sum())
-    if spread > (count - 1) * dimensions + _DEVIATIONS * math.sqrt(2 * dimensions * count):
+    if spread > (count - 1) * dimensions + 2 * math.sqrt(2 * dimensions * count):
         return None
     noise = dimensions * float(sigmas.square().mean())
     signal = max(0.0, float(vectors.square().sum(dim=1).mean()) - noise)

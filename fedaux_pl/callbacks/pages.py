@@ -1,9 +1,7 @@
 """The texts and charts that explain a run in TensorBoard."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
-
-_RESULTS, _TRAINING, _COSTS = "1 Results", "2 Training", "3 Costs"
 
 
 def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
@@ -28,7 +26,7 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
         "bytes so far": [r"^bytes/(up|down)_total$"],
         "seconds of a round, by stage": [r"^seconds/.*$"],
     }
-    pages = {_RESULTS: results, _TRAINING: training, _COSTS: costs}
+    pages = {"1 Results": results, "2 Training": training, "3 Costs": costs}
     return {
         page: {title: ["Multiline", tags] for title, tags in charts.items()}
         for page, charts in pages.items()
@@ -36,12 +34,7 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
 
 
 def describe_run(federation: Any, knows_pretraining: bool) -> str:
-    """The text "about this run", as Markdown.
-
-    Args:
-        federation: The prepared federation.
-        knows_pretraining: Whether h_0 was pre-trained in this run, which then has its loss.
-    """
+    """The text "about this run", as Markdown, which says if the run has no loss of h_0."""
     algorithm, data = federation.algorithm, federation.settings()["data"]
     source, public = federation.data.private, federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
@@ -59,11 +52,8 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         "split over clients": split,
         "seed": federation.seed,
     }
-    lines = [
-        "| setting | value |",
-        "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in rows.items()),
-    ]
+    lines = ["| setting | value |", "| --- | --- |"]
+    lines += [f"| {name} | {value} |" for name, value in rows.items()]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
     lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]
     if algorithm.pretrained and not knows_pretraining:
@@ -114,24 +104,3 @@ def headline(federation: Any) -> dict[str, Any]:
         "4 epsilon": settings["algorithm"].get("epsilon"),
         "5 seed": federation.seed,
     }
-
-
-def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """All settings with plain values by path, such as ``algorithm/epsilon``, for loggers.
-
-    Checksums of the data are left out.
-
-    Example:
-        >>> flatten_settings({"seed": 0, "data": {"alpha": 0.01, "contents": {"test": "9f3"}}})
-        {'seed': 0, 'data/alpha': 0.01}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if prefix + name == "data/contents":
-            continue
-        if isinstance(value, Mapping):
-            flat |= flatten_settings(value, f"{prefix}{name}/")
-        else:
-            is_plain = value is None or isinstance(value, bool | int | float | str)
-            flat[prefix + name] = value if is_plain else str(value)
-    return flat

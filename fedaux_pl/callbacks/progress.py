@@ -1,110 +1,72 @@
 """The progress of a federation: a bar of its rounds and, below it, a bar of the current stage."""
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, SupportsFloat
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
 
-from fedaux_pl.callbacks import progress_bars
-from fedaux_pl.callbacks.progress_bars import (
-    Bar,
-    BarStage,
-    LineStage,
-    Stage,
-    format_total,
-    is_terminal,
-    print_above_bars,
-)
+from fedaux_pl.callbacks.progress_bars import Bar, is_terminal, print_above_bars
 
-__all__ = ["FederationProgress", "LineProgress", "Stage", "StageProgress", "find_progress"]
-
-LONG_STAGE = 10.0
-"""Minimum seconds of a stage for a printed line, if stderr is not a terminal."""
+LONG_STAGE = 10.0  # minimum seconds of a stage for a printed line
+INTERVAL = 0.2  # minimum seconds between two drawings of a stage's bar
 
 
-class _Mentions:
-    """Says when a stage has been silent for so long that the stage within it is worth a line."""
+class Stage:
+    """A stage of a run, which takes its progress."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._started = self._last = time.monotonic()
+    def __init__(self, name: str, total: int | None, unit: str, show: Callable[..., None]) -> None:
+        self.name, self.total, self.unit, self._show = name, total, unit, show
+        self.started = self.shown = time.monotonic()
+        self.next_line = LONG_STAGE
+        self.count, self.values = 0, ""
+        self.bar: Any = None
+        self.is_open = True
 
-    def mention(self, inner: str) -> str | None:
-        """The line about a stage that begins within this one; None if it is too early for one."""
-        now = time.monotonic()
-        if now - self._last < LONG_STAGE:
-            return None
-        self._last = now
-        return f"{self._name}: {inner}, {now - self._started:.0f} s"
+    def update(self, n: int = 1, **values: SupportsFloat) -> None:
+        """Reports ``n`` more units, and values, which are read only when they are shown.
 
+        Reading a tensor on a GPU in every batch would wait for its kernels.
+        """
+        self.count += n
+        if self.is_open:
+            self._show(self, values)
 
-class StageProgress(Protocol):
-    """Shows the progress of stages."""
+    def describe(self, counted: str, values: Mapping[str, SupportsFloat] | None) -> str:
+        """The count and the values; without values, as the stage begins, its name."""
+        if values is None:
+            return self.name
+        return _join(f"{counted} {self.count}{_slash(self.total)}", _format(values))
 
-    def stage(
-        self, name: str, total: int | None = None, unit: str = "it"
-    ) -> AbstractContextManager[Stage]:
-        """Starts a stage of ``total`` units (None: unknown), which ends with the context."""
+    def draw(self, note: str) -> None:
+        """Draws the bar, with a note at its end."""
+        if self.bar is None:
+            self.bar = Bar(desc=self.name, total=self.total, unit=self.unit, leave=False)
+            began = time.time() - (time.monotonic() - self.started)
+            self.bar.start_t = self.bar.last_print_t = began
+        self.bar.set_postfix_str(_join(self.values, note), refresh=False)
+        if self.count == self.bar.n:
+            self.bar.refresh()  # update(0) would distort the rate
+        else:
+            self.bar.update(self.count - self.bar.n)
 
-
-class _NoProgress:
-    def stage(self, *args: object, **kwargs: object) -> AbstractContextManager[Stage]:
-        return nullcontext(Stage())
-
-
-class LineProgress:
-    """Prints lines about long stages, beside a progress bar that knows no stages.
-
-    The first line of a stage comes after `LONG_STAGE` seconds, the next ones after 2, 4, 8, ...
-    times that, and one with its seconds at its end. A stage within a stage, without a total, has a
-    line if there was none for `LONG_STAGE` seconds.
-    """
-
-    def __init__(self) -> None:
-        self._mentions: _Mentions | None = None
-
-    @contextmanager
-    def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
-        """Starts a stage; arguments as of `FederationProgress.stage`."""
-        if self._mentions is not None:
-            if total is None and (line := self._mentions.mention(name)):
-                print_above_bars(line, file=sys.stderr)
-            yield Stage()
-            return
-        self._mentions, started = _Mentions(name), time.monotonic()
-        try:
-            yield LineStage(name, total, unit, LONG_STAGE)
-        finally:
-            self._mentions = None
-        if (seconds := time.monotonic() - started) >= LONG_STAGE:
-            print_above_bars(f"{name}: {seconds:.1f} s", file=sys.stderr)
-
-
-def find_progress(trainer: pl.Trainer) -> StageProgress:
-    """What shows the stages of a Trainer's run.
-
-    Returns:
-        The Trainer's `FederationProgress`; lines about long stages if it has another bar, such as
-        ``RichProgressBar``; nothing if it has none, or in other processes than the first.
-    """
-    callback = trainer.progress_bar_callback
-    if isinstance(callback, FederationProgress):
-        return callback
-    return LineProgress() if callback is not None and trainer.is_global_zero else _NoProgress()
+    def close(self) -> None:
+        """Removes the bar; later reports are not shown."""
+        self.is_open = False
+        if self.bar is not None:
+            self.bar.close()
 
 
 class FederationProgress(ProgressBar):
     """Shows the rounds of a federation, its accuracy and the current stage.
 
-    If stderr is a terminal, these are two bars. Otherwise it prints one line per round, and one
-    per stage of at least `LONG_STAGE` seconds. A stage within a stage is a note on the outer bar,
-    or, without a total, a line if there was none for `LONG_STAGE` seconds; deeper stages are not
-    shown.
+    If stderr is a terminal, these are two bars, and a stage within a stage is a note on the outer
+    bar. Otherwise it prints one line per round, and lines about stages of at least `LONG_STAGE`
+    seconds: after that time, after 2, 4, 8, ... times that, and at the end. A stage within a stage,
+    without a total, has a line if there was none for `LONG_STAGE` seconds.
 
     Lightning refuses a Trainer with both this callback and ``enable_progress_bar=False``
     (MisconfigurationException): leave one of them out.
@@ -113,21 +75,19 @@ class FederationProgress(ProgressBar):
         metric: The logged metric (0 to 1) to show after every validation; where it is measured on
             validation data, ``val/`` stands before its name. The best value is that of the current
             ``fit``; a resumed run does not know earlier ones.
-        quiet: Whether to print no lines if stderr is not a terminal; bars are not affected.
+        quiet: Whether to print no lines; bars are not affected.
+        bars: Whether to draw bars if stderr is a terminal.
     """
 
-    def __init__(self, metric: str = "accuracy", quiet: bool = False) -> None:
+    def __init__(self, metric: str = "accuracy", quiet: bool = False, bars: bool = True) -> None:
         super().__init__()
-        self.metric = metric
-        self.quiet = quiet
+        self.metric, self.quiet, self.bars = metric, quiet, bars
         self._enabled = True
         self._reset()
 
     def _reset(self) -> None:
-        self._process = os.getpid()
+        self._stages: list[Stage] = []  # the current stage and the one within it
         self._rounds: Any = None
-        self._stage: BarStage | None = None
-        self._mentions = _Mentions("")
         self._last_opened = 0.0  # when the last bar of a stage was opened
         self._round_started = 0.0  # 0 before the first round
         self._best = float("-inf")
@@ -135,12 +95,7 @@ class FederationProgress(ProgressBar):
 
     def __getstate__(self) -> dict[str, Any]:
         """Drops the bars, whose terminal and lock cannot be pickled."""
-        return {**self.__dict__, "_rounds": None, "_stage": None}
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether progress is shown: not if disabled, and not in a forked process."""
-        return self._enabled and os.getpid() == self._process
+        return {**self.__dict__, "_rounds": None, "_stages": []}
 
     def disable(self) -> None:
         """Closes the bars and shows no progress from now on."""
@@ -163,43 +118,58 @@ class FederationProgress(ProgressBar):
             name: The name of the stage, such as "clients" or "distillation".
             total: The number of units; None if unknown.
             unit: The unit, in the singular.
-
-        Yields:
-            The stage, whose ``update`` takes the progress.
         """
-        if not self.is_enabled:
-            yield Stage()
-        elif self._stage is not None:
-            if total is None and (line := self._mentions.mention(name)):
-                self._print_line(line)
-            with self._stage.nested(name, total) as inner:
-                yield inner
-        else:
-            started = time.monotonic()
-            self._mentions = _Mentions(name)
-            # the bars of stages in quick succession would be unreadable
-            draw_now = started - self._last_opened >= progress_bars.INTERVAL
-            options: dict[str, Any] = {"desc": name, "total": total, "unit": unit}
-            self._stage = stage = BarStage(
-                draw_now, self._refresh_rounds, lambda: self.is_enabled, **options
-            )
-            try:
-                yield stage
-            finally:
-                self._last_opened = max(self._last_opened, stage.opened)
-                self._stage = None
-                stage.close()
-            if (seconds := time.monotonic() - started) >= LONG_STAGE:
-                self._print_line(f"{name}: {seconds:.1f} s")
+        stage = Stage(name, total, unit, self._show)
+        if not self._enabled or len(self._stages) == 2:  # deeper stages are not shown
+            stage.is_open = False
+            yield stage
+            return
+        self._stages.append(stage)
+        self._show(stage)
+        try:
+            yield stage
+        finally:
+            stage.close()
+            self._stages = [other for other in self._stages if other.is_open]
+        if not self._stages and (seconds := time.monotonic() - stage.started) >= LONG_STAGE:
+            self._print_line(f"{name}: {seconds:.1f} s")
+
+    def _show(self, stage: Stage, values: Mapping[str, SupportsFloat] | None = None) -> None:
+        """Shows a report or, without values, that a stage begins, if it is time for it."""
+        outer, now, has_bars = self._stages[0], time.monotonic(), self._has_bars()
+        is_inner = stage is not outer
+        if values is not None and has_bars:
+            is_due = now - outer.shown >= INTERVAL
+        elif values is not None:
+            is_due = not is_inner and now - outer.started >= outer.next_line
+        elif is_inner:  # without a total, it may report nothing until it ends
+            is_due = stage.total is None and (has_bars or now - outer.shown >= LONG_STAGE)
+        else:  # bars in quick succession are unreadable: some wait for the first report
+            is_due = has_bars and now - self._last_opened >= INTERVAL
+        if not is_due:
+            return
+        outer.shown = now
+        if not has_bars:
+            outer.next_line = 2 * (now - outer.started)
+            details = stage.describe(stage.unit, values)
+            self._print_line(f"{outer.name}: {details}, {now - outer.started:.0f} s")
+            return
+        self._last_opened = now if outer.bar is None else self._last_opened
+        if not is_inner:
+            outer.values = _format(values or {})
+        outer.draw(stage.describe(stage.name, values) if is_inner else "")
+        if self._rounds is not None and self._round_started:  # not in the preparation
+            self._rounds.refresh()  # the elapsed time
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Resets the state that an earlier run or a parent process left."""
+        self._close()
         self._reset()
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Opens the bar of the rounds; a resumed run starts at its last round."""
-        if self.is_enabled and is_terminal():
+        if self._enabled and self._has_bars():
             total, done = _total_rounds(trainer), trainer.current_epoch
             self._rounds = Bar(desc="rounds", total=total, initial=done, unit="round")
 
@@ -235,8 +205,7 @@ class FederationProgress(ProgressBar):
                 self._close()
         if self._round_started:
             seconds = f"{time.monotonic() - self._round_started:.1f} s"
-            results = ", ".join(filter(None, (self._result, seconds)))
-            self._print_line(f"round {done}{format_total(total)}: {results}")
+            self._print_line(f"round {done}{_slash(total)}: {_join(self._result, seconds)}")
         self._result = ""  # the next round may have no validation
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -252,22 +221,43 @@ class FederationProgress(ProgressBar):
         self._close()
 
     def _close(self) -> None:
-        if self._stage is not None:
-            self._stage.close()
+        for stage in self._stages:
+            stage.close()
         if self._rounds is not None:
             self._rounds.close()
-        self._stage = self._rounds = None
+        self._stages, self._rounds = [], None
+
+    def _has_bars(self) -> bool:
+        return self.bars and is_terminal()
 
     def _print_line(self, text: str) -> None:
-        if self.is_enabled and not self.quiet and not is_terminal():
-            print(text, file=sys.stderr, flush=True)
+        if self._enabled and not self.quiet and not self._has_bars():
+            print_above_bars(text, file=sys.stderr, flush=True)
 
-    def _refresh_rounds(self) -> None:
-        """Updates the elapsed time of the rounds' bar, which does not run in the preparation."""
-        if self._rounds is not None and self._round_started:
-            self._rounds.refresh()
+
+def find_progress(trainer: pl.Trainer) -> FederationProgress:
+    """The Trainer's `FederationProgress`; lines about long stages if it has another bar.
+
+    Nothing is shown if it has no bar at all, or in other processes than the first.
+    """
+    callback = trainer.progress_bar_callback
+    if isinstance(callback, FederationProgress):
+        return callback
+    return FederationProgress(quiet=callback is None or not trainer.is_global_zero, bars=False)
 
 
 def _total_rounds(trainer: pl.Trainer) -> int | None:
     """The number of rounds; None if unlimited, which Lightning writes as -1."""
     return trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+
+
+def _format(values: Mapping[str, SupportsFloat]) -> str:
+    return ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
+
+
+def _join(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
+
+
+def _slash(total: int | None) -> str:
+    return "" if total is None else f"/{total}"

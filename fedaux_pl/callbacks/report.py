@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,8 +13,8 @@ from fedaux_pl.callbacks import pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.interruption import describe_resumption
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
+from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress_bars import print_above_bars
-from fedaux_pl.callbacks.run_notes import RunNotes
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ class FederationReport(FederationCallback):
     TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
     It prints what is private, what a user should know about the run, and after Ctrl-C how to
     resume. It works with any Trainer; ``fast_dev_run`` writes nothing.
-
-    Works with any module that has ``history``, ``privacy()``, ``scores``, ``architectures`` and
-    ``data`` like a Federation.
 
     Args:
         images: Whether to draw figures, for loggers and as ``figures/*.png``.
@@ -103,7 +99,7 @@ class FederationReport(FederationCallback):
             return
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation, notes)
-        if self.draws_participation(len(federation.history)):
+        if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
             self._show_participation(trainer, folder, federation)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -118,12 +114,9 @@ class FederationReport(FederationCallback):
             self._show_participation(trainer, folder, federation)
         if self.images and (figure := run_figures.confusion(federation)) is not None:
             self._show(trainer, folder, "evaluation/confusion", figure, len(history))
-        settings = pages.flatten_settings(federation.settings())  # type: ignore[operator]
-        results = {
-            name: measured[-1]
-            for name in _MEASURES
-            if (measured := [entry[name] for entry in history if name in entry])
-        }
+        settings = federation.settings()  # type: ignore[operator]
+        settings["data"].pop("contents", None)  # checksums
+        results = {name: values[-1] for name, values in _measured(history).items()}
         for logger in trainer.loggers:
             log_outcome(logger, settings, results, len(history), pages.headline(federation))
 
@@ -169,10 +162,6 @@ class FederationReport(FederationCallback):
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def draws_participation(self, done: int) -> bool:
-        """Whether to draw who took part: after rounds 1, 2, 4, 8, ..., because drawing is slow."""
-        return done >= 2 * self._drawn
-
     def _show_participation(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
         if self.images:
             self._drawn = len(federation.history)
@@ -206,18 +195,17 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
 
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
     validation data there is none; ``test`` follows when the best round is tested.
-
-    Args:
-        path: The file.
-        federation: The federation after a round.
-        notes: What a user should know about the run.
     """
     last = federation.history[-1]
+    results: dict[str, float | None] = {"accuracy": None, "best_accuracy": None}
+    for name, values in _measured(federation.history).items():
+        plain = name.replace("/", "_")
+        results |= {plain: values[-1], f"best_{plain}": max(values)}
     summary = {
         "method": federation.algorithm.name,
         "data": federation.data.data_name,
         "rounds": int(last["round"]),
-        **_results(federation.history),
+        **results,
         "bytes_up": last["bytes/up_total"],
         "bytes_down": last["bytes/down_total"],
         "privacy": federation.privacy(),
@@ -227,22 +215,15 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     write_json_atomically(path, _plain(summary))
 
 
-def _results(history: Sequence[dict[str, float]]) -> dict[str, float | None]:
-    """The last and the best accuracy; on validation data only if there are any."""
-    results: dict[str, float | None] = {"accuracy": None, "best_accuracy": None}
-    for name in _MEASURES:
-        if values := [entry[name] for entry in history if name in entry]:
-            plain = name.replace("/", "_")
-            results |= {plain: values[-1], f"best_{plain}": max(values)}
-    return results
+def _measured(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """The accuracies of the rounds, on test and on validation data, as far as there are any."""
+    found = {name: [entry[name] for entry in history if name in entry] for name in _MEASURES}
+    return {name: values for name, values in found.items() if values}
 
 
-def _plain(value: Any) -> Any:
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
     """Replaces infinity and NaN, which JSON does not have, by strings."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    plain: dict[str, Any] = json.loads(
+        json.dumps(content), parse_constant=lambda name: str(float(name))
+    )
+    return plain

@@ -27,28 +27,19 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
         named = data.client_names if data.has_given_clients else None
         yield "data/split", figures.partition_figure(counts, classes, named)
         if scores:
-            main = counts.argmax(axis=1)
-            yield (
-                "certainty/clients",
-                figures.certainty_figure(scores["distill"], main, classes, named),
-            )
+            of_clients = (counts.argmax(axis=1), classes, named)
+            figure = figures.certainty_figure(scores["distill"], *of_clients)
+            yield "certainty/clients", figure
             labels = data.evaluation_examples.targets
-            yield (
-                "certainty/weight_by_class",
-                figures.weight_by_class_figure(scores["evaluation"], labels, main, classes, named),
-            )
+            figure = figures.weight_by_class_figure(scores["evaluation"], labels, *of_clients)
+            yield "certainty/weight_by_class", figure
     if scores and data.distill_inputs.ndim == 4:  # images
-        shown = _some_clients(federation)
-        names = _names(federation)
-        yield (
-            "certainty/top_images",
-            figures.top_images_figure(
-                data.distill_inputs, scores["distill"][shown], [names[i] for i in shown]
-            ),
-        )
+        shown, names = _some_clients(federation), _names(federation)
+        own = scores["distill"][shown]
+        figure = figures.top_images_figure(data.distill_inputs, own, [names[i] for i in shown])
+        yield "certainty/top_images", figure
     if rows := top_texts(federation):
-        total = len(data.distill_inputs)
-        yield "certainty/top_texts", figures.top_texts_figure(rows, total)
+        yield "certainty/top_texts", figures.top_texts_figure(rows, len(data.distill_inputs))
     if federation.algorithm.pretrained and federation.pretraining.epochs:
         inputs = data.auxiliary_inputs[:_VIEWED]
         if inputs.ndim == 4 and inputs.dtype == torch.uint8:
@@ -57,13 +48,13 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
 
 def participation(federation: Any) -> "Figure | None":
     """The figure of the clients that took part in the rounds so far; None if no client trains."""
+    if not federation.algorithm.trains_clients:
+        return None
+    names = federation.data.client_names
     took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
     for entry, row in zip(federation.history, took_part, strict=True):
         selected = federation.select_clients(int(entry["round"]))
-        names = federation.data.client_names
         row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
-    if not federation.algorithm.trains_clients:
-        return None
     return figures.participation_figure(took_part, _client_names(federation))
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedaux_pl.callbacks.progress import StageProgress
+from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import StageRunner
@@ -25,7 +25,7 @@ class Context:
 
     data: FederatedDataModule
     runner: StageRunner
-    progress: StageProgress
+    progress: FederationProgress
     processes: Processes
     seed: int
     carry_optimizers: bool

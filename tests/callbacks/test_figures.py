@@ -128,7 +128,7 @@ def test_a_partition_without_samples_is_an_empty_grid():
     check_legible(figure)
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (1, 100), (20, 10), (100, 2), (100, 100)])
+@pytest.mark.parametrize(("clients", "classes"), [(1, 100), (20, 10), (100, 2), (100, 100)])
 def test_partition_is_legible(clients, classes):
     counts = random_counts(clients, classes)
     sites = [f"hospital {i} of the north-western region" for i in range(clients)]
@@ -137,21 +137,6 @@ def test_partition_is_legible(clients, classes):
         assert max(figure.get_size_inches()) <= limit
         check_legible(figure)
     assert figure.axes[0].get_xticklabels()[0].get_text() == "hospital 0 of the nor…"
-
-
-@pytest.mark.parametrize(
-    ("counts", "classes", "message"),
-    [
-        (np.zeros(3, dtype=int), ["a"], r"\(n_clients, n_classes\).*\(3,\)"),
-        (np.zeros((0, 2), dtype=int), ["a", "b"], r"at least one entry.*\(0, 2\)"),
-        (np.zeros((3, 2), dtype=int), ["a"], r"the 1 classes.*\(3, 2\)"),
-        (np.zeros((3, 2)), ["a", "b"], "integers.*float64"),
-        (torch.tensor([[3, -1]]), ["a", "b"], "at least 0.*-1"),
-    ],
-)
-def test_partition_rejects(counts, classes, message):
-    with pytest.raises(ValueError, match=message):
-        partition_figure(counts, classes)
 
 
 # ------------------------------------------------------------------------------------ certainty
@@ -220,7 +205,7 @@ def test_the_scale_of_the_scores_does_not_matter():
 
 @pytest.mark.parametrize(
     ("clients", "classes", "power"),
-    [(1, 2, 1), (3, 10, 10), (20, 10, 1), (60, 10, 10), (100, 100, 1), (100, 100, 10)],
+    [(1, 2, 1), (20, 10, 1), (60, 10, 10), (100, 100, 10)],
 )
 def test_certainty_is_legible(clients, classes, power):
     main = np.random.default_rng(0).integers(0, classes, clients)
@@ -259,25 +244,12 @@ def test_of_many_clients_the_first_are_shown_with_their_share_of_all(by_class):
 
 
 @pytest.mark.parametrize(
-    ("scores", "main", "message"),
-    [
-        (np.ones(3), [0], r"\(n_clients, n_samples\).*\(3,\)"),
-        (np.ones((2, 0)), [0, 0], r"at least one entry.*\(2, 0\)"),
-        (np.array([[1.0, math.nan]]), [0], "finite.*nan"),
-        (np.array([[1.0, -0.5]]), [0], "at least 0.*-0.5"),
-        (np.array([[1.0, 0.0], [1.0, 0.0]]), [0, 0], "sample 1 .*score 0"),
-        (np.ones((2, 3)), [0], "client_classes.*2 clients.*have 1"),
-        (np.ones((2, 3)), [0, 2], r"client_classes.*0\.\.1.*0 to 2"),
-        (np.ones((2, 3)), [-1, 0], r"client_classes.*0\.\.1.*-1 to 0"),
-        (np.ones((2, 3)), [0.0, 1.0], "client_classes must be integers.*float64"),
-    ],
+    "scores",
+    [np.array([[1.0, np.nan]]), np.array([[1.0, np.inf]]), np.array([[1.0, 0.0], [1.0, 0.0]])],
 )
-def test_scores_are_checked(scores, main, message):
-    main = np.array(main)
-    with pytest.raises(ValueError, match=message):
-        certainty_figure(scores, main, ["a", "b"])
-    with pytest.raises(ValueError, match=message):
-        weight_by_class_figure(scores, np.zeros(3, dtype=int), main, ["a", "b"])
+def test_scores_without_weights_are_refused(scores):
+    with pytest.raises(ValueError, match="scores must be finite, with a positive one for each"):
+        certainty_figure(scores, np.zeros(len(scores), dtype=int), ["a", "b"])
 
 
 # ------------------------------------------------------------------------------ weight by class
@@ -306,7 +278,7 @@ def test_heat_map_is_the_mean_weight_and_grey_without_samples():
     assert outlines == [(-0.5, -0.5, 1), (0.5, 0.5, 1), (1.5, 1.5, 2), (2.5, 3.5, 1)]
 
 
-@pytest.mark.parametrize("power", [0.01, 1, 20])
+@pytest.mark.parametrize("power", [0.01, 20])
 def test_uniform_is_the_neutral_color_and_twice_and_half_are_equally_far(power):
     scores = random_scores(20, 300) ** power
     labels = np.arange(300) % 10
@@ -338,7 +310,7 @@ def test_a_weight_of_zero_is_blue_not_missing():
 
 @pytest.mark.parametrize(
     ("clients", "classes", "power"),
-    [(1, 2, 1), (1, 10, 1), (3, 2, 20), (20, 10, 1), (5, 100, 1), (100, 10, 20), (100, 100, 20)],
+    [(1, 2, 1), (3, 2, 20), (20, 10, 1), (5, 100, 1), (100, 100, 20)],
 )
 def test_heat_map_is_legible(clients, classes, power):
     main = np.random.default_rng(0).integers(0, classes, clients)
@@ -346,20 +318,6 @@ def test_heat_map_is_legible(clients, classes, power):
     figure = weight_by_class_figure(scores, np.arange(200) % classes, main, names(classes))
     assert max(figure.get_size_inches()) <= 14
     check_legible(figure)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([0, 1], "labels.*3 samples.*have 2"),
-        ([0, 1, 2], r"labels.*0\.\.1.*0 to 2"),
-        ([[0, 1, 1]], r"labels.*\(n_samples,\).*\(1, 3\)"),
-        ([0.0, 1.0, 1.0], "labels must be integers.*float"),
-    ],
-)
-def test_labels_are_checked(labels, message):
-    with pytest.raises(ValueError, match=message):
-        weight_by_class_figure(np.ones((2, 3)), torch.tensor(labels), np.array([0, 1]), ["a", "b"])
 
 
 # ----------------------------------------------------------------------------------- top images
@@ -380,8 +338,7 @@ def image_ids(figure):
     return [[placed[place] for place in sorted(placed) if place[0] == y] for y in rows]
 
 
-@pytest.mark.parametrize("kind", ["torch", "numpy"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("kind", "channels"), [("torch", 1), ("numpy", 3)])
 def test_images_come_in_the_order_of_descending_score(kind, channels):
     images, scores = constant_images(30, channels), torch.from_numpy(random_scores(3, 30))
     if kind == "numpy":
@@ -438,25 +395,6 @@ def test_top_images_are_legible(clients, top, size):
     scores = random_scores(clients, 40) * np.array([1e-6, 1.0, 1e6, 1.0])[np.arange(40) % 4]
     labels = [f"client {i} with a rather long name ($5)" for i in range(clients)]
     check_legible(top_images_figure(constant_images(40, 3, size), scores, labels, top))
-
-
-@pytest.mark.parametrize(
-    ("images", "scores", "clients", "top", "message"),
-    [
-        (constant_images(3, 2), np.ones((1, 3)), ["a"], 8, r"C = 1 or 3.*\(3, 2, 4, 4\)"),
-        (constant_images(3)[0], np.ones((1, 3)), ["a"], 8, r"\(N, C, H, W\).*\(3, 4, 4\)"),
-        (constant_images(3).float(), np.ones((1, 3)), ["a"], 8, "uint8.*float32"),
-        (constant_images(3).numpy() / 255, np.ones((1, 3)), ["a"], 8, "uint8.*float"),
-        (constant_images(3), np.ones((1, 4)), ["a"], 8, "3 images.*have 4"),
-        (constant_images(3), np.ones(3), ["a"], 8, r"scores.*\(K, N\).*\(3,\)"),
-        (constant_images(3), np.full((1, 3), np.inf), ["a"], 8, "finite.*inf"),
-        (constant_images(3), np.ones((1, 3)), ["a", "b"], 8, "1 clients.*are 2"),
-        (constant_images(3), np.ones((1, 3)), ["a"], 0, "top.*at least 1.*0"),
-    ],
-)
-def test_top_images_rejects(images, scores, clients, top, message):
-    with pytest.raises(ValueError, match=message):
-        top_images_figure(images, scores, clients, top)
 
 
 # ------------------------------------------------------------------------------------ all figures

@@ -47,23 +47,10 @@ def test_of_many_rounds_the_last_are_shown_and_all_are_counted():
     assert "100 of 120 clients" in figure._suptitle.get_text()
 
 
-@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (1, 20), (10, 20), (100, 80), (400, 150)])
+@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (10, 20), (400, 150)])
 def test_participation_is_legible(rounds, count):
     took_part = np.random.default_rng(0).integers(0, 2, (rounds, count))
     check_legible(participation_figure(took_part, clients(count)))
-
-
-@pytest.mark.parametrize(
-    ("took_part", "count", "message"),
-    [
-        (np.ones((2, 3), dtype=int), 2, "client_names must name the 3 clients"),
-        (np.full((2, 3), 2), 3, "took_part must be 0 or 1, but ranges from 2 to 2"),
-        (np.ones((2, 3)), 3, "took_part must be integers"),
-    ],
-)
-def test_participation_rejects(took_part, count, message):
-    with pytest.raises(ValueError, match=message):
-        participation_figure(took_part, clients(count))
 
 
 # ------------------------------------------------------------------------------------ confusion
@@ -86,24 +73,11 @@ def test_cells_of_many_classes_have_no_numbers():
     assert len(cell_texts(confusion_figure(np.eye(20, dtype=int), names(20)))) == 20
 
 
-@pytest.mark.parametrize("size", [2, 10, 20, 100])
+@pytest.mark.parametrize("size", [2, 20, 100])
 def test_confusion_is_legible(size):
     counts = np.random.default_rng(0).integers(0, 1000, (size, size))
     counts[2:-1] = 0  # few texts: the check compares all pairs
     check_legible(confusion_figure(counts, names(size)))
-
-
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        (np.ones((3, 2), dtype=int), r"counts must have shape \(3, 3\)"),
-        (-np.ones((3, 3), dtype=int), "counts must be at least 0, but the smallest is -1"),
-        (np.ones((3, 3)), "counts must be integers"),
-    ],
-)
-def test_confusion_rejects(counts, message):
-    with pytest.raises(ValueError, match=message):
-        confusion_figure(counts, ["a", "b", "c"])
 
 
 # ---------------------------------------------------------------------------------------- views
@@ -124,20 +98,6 @@ def test_views_stand_below_their_images(channels):
         np.testing.assert_allclose(image.get_array(), pixels, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("images", "views", "message"),
-    [
-        (torch.zeros(2, 1, 4, 4), torch.zeros(4, 1, 4, 4), "images must be uint8"),
-        (torch.zeros(2, 1, 4, 4).byte(), torch.zeros(3, 1, 4, 4), "views must be some of each"),
-        (torch.zeros(2, 1, 4, 4).byte(), torch.zeros(4, 1, 4, 5), "views must be some of each"),
-        (torch.zeros(1, 1, 4, 4).byte(), torch.full((2, 1, 4, 4), torch.nan), "must be finite"),
-    ],
-)
-def test_views_rejects(images, views, message):
-    with pytest.raises(ValueError, match=message):
-        views_figure(images, views)
-
-
 # ---------------------------------------------------------------------------------------- texts
 
 
@@ -155,8 +115,3 @@ def test_texts_stand_below_their_client():
     assert texts[4].endswith("…")
     assert texts[5:] == ["client 3 (plant)", "12.500", "a tree"]
     assert "2,400 auxiliary texts" in figure.texts[-1].get_text()
-
-
-def test_no_texts_are_rejected():
-    with pytest.raises(ValueError, match="at least one text"):
-        top_texts_figure([], 10)

@@ -7,24 +7,22 @@ import pytest
 import torch
 
 from fedaux_pl.callbacks.notes import (
+    RunNotes,
     describe_effective_teachers,
     describe_missing_classes,
     describe_noise,
 )
-from fedaux_pl.callbacks.run_notes import RunNotes
 from fedaux_pl.scoring import Release, ReleasedHead
 
 
 @pytest.mark.parametrize(
     ("effective", "teachers", "text"),
     [
-        ([9.99], [10], "effective teachers 9.99 of 10: the scores do not tell the clients apart"),
-        ([9.95, 7.93], [10, 8], "effective teachers 7.93 of 8"),
-        ([9.8], [10], None),  # weights vary by 14 %
-        ([9.99, 5.0], [10, 8], None),  # not in all rounds
-        ([1.0], [1], None),  # there is nobody to be told from
-        ([1.0, 3.99], [1, 4], "effective teachers 3.99 of 4"),
-        ([], [], None),
+        ([9.99], 10, "effective teachers 9.99 of 10: the scores do not tell the clients apart"),
+        ([9.95, 9.93], 10, "effective teachers 9.93 of 10"),
+        ([9.8], 10, None),  # weights vary by 14 %
+        ([5.0, 9.99], 10, None),  # not in all rounds
+        ([1.0], 1, None),  # there is nobody to be told from
     ],
 )
 def test_scores_that_do_nothing(effective, teachers, text):

@@ -1,6 +1,8 @@
 """The files and pages that a run leaves behind."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 from dataclasses import replace
@@ -18,6 +20,7 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.callbacks import report as report_module
 from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
 from fedaux_pl.scoring import Logistic, Standardized, Whitened
 from tests.federations import FewDigits, create, fit, split
@@ -32,13 +35,13 @@ def read_json(path):
     return json.loads(path.read_text(), parse_constant=refuse)
 
 
-def reported(root, federation, rounds=3, report=None, **options):
+def reported(root, federation, rounds=3, report=None, name="runs", **options):
     """Runs with a report and gives the folder of what it wrote."""
-    logger = TensorBoardLogger(root, name="runs")
+    logger = TensorBoardLogger(root, name=name)
     report = report or FederationReport()
     fit(root, federation, rounds, logger=logger, callbacks=[report], **options)
     logger.experiment.flush()
-    return root / "runs" / "version_0"
+    return root / name / "version_0"
 
 
 def events(folder):
@@ -51,9 +54,20 @@ def text_of(pages, name):
     return pages.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
-def test_curve_summary_and_tensorboard(tmp_path, capsys):
-    federation = create(paper_fedaux())
-    folder = reported(tmp_path, federation)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """For two methods a run of three rounds: its federation, folder, pages and printed text."""
+    runs = {}
+    for algorithm in (paper_fedaux(), FedAvg()):
+        root, federation = tmp_path_factory.mktemp("finished"), create(algorithm)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            folder = reported(root, federation)
+        runs[algorithm.name] = (federation, folder, events(folder), printed.getvalue())
+    return runs
+
+
+def test_curve_summary_and_tensorboard(finished):
+    federation, folder, pages, printed = finished["FedAUX"]
     with (folder / "curve.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3
@@ -72,7 +86,6 @@ def test_curve_summary_and_tensorboard(tmp_path, capsys):
     assert summary["settings"] == federation.settings()
     assert not list(folder.glob("*.part"))
 
-    pages = events(folder)
     images = set(pages.Tags()["images"])
     assert images == {
         "data/split",
@@ -86,24 +99,21 @@ def test_curve_summary_and_tensorboard(tmp_path, capsys):
     files = {path.name for path in (folder / "figures").iterdir()}
     assert files == {f"{name.replace('/', '_')}.png" for name in images}
     assert [event.step for event in pages.Images("clients/participation")] == [1, 2, 3]
+    assert [event.step for event in pages.Images("evaluation/confusion")] == [3]
     assert [event.value for event in pages.Scalars("final/accuracy")] == pytest.approx(
         [accuracies[-1]]
     )
     assert len(pages.Scalars("pretraining_loss/resnet8")) == 1
     text = text_of(pages, "privacy")
-    printed = capsys.readouterr().out
     for line in federation.privacy():
         assert line in text
         assert f"privacy: {line}" in printed
 
 
-def test_a_method_without_scores_has_no_pages_of_them(tmp_path):
-    folder = reported(tmp_path, create(FedAvg()), 1)
-    assert events(folder).Tags()["images"] == [
-        "data/split",
-        "clients/participation",
-        "evaluation/confusion",
-    ]
+def test_a_method_without_scores_has_no_pages_of_them(finished):
+    _, folder, pages, _ = finished["FedAvg"]
+    images = ["data/split", "clients/participation", "evaluation/confusion"]
+    assert pages.Tags()["images"] == images
     assert read_json(folder / "summary.json")["privacy"] == [
         "NOT private: the model updates and training losses that clients send in every round"
     ]
@@ -184,11 +194,11 @@ def layout_of(pages):
     return {c.title: list(c.multiline.tag) for category in layout.category for c in category.chart}
 
 
-def test_the_charts_of_the_first_page_show_measurements_of_the_run(tmp_path):
+def test_the_charts_of_the_first_page_show_measurements_of_the_run(finished):
     """Every measurement that a chart names is there, but the accuracy of classes."""
-    for algorithm, scored in ((paper_fedaux(), True), (FedAvg(), False)):
-        federation = create(algorithm)
-        charts = layout_of(events(reported(tmp_path / str(scored), federation, 1)))
+    for name, scored in (("FedAUX", True), ("FedAvg", False)):
+        federation, _, pages, _ = finished[name]
+        charts = layout_of(pages)
         names = set(federation.history[0]) | ({"pretraining_loss/resnet8"} if scored else set())
         for title, tags in charts.items():
             for tag in tags:
@@ -204,19 +214,20 @@ def test_the_charts_of_the_first_page_show_measurements_of_the_run(tmp_path):
         assert re.match(tag, "val/class_accuracy/cat")
 
 
-def test_about_this_run(tmp_path):
-    pages = events(reported(tmp_path, create(paper_fedaux()), 0))
+def test_about_this_run(finished):
+    _, folder, pages, _ = finished["FedAUX"]
     text = text_of(pages, "about this run")
     assert "| method | FedAUX |" in text
     assert "alpha = 1 " in text
     assert "the scores do not tell the clients apart" in text  # the meaning of effective teachers
     assert "came from the cache" not in text
     assert sorted(pages.Tags()["tensors"])[0] == "about this run/text_summary"
-    (tmp_path / "runs").rename(tmp_path / "before")
-    text = text_of(events(reported(tmp_path, create(paper_fedaux()), 0)), "about this run")
+    root, quick = folder.parent.parent, FederationReport(images=False)
+    text = text_of(
+        events(reported(root, create(paper_fedaux()), 0, quick, "again")), "about this run"
+    )
     assert "came from the cache" in text  # and there is no loss of its pre-training
-    text = text_of(events(reported(tmp_path / "avg", create(FedAvg()), 0)), "about this run")
-    assert "effective teachers" not in text
+    assert "effective teachers" not in text_of(finished["FedAvg"][2], "about this run")
 
 
 def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
@@ -227,23 +238,14 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
         return Figure(figsize=(1, 1))
 
     monkeypatch.setattr(report_module.run_figures, "participation", draw)
-    report = FederationReport()
-    federation = SimpleNamespace(history=[])
-    trainer = SimpleNamespace(loggers=[])
+    monkeypatch.setattr(report_module, "write_summary", lambda *_: None)
+    monkeypatch.setattr(RunNotes, "find", lambda *_: [])
+    report, federation = FederationReport(), SimpleNamespace(history=[])
+    trainer = SimpleNamespace(loggers=[], is_global_zero=True, log_dir=tmp_path, fast_dev_run=False)
     for done in range(1, 51):
         federation.history.append({"round": done})
-        if report.draws_participation(done):
-            report._show_participation(trainer, tmp_path, federation)
+        report.on_round_end(trainer, federation)
     assert drawn == [1, 2, 4, 8, 16, 32]
-
-
-def test_the_end_of_a_run_has_the_confusion_and_who_took_part(tmp_path):
-    logger = TensorBoardLogger(tmp_path, name="runs")
-    fit(tmp_path, create(FedAvg()), 3, logger=logger, callbacks=[FederationReport()])
-    pages = events(logger.log_dir)
-    assert [event.step for event in pages.Images("clients/participation")] == [1, 2, 3]
-    assert [event.step for event in pages.Images("evaluation/confusion")] == [3]
-    assert (Path(logger.log_dir) / "figures" / "evaluation_confusion.png").is_file()
 
 
 def test_notes_are_printed_once_and_kept(tmp_path, capsys):

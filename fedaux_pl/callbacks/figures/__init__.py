@@ -1,38 +1,21 @@
 """Figures of a federation, for loggers and for PNG files.
 
-- `partition_figure`: the number of samples of each class that each client holds.
-- `participation_figure`: the clients that took part in each round.
-- `certainty_figure`: the distribution of each client's weight in the ensemble.
-- `weight_by_class_figure`: each client's mean weight by the true class of the samples.
-- `top_images_figure`, `top_texts_figure`: the auxiliary samples with each client's highest scores.
-- `views_figure`: the views that SimCLR compares.
-- `confusion_figure`: the confusion matrix.
-
 Each takes arrays or tensors and returns a ``matplotlib.figure.Figure``. Pyplot, which holds every
 figure until it is closed, is not used. Matplotlib is imported by the first figure, because the
 import is slow.
 """
 
-from fedaux_pl.callbacks.figures.arrays import MAX_CLIENTS
-from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
-from fedaux_pl.callbacks.figures.confusion import confusion_figure
-from fedaux_pl.callbacks.figures.participation import MAX_ROUNDS, participation_figure
-from fedaux_pl.callbacks.figures.partition_bubbles import partition_figure
-from fedaux_pl.callbacks.figures.top_images import MAX_IMAGE_ROWS, top_images_figure
-from fedaux_pl.callbacks.figures.top_texts import ScoredText, top_texts_figure
-from fedaux_pl.callbacks.figures.view_sheet import views_figure
-
-__all__ = [
-    "MAX_CLIENTS",
-    "MAX_IMAGE_ROWS",
-    "MAX_ROUNDS",
-    "ScoredText",
-    "certainty_figure",
-    "confusion_figure",
-    "participation_figure",
-    "partition_figure",
-    "top_images_figure",
-    "top_texts_figure",
-    "views_figure",
-    "weight_by_class_figure",
-]
+from fedaux_pl.callbacks.figures.client_weights import certainty_figure as certainty_figure
+from fedaux_pl.callbacks.figures.client_weights import (
+    weight_by_class_figure as weight_by_class_figure,
+)
+from fedaux_pl.callbacks.figures.count_tables import MAX_ROUNDS as MAX_ROUNDS
+from fedaux_pl.callbacks.figures.count_tables import confusion_figure as confusion_figure
+from fedaux_pl.callbacks.figures.count_tables import participation_figure as participation_figure
+from fedaux_pl.callbacks.figures.partition_bubbles import partition_figure as partition_figure
+from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS as MAX_IMAGE_ROWS
+from fedaux_pl.callbacks.figures.samples import ScoredText as ScoredText
+from fedaux_pl.callbacks.figures.samples import top_images_figure as top_images_figure
+from fedaux_pl.callbacks.figures.samples import top_texts_figure as top_texts_figure
+from fedaux_pl.callbacks.figures.samples import views_figure as views_figure
+from fedaux_pl.callbacks.figures.style import MAX_CLIENTS as MAX_CLIENTS

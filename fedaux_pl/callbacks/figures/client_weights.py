@@ -1,18 +1,25 @@
 """Figures of the clients' weights in the ensemble, over all samples and by class."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedaux_pl.callbacks.figures import arrays, style
-from fedaux_pl.callbacks.figures.arrays import Array, Floats, Integers
+from fedaux_pl.callbacks.figures import style
+from fedaux_pl.callbacks.figures.style import Array
 from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_Floats = NDArray[np.float64]
+_Integers = NDArray[np.int64]
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_LABEL_HEAD = "main class · client"
 
 
 def certainty_figure(
@@ -37,37 +44,25 @@ def certainty_figure(
         A figure with one row for each client, ordered by main class: the 5 % to 95 % quantiles,
         the middle half, the median and the mean. Of more than `MAX_CLIENTS` clients the first
         ones are shown, with their weights among all clients.
-
-    Raises:
-        ValueError: If the shapes do not match, a score is negative or not finite, all scores of a
-            sample are 0, or a class is out of range.
     """
-    weights, main = arrays.relative_weights(scores, client_classes, classes)
-    order = np.argsort(main, kind="stable")
-    row = arrays.clipped(6.4 / len(order), 0.08, 0.34)
-    labels = style.client_labels(order, main, classes, row, client_names)
+    clients = _order_clients(scores, client_classes, classes, client_names)
+    count, samples = clients.weights.shape
     figure, axes = style.canvas(
-        plot=(6.8, row * len(order)),
-        left=style.text_width([style.LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2,
+        plot=(6.8, clients.row * count),
+        left=clients.left,
         right=0.3,
         bottom=1.0,
-        title="Weight of each client in the ensemble" + style.of_more(len(order), len(scores)),
+        title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
         note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
-        f"{counted(weights.shape[1], 'distillation sample')}; 1 in a plain average",
+        f"{counted(samples, 'distillation sample')}; 1 in a plain average",
     )
-    _class_bands(axes, main[order])
-    _weight_rows(axes, weights[order], row)
-    style.client_axis(axes, labels, len(order))
-    axes.set_xlabel("weight relative to uniform", fontsize=style.LABEL_SIZE, color=style.INK)
-    figure.legend(
-        loc="lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=style.TICK_SIZE,
-        labelcolor=style.INK,
-        handletextpad=0.5,
-        columnspacing=1.6,
-    )
+    for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
+        axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
+    _weight_rows(axes, clients.weights, clients.row)
+    _client_axis(axes, clients.labels, count)
+    axes.set_xlabel("weight relative to uniform")
+    gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
+    figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
     return figure
 
 
@@ -85,60 +80,102 @@ def weight_by_class_figure(
     good scores the outlined cells, the main classes of the clients, are red. The color scale is
     logarithmic: the factors 2 and 1/2 are equally far from white.
 
-    Args:
-        scores: Certainty scores s_i(x), shape (n_clients, n_samples).
-        labels: The true classes of the samples, integers of shape (n_samples,).
-        client_classes: The main class of each client, an index of shape (n_clients,).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
-
-    Returns:
-        A figure with one row for each client, ordered by main class, and one column for each
-        class, gray if it has no samples. Of more than `MAX_CLIENTS` clients the first ones are
-        shown, with their weights among all clients.
-
-    Raises:
-        ValueError: As `certainty_figure`, and if labels do not match the scores or the classes.
+    Rows and arguments are those of `certainty_figure`, and ``labels``, the true classes of the
+    samples, integers of shape (n_samples,). A class without samples is gray.
     """
-    weights, main = arrays.relative_weights(scores, client_classes, classes)
-    truth = arrays.class_indices(labels, "labels", weights.shape[1], "sample", classes)
-    order = np.argsort(main, kind="stable")
+    clients = _order_clients(scores, client_classes, classes, client_names)
+    count, samples = clients.weights.shape
     names = [style.shorten(name) for name in classes]
-    row = arrays.clipped(6.4 / len(order), 0.08, 0.34)
-    column = arrays.clipped(7.0 / len(names), 0.08, 0.8)
-    row_labels = style.client_labels(order, main, classes, row, client_names)
-    rotation = style.tick_rotation(names, column)
-    below = 0.65 + math.sin(math.radians(rotation)) * style.text_width(names, style.TICK_SIZE)
+    column = style.clipped(7.0 / len(names), 0.08, 0.8)
     figure, axes = style.canvas(
-        plot=(column * len(names), row * len(order)),
-        left=style.text_width([style.LABEL_HEAD, *row_labels.values()], style.TICK_SIZE) + 0.2,
+        plot=(column * len(names), clients.row * count),
+        left=clients.left,
         right=1.5,
         # the color bar can be longer than the heat map
-        bottom=max(below, 2.0 - row * len(order)),
-        title="Weight of each client on each class" + style.of_more(len(order), len(scores)),
-        note=f"Mean over {counted(weights.shape[1], 'sample')}; 1 in a plain average. "
+        bottom=max(style.depth(names, column), 2.0 - clients.row * count),
+        title="Weight of each client on each class" + style.of_more(count, len(scores)),
+        note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
         "Outlined: the client's main class",
     )
-    _heat_map(figure, axes, arrays.mean_by_class(weights[order], truth, len(names)), main[order])
-    if min(row, column) > 0.15:  # no grid lines between very small cells
-        axes.set_xticks(np.arange(0.5, len(names) - 1), minor=True)
-        axes.set_yticks(np.arange(0.5, len(order) - 1), minor=True)
-        axes.grid(which="minor", color="white", linewidth=1)
-        axes.tick_params(which="minor", length=0)
-    style.client_axis(axes, row_labels, len(order))
-    style.class_axis(axes, names, column, rotation)
-    axes.set_xlabel("true class of the samples", fontsize=style.LABEL_SIZE, color=style.INK)
+    member = style.to_numpy(labels)[:, None] == np.arange(len(names))
+    sizes, means = member.sum(axis=0), np.full((count, len(names)), np.nan)
+    np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)
+    _heat_map(figure, axes, means, clients.main)
+    if min(clients.row, column) > 0.15:  # no grid lines between very small cells
+        style.separate_cells(axes, len(names), count)
+    _client_axis(axes, clients.labels, count)
+    style.column_ticks(axes, names, column)
+    axes.set_xlabel("true class of the samples")
     return figure
 
 
-def _class_bands(axes: "Axes", main: Integers) -> None:
-    """Shades the rows of every other main class, to group the clients of a class."""
-    for index, (start, stop) in enumerate(arrays.runs_of(main)):
-        if index % 2 == 0:
-            axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
+class _Clients(NamedTuple):
+    """The shown clients, ordered by main class."""
+
+    weights: _Floats  # relative to uniform, (clients, samples)
+    main: _Integers
+    row: float  # the height of a row in inches
+    labels: dict[float, str]  # by row
+    left: float  # the width of the labels in inches
 
 
-def _weight_rows(axes: "Axes", weights: Floats, row: float) -> None:
+def _order_clients(
+    scores: Array, client_classes: Array, classes: Sequence[str], names: Sequence[str] | None
+) -> _Clients:
+    """Computes n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
+    table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
+    total = table.sum(axis=0, dtype=np.float64)
+    if not (np.isfinite(total).all() and total.min() > 0):
+        raise ValueError(
+            "scores must be finite, with a positive one for each sample, but sum to "
+            f"{total.min()} ... {total.max()} over the clients"
+        )
+    order = np.argsort(main, kind="stable")
+    row = style.clipped(6.4 / len(order), 0.08, 0.34)
+    labels = _client_labels(order, main, classes, row, names)
+    left = style.text_width([_LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2
+    return _Clients(table[order] * (len(table) / total), main[order], row, labels, left)
+
+
+def _client_labels(
+    order: _Integers,
+    main: _Integers,
+    classes: Sequence[str],
+    row: float,
+    client_names: Sequence[str] | None,
+) -> dict[float, str]:
+    """Labels by row: one for each client or, if rows are small, one for each main class."""
+    labels: dict[float, str] = {}
+    if row >= style.line_height(style.TICK_SIZE):
+        for y, i in enumerate(order):
+            name = str(i) if client_names is None else style.shorten(client_names[i])
+            labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
+        return labels
+    last = -math.inf
+    for start, stop in _runs_of(main[order]):
+        middle = (start + stop - 1) / 2
+        if (middle - last) * row >= style.line_height(style.TICK_SIZE):
+            labels[middle] = style.shorten(classes[main[order[start]]])
+            last = middle
+    return labels
+
+
+def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
+    """Writes the labels of the rows and a heading above them."""
+    head = _LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
+    text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
+    text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+
+
+def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:
+    """Yields the start and the end of each run of equal values."""
+    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
+
+
+def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
     """Draws one row with the quantiles and the mean of each client."""
     quantiles = np.quantile(weights, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
     mean = weights.mean(axis=1)
@@ -146,18 +183,15 @@ def _weight_rows(axes: "Axes", weights: Floats, row: float) -> None:
     floor = _weight_axis(axes, float(lowest), float(highest))
     low, first, median, third, high = np.maximum(quantiles, floor)
     y = np.arange(len(weights))
-    thick = arrays.clipped(72 * row * 0.42, 2.5, 8.0)
+    thick = style.clipped(72 * row * 0.42, 2.5, 8.0)
     axes.axvline(1, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)), label="uniform weight")
-    thin: dict[str, Any] = {"colors": style.BLUE, "alpha": 0.45, "linewidths": thick / 4}
-    axes.hlines(y, low, high, label="5-95 % of samples", **thin)
-    bar: dict[str, Any] = {"colors": style.BLUE, "alpha": 0.55, "linewidths": thick}
-    axes.hlines(y, first, third, label="middle half", **bar)
+    lines: dict[str, Any] = {"colors": style.BLUE}
+    axes.hlines(y, low, high, label="5-95 % of samples", alpha=0.45, linewidths=thick / 4, **lines)
+    axes.hlines(y, first, third, label="middle half", alpha=0.55, linewidths=thick, **lines)
     ring: dict[str, Any] = {"color": "white", "edgecolors": style.BLUE, "linewidths": thick / 5}
     axes.scatter(median, y, s=(0.95 * thick) ** 2, label="median", zorder=3, **ring)
-    diamond: dict[str, Any] = {"color": style.ORANGE, "marker": "D", "linewidths": 0}
-    axes.scatter(
-        np.maximum(mean, floor), y, s=(0.9 * thick) ** 2, label="mean", zorder=4, **diamond
-    )
+    mark: dict[str, Any] = {"color": style.ORANGE, "marker": "D", "linewidths": 0, "label": "mean"}
+    axes.scatter(np.maximum(mean, floor), y, s=(0.9 * thick) ** 2, zorder=4, **mark)
 
 
 def _weight_axis(axes: "Axes", low: float, high: float) -> float:
@@ -172,7 +206,7 @@ def _weight_axis(axes: "Axes", low: float, high: float) -> float:
     high = max(high, 2.0)
     floor = max([tick for tick in scale if tick <= min(low, 0.5)], default=scale[0])
     ticks = [tick for tick in scale if floor <= tick <= high * 1.05]
-    names = [f"{tick:g}{style.TIMES}" for tick in ticks]
+    names = [f"{tick:g}{_TIMES}" for tick in ticks]
     if low < floor:
         names[0] = f"≤ {names[0]}"
     axes.set_xscale("log")
@@ -183,7 +217,7 @@ def _weight_axis(axes: "Axes", low: float, high: float) -> float:
     return floor
 
 
-def _heat_map(figure: "Figure", axes: "Axes", means: Floats, main: Integers) -> None:
+def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -> None:
     """Draws the cells, the outlines of the main classes and the color bar."""
     from matplotlib import colormaps
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
@@ -193,7 +227,7 @@ def _heat_map(figure: "Figure", axes: "Axes", means: Floats, main: Integers) -> 
     shades = colormaps["RdBu_r"](np.linspace(0.1, 0.9, 256))
     colors = LinearSegmentedColormap.from_list("weight", shades).with_extremes(bad=style.NO_DATA)
     # at least from 1/2 to 2, so that weights close to uniform are pale
-    span = 2.0 ** arrays.clipped(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
+    span = 2.0 ** style.clipped(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
     image = axes.imshow(
         np.ma.masked_invalid(means),
         cmap=colors,
@@ -201,17 +235,17 @@ def _heat_map(figure: "Figure", axes: "Axes", means: Floats, main: Integers) -> 
         aspect="auto",
         interpolation="nearest",
     )
-    for start, stop in arrays.runs_of(main):
+    for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
     box = axes.get_position()
     width, height = figure.get_size_inches()
-    length = arrays.clipped(box.height, 1.8 / height, 4.0 / height)
+    length = style.clipped(box.height, 1.8 / height, 4.0 / height)
     position = (box.x1 + 0.25 / width, box.y1 - length, 0.2 / width, length)
     bar = figure.colorbar(image, cax=figure.add_axes(position))
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
     ticks = [2.0**k for k in range(-4, 5) if 1 / span <= 2.0**k <= span]
-    names = [f"{tick:.3g}{style.TIMES}" for tick in ticks]
+    names = [f"{tick:.3g}{_TIMES}" for tick in ticks]
     if np.nanmin(means) < ticks[0]:
         names[0] = f"≤ {names[0]}"
     if np.nanmax(means) > ticks[-1]:

@@ -1,14 +1,21 @@
-"""The style of figures: colors, font sizes, axes and labels."""
+"""What figures share: colors, font sizes, the canvas, the labels of rows and columns."""
 
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedaux_pl.callbacks.figures.arrays import Integers, runs_of
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Array = NDArray[Any] | Tensor
+
+MAX_CLIENTS = 100
+"""The maximum number of clients in a figure; of more clients the first ones are shown."""
 
 # from the palette of Okabe and Ito, which is distinguishable with any color vision
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -18,9 +25,9 @@ NO_DATA = "#c9ced6"
 # lengths are in inches and font sizes in points, at 100 pixels per inch
 _TITLE_SIZE, _NOTE_SIZE, LABEL_SIZE, TICK_SIZE = 14.0, 10.0, 11.0, 9.5
 SMALL_TICK_SIZE = 8.0
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": TICK_SIZE, "labelcolor": INK}
 _HEADER = 0.95  # inches above the axes for the title and the note
 _EDGE = 0.15  # inches of the empty border
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def canvas(
@@ -43,6 +50,8 @@ def canvas(
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=5, colors=INK, labelsize=TICK_SIZE)
     axes.set_axisbelow(True)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(fontsize=LABEL_SIZE, color=INK)
     x = _EDGE / width
     place: dict[str, Any] = {"ha": "left", "va": "top"}
     style: dict[str, Any] = {"fontsize": _TITLE_SIZE, "fontweight": "bold", "color": INK}
@@ -51,15 +60,30 @@ def canvas(
     return figure, axes
 
 
-def class_axis(axes: "Axes", names: Sequence[str], column: float, rotation: float) -> None:
-    """Labels the columns of a table by classes or clients, as many as have room.
+def to_numpy(values: Array) -> NDArray[Any]:
+    """Converts a tensor on any device; numpy has no bfloat16."""
+    if not isinstance(values, Tensor):
+        return values
+    values = values.detach().cpu()
+    plain: NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return plain
 
-    Args:
-        axes: The axes, with a column at each integer.
-        names: The names, shortened.
-        column: The width of a column in inches.
-        rotation: See ``tick_rotation``.
-    """
+
+def clipped(value: float, low: float, high: float) -> float:
+    """The value, limited to low ... high."""
+    return min(max(value, low), high)
+
+
+def row_ticks(axes: "Axes", names: Sequence[str], row: float, size: float = TICK_SIZE) -> list[int]:
+    """Labels as many rows of the height ``row`` as have room, and returns their indices."""
+    ticks = thinned(len(names), row, line_height(size))
+    axes.set_yticks(ticks, [names[k] for k in ticks], fontsize=size, parse_math=False)
+    return ticks
+
+
+def column_ticks(axes: "Axes", names: Sequence[str], column: float) -> None:
+    """Labels as many columns of the width ``column`` as have room."""
+    rotation = _rotation(names, column)
     ticks = thinned(len(names), column, line_height(TICK_SIZE) if rotation else 0)
     axes.set_xticks(
         ticks,
@@ -72,43 +96,20 @@ def class_axis(axes: "Axes", names: Sequence[str], column: float, rotation: floa
     )
 
 
-LABEL_HEAD = "main class · client"
+def depth(names: Sequence[str], column: float) -> float:
+    """The height of the labels below columns, with the name of the axis."""
+    return 0.65 + math.sin(math.radians(_rotation(names, column))) * text_width(names, TICK_SIZE)
 
 
-def client_labels(
-    order: Integers,
-    main: Integers,
-    classes: Sequence[str],
-    row: float,
-    client_names: Sequence[str] | None,
-) -> dict[float, str]:
-    """Labels by row: one for each client or, if rows are small, one for each main class."""
-    if row >= line_height(TICK_SIZE):
-        names = [str(i) if client_names is None else shorten(client_names[i]) for i in order]
-        return {
-            y: f"{shorten(classes[main[i]])} · {name}"
-            for y, (i, name) in enumerate(zip(order, names, strict=True))
-        }
-    labels: dict[float, str] = {}
-    last = -math.inf
-    for start, stop in runs_of(main[order]):
-        middle = (start + stop - 1) / 2
-        if (middle - last) * row >= line_height(TICK_SIZE):
-            labels[middle] = shorten(classes[main[order[start]]])
-            last = middle
-    return labels
+def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> None:
+    """Draws white lines between the cells of a table, whose columns count from ``first``."""
+    axes.set_xticks([first + k + 0.5 for k in range(columns - 1)], minor=True)
+    axes.set_yticks([k + 0.5 for k in range(rows - 1)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="minor", length=0)
 
 
-def client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
-    """Writes the labels of the rows and a heading above them."""
-    head = LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
-    axes.set_ylim(rows - 0.5, -0.5)
-    axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
-    style: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": TICK_SIZE, "color": MUTED}
-    axes.annotate(head, (0, 1), (-5, 5), "axes fraction", "offset points", **style)
-
-
-def tick_rotation(names: Sequence[str], column: float) -> float:
+def _rotation(names: Sequence[str], column: float) -> float:
     """The smallest rotation of labels, in degrees, at which they fit below their columns."""
     if text_width(names, TICK_SIZE) + 0.08 <= column:
         return 0
@@ -116,12 +117,9 @@ def tick_rotation(names: Sequence[str], column: float) -> float:
 
 
 def thinned(count: int, pitch: float, needed: float) -> list[int]:
-    """Every k-th of ``count`` positions, k a round number, so that labels do not overlap.
+    """Every k-th of ``count`` places that are ``pitch`` apart, so that each has ``needed`` inches.
 
-    Args:
-        count: The number of positions.
-        pitch: The inches between two positions.
-        needed: The inches that a label needs.
+    The step k is a round number.
     """
     step = next((k for k in (1, 2, 5, 10, 20, 50) if k * pitch >= needed), 100)
     return list(range(0, count, step))
@@ -150,8 +148,3 @@ def shorten(name: str, length: int = 22) -> str:
 def of_more(shown: int, total: int) -> str:
     """The end of a title if not all clients are shown; otherwise empty."""
     return "" if shown == total else f" (the first {shown} of {total:,} clients shown)"
-
-
-def score_text(value: float) -> str:
-    """A score with three digits, or in scientific notation."""
-    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

@@ -1,0 +1,168 @@
+"""Figures of samples: those with the highest scores of each client, and the views of SimCLR."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaux_pl.callbacks.figures import style
+from fedaux_pl.callbacks.figures.style import Array
+from fedaux_pl.errors import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_IMAGE_ROWS = 6
+"""The maximum number of clients in a figure."""
+
+MAX_CHARACTERS = 90
+"""The maximum length of a text in a figure."""
+
+
+def top_images_figure(
+    images: Array, scores: Array, client_names: Sequence[str], top: int = 8
+) -> "Figure":
+    """Draws the auxiliary images to which each client gives its highest scores.
+
+    Args:
+        images: The auxiliary images, uint8 of shape (N, C, H, W) with C = 1 or 3.
+        scores: Certainty scores of K clients on them, shape (K, N).
+        client_names: The names of the K clients.
+        top: The number of images per client.
+
+    Returns:
+        A figure with one row for each of the first `MAX_IMAGE_ROWS` clients, with its images in
+        descending order of the score; of equal scores the first in the data comes first.
+    """
+    shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
+    ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
+    names = [
+        "\n".join(textwrap.wrap(name, 16, max_lines=3, placeholder=" …"))
+        for name in client_names[: len(shown)]
+    ]
+    best = np.take_along_axis(shown, ranking, axis=1)
+    return _sheet(
+        style.to_numpy(images[ranking]),
+        size=style.clipped(8.8 / ranking.shape[1], 0.7, 1.25),
+        names=names,
+        captions=[[_score_text(value) for value in row] for row in best],
+        title="Images with the highest scores" + style.of_more(len(shown), len(scores)),
+        note=f"Of {counted(len(images), 'auxiliary image')}, by certainty score",
+    )
+
+
+class ScoredText(NamedTuple):
+    """A text with the score that a client gives to it."""
+
+    client: str
+    score: float
+    text: str
+
+
+def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
+    """Draws texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
+
+    Args:
+        rows: The texts, those of a client one after another, best first.
+        total: The number of texts that were scored, for the note.
+    """
+    lines: list[tuple[float, str, str]] = []  # y in lines, score, text
+    heads: list[tuple[float, str]] = []
+    y = 0.0
+    for row in rows:
+        if not heads or heads[-1][1] != row.client:
+            y += 0.4 if heads else 0.0
+            heads.append((y, row.client))
+            y += 1
+        lines.append((y, _score_text(row.score), style.shorten(row.text, MAX_CHARACTERS)))
+        y += 1
+    height, size = style.line_height(style.LABEL_SIZE), style.TICK_SIZE
+    gap = style.text_width([score for _, score, _ in lines], size) + 0.15
+    wide = gap + style.text_width([text for *_, text in lines], size)
+    figure, axes = style.canvas(
+        plot=(wide, y * height),
+        left=0.05,
+        right=0.15,
+        bottom=0.15,
+        title="Texts with the highest scores",
+        note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
+    )
+    place: dict[str, Any] = {"va": "top", "parse_math": False}
+    for line, client in heads:
+        axes.text(
+            0, line, client, color=style.INK, fontsize=style.LABEL_SIZE, fontweight="bold", **place
+        )
+    for line, score, text in lines:
+        axes.text(0, line, score, color=style.MUTED, fontsize=size, **place)
+        axes.text(gap, line, text, color=style.INK, fontsize=size, **place)
+    axes.set(xlim=(0, wide), ylim=(y, 0))
+    axes.set_axis_off()
+    return figure
+
+
+def views_figure(images: Array, views: Array) -> "Figure":
+    """Draws images above the views that were made of them.
+
+    Args:
+        images: uint8 of shape (N, C, H, W) with C = 1 or 3.
+        views: Floats in [0, 1] of shape (V N, C, H, W): the first view of every image, then the
+            second of every image, ..., as ``SimCLRViews`` returns them.
+    """
+    rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
+    rows = rows.reshape(-1, *images.shape)
+    return _sheet(
+        rows,
+        size=1.0,
+        names=["image", *(f"view {k}" for k in range(1, len(rows)))],
+        captions=None,
+        title="Views for the pre-training of h_0",
+        note="SimCLR learns features in which the views of one image are close to each other",
+    )
+
+
+def _sheet(
+    images: NDArray[Any],
+    *,
+    size: float,
+    names: Sequence[str],
+    captions: list[list[str]] | None,
+    title: str,
+    note: str,
+) -> "Figure":
+    """Draws images of shape (rows, columns, C, H, W), the longer side of ``size`` inches."""
+    rows, columns, _, height, width = images.shape
+    tall, wide = height * size / max(height, width), width * size / max(height, width)
+    widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
+    # a cell holds an image, a gap and the caption; one unit of the axes is an inch
+    across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
+    figure, axes = style.canvas(
+        plot=(across * columns, down * rows),
+        left=style.text_width("\n".join(names).split("\n"), style.LABEL_SIZE) + 0.1,
+        right=0.05,
+        bottom=0.05,
+        title=title,
+        note=note,
+    )
+    axes.set_axis_off()
+    text: dict[str, Any] = {"parse_math": False, "ha": "right", "va": "center", "color": style.INK}
+    below: dict[str, Any] = {"ha": "center", "va": "top", "color": style.MUTED}
+    look: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255 if captions else 1}
+    for i in range(rows):
+        upper, lower = i * down, i * down + tall
+        axes.text(-0.12, upper + tall / 2, names[i], fontsize=style.LABEL_SIZE, **text)
+        for j, image in enumerate(images[i]):
+            middle = (j + 0.5) * across
+            picture = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+            box = (middle - wide / 2, middle + wide / 2, lower, upper)
+            axes.imshow(picture, extent=box, **look)
+            if captions:
+                axes.text(middle, lower + 0.03, captions[i][j], fontsize=style.TICK_SIZE, **below)
+    axes.set(xlim=(0, across * columns), ylim=(down * rows, 0), aspect="auto")
+    return figure
+
+
+def _score_text(value: float) -> str:
+    """A score with three digits, or in scientific notation."""
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -158,7 +159,8 @@ def _load(folder: Path, key: Mapping[str, str | int]) -> tuple[dict[str, Tensor]
             try:
                 tensors = _read(path, text)
                 with suppress(OSError):
-                    os.utime(path)  # the time of its last use, for _evict
+                    # the time of its last use, for _evict; some file systems do not note it
+                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
                 return tensors, []
             # a damaged file can raise nearly any exception in the unpickler; none may stop a run
             except Exception as error:
@@ -200,7 +202,7 @@ def _evict(newest: Path) -> None:
         with suppress(FileNotFoundError):  # another process may have removed it
             used[file] = file.stat()
     total = used.pop(newest).st_size
-    for file in sorted(used, key=lambda file: used[file].st_mtime_ns, reverse=True):
+    for file in sorted(used, key=lambda file: used[file].st_atime_ns, reverse=True):
         total += used[file].st_size
         if total > _limit():
             file.unlink(missing_ok=True)

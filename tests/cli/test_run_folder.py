@@ -259,6 +259,15 @@ def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, mon
     assert_same(*(load(runs / NAMES[number])["state_dict"] for number in range(2)))
 
 
+@pytest.fixture
+def sigint():
+    """Python's handler of Ctrl-C, also where a shell has started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
 def test_an_interrupted_run_says_what_is_kept(command, number, expected, monkeypatch, capsys):
     train, handlers = StageRunner.run_all, [signal.getsignal(number)]
@@ -281,6 +290,7 @@ def test_an_interrupted_run_says_what_is_kept(command, number, expected, monkeyp
     assert len(calls) == 4
 
 
+@pytest.mark.usefixtures("sigint")
 def test_ctrl_c_in_the_first_seconds_gives_no_traceback(monkeypatch):
     def fit(_):
         signal.raise_signal(signal.SIGINT)  # while options are parsed

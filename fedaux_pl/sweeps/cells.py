@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl._version import __version__
-from fedaux_pl.cli.finished_runs import Run, load_runs
 from fedaux_pl.errors import ConfigurationError, UsageError, first_line
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.runs.finished_runs import Run, load_runs
 from fedaux_pl.sweeps.cell_lock import is_held
 
 # Options that change where and how a run happens, but not its result.
@@ -200,7 +200,7 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
     from fedaux_pl.callbacks.progress_bars import Bar, is_terminal
-    from fedaux_pl.cli.parser import ConfigResolver
+    from fedaux_pl.runs.parser import ConfigResolver
 
     resolver = ConfigResolver()
     resolved = []

@@ -11,7 +11,7 @@ from fedaux_pl.accelerate.bert.mean_pooling import mean_of_tokens
 from fedaux_pl.accelerate.bert.packing import pack, unpack
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.versions import speed_up
-from fedaux_pl.modules import LanguageModelling
+from fedaux_pl.modules import LanguageModeling
 from tests.texts import CONFIG, encoder, ids
 
 LENGTHS = (11, 4, 1, 7, 2)
@@ -159,10 +159,10 @@ def test_features(pooling, packed):
 
 
 @pytest.mark.parametrize("objective", ["masked", "next"])
-def test_language_modelling_masks_the_same_tokens(objective, packed):
+def test_language_modeling_masks_the_same_tokens(objective, packed):
     options = {"config": SMALL, "mask_id": 4}
     torch.manual_seed(0)
-    module = speed_up(LanguageModelling("encoder", objective, model_options=options)).train()
+    module = speed_up(LanguageModeling("encoder", objective, model_options=options)).train()
     x = ids(5, 3, width=5)
 
     def run(rows):

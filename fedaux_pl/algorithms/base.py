@@ -1,7 +1,7 @@
 """The interface of a method, and the records that it works on."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Signature, signature
 from typing import Any, ClassVar, Self
 
@@ -177,7 +177,6 @@ class Algorithm:
     has_payload: ClassVar[bool] = False
     mu: float = 0.0
     scoring: Scoring | None = None
-    secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
@@ -209,6 +208,17 @@ class Algorithm:
         """The name in tables, as the paper writes it."""
         memory = " with memory" if self.remember else ""
         return type(self).__name__ + ("+P" if self.pretrained else "") + memory
+
+    @property
+    def secret_noise(self) -> bool:
+        """Whether the noise of a release comes from the operating system, not from the seed."""
+        return self.scoring is not None and self.scoring.privacy.secret
+
+    def use_secret_noise(self) -> None:
+        """Takes the noise of releases from the operating system, whatever was configured."""
+        if self.scoring is not None:
+            secret = replace(self.scoring.privacy, secret=True)
+            self.scoring = replace(self.scoring, privacy=secret)
 
     @property
     def needs_auxiliary(self) -> bool:

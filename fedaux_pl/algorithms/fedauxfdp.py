@@ -8,12 +8,11 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.one_release import OneRelease, Released
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean
-from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring import (
-    Budget,
     Calibration,
     FeatureMap,
     Mean,
+    Privacy,
     Scorer,
     ScoresAndHead,
     Scoring,
@@ -40,15 +39,10 @@ class FedAUXfdp(OneRelease):
         calibration: How the server turns a released vector into scores, at no cost in privacy.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
             by class over the distillation data; above 0 and at most 20.
-        epsilon: The privacy of all that leaves a client; null for no noise and no guarantee.
-        delta: The delta of the guarantee.
-        mechanism: ``analytic`` or ``classical``, with more noise and epsilon <= 1.
-        secret_noise: false derives the noise from the seed of the run: a simulation, which protects
-            nothing. true takes it from the operating system and records the release in the ledger
-            of this machine, as a deployment must.
+        privacy: The privacy of all that leaves a client.
 
     Example:
-        >>> FedAUXfdp(epsilon=0.6, delta=2e-5).scoring.scorer.shares
+        >>> FedAUXfdp(privacy=Privacy(epsilon=0.6, delta=2e-5)).scoring.scorer.shares
         {'the scores': 0.5, 'the head': 0.5}
     """
 
@@ -62,20 +56,17 @@ class FedAUXfdp(OneRelease):
         feature_map: FeatureMap = Whitened(dimensions=64, whitening=0.5),  # noqa: B008
         calibration: Calibration = Standardized(sharpness=1.0),  # noqa: B008
         sharpness: float = 3.0,
-        epsilon: float | None = 0.1,
-        delta: float = 1e-5,
-        mechanism: Mechanism = "analytic",
-        secret_noise: bool = False,
+        privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
         scoring = Scoring(
             scorer=ScoresAndHead(scorer, regularization, share),
             feature_map=feature_map,
             calibration=calibration,
             norm_bound="unit",
-            budget=Budget(epsilon, delta, mechanism),
+            privacy=privacy,
             shrink=False,
         )
-        super().__init__(scoring, sharpness, secret_noise)
+        super().__init__(scoring, sharpness)
 
     @property
     def release(self) -> ScoresAndHead:

@@ -48,19 +48,17 @@ class OneRelease(Algorithm, ABC):
         scoring: What clients release.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
             by class over the distillation data.
-        secret_noise: See ``FedAUX``.
     """
 
     distills = True
     trains_clients = False
     scoring: Scoring
 
-    def __init__(self, scoring: Scoring, sharpness: float, secret_noise: bool) -> None:
+    def __init__(self, scoring: Scoring, sharpness: float) -> None:
         super().__init__(pretrained=True)
         standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it
         self.scoring = scoring
         self.sharpness = sharpness
-        self.secret_noise = secret_noise
 
     @property
     def name(self) -> str:

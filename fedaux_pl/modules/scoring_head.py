@@ -32,10 +32,10 @@ from fedaux_pl.modules.model_argument import (
     without_head,
 )
 from fedaux_pl.scoring import (
-    Budget,
     Identity,
     Logistic,
     NormBound,
+    Privacy,
     PublicMap,
     Release,
     Scoring,
@@ -103,7 +103,7 @@ class ScoringHead(pl.LightningModule):
             feature_map=Identity(),
             calibration=Sigmoid(xi),
             norm_bound=norm_bound,
-            budget=Budget(),  # replaced in each release
+            privacy=Privacy(),  # replaced in each release
             shrink=False,
         )
         self.backbone: Any = None
@@ -230,13 +230,13 @@ class ScoringHead(pl.LightningModule):
         """
         if epsilon is None:
             raise PrivacyError("epsilon is None: call release_without_privacy to add no noise")
-        return self._release(Budget(epsilon, delta, mechanism), compose, noise_seed)
+        return self._release(Privacy(epsilon, delta, mechanism), compose, noise_seed)
 
     def release_without_privacy(self, compose: bool = False) -> Tensor:
         """Releases the fitted weight without noise and without any guarantee: for comparison."""
-        return self._release(Budget(epsilon=None), compose, None)
+        return self._release(Privacy(epsilon=None), compose, None)
 
-    def _release(self, budget: Budget, compose: bool, noise_seed: int | None) -> Tensor:
+    def _release(self, privacy: Privacy, compose: bool, noise_seed: int | None) -> Tensor:
         if self._fitted is None:
             raise PrivacyError(
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
@@ -249,7 +249,7 @@ class ScoringHead(pl.LightningModule):
                 f"this client has released its scoring head already, at ({epsilon:g}, {delta:g}): "
                 "a second release costs more privacy; pass compose=True to make it anyway"
             )
-        self.weight, record = budget.release(self._fitted, self._sensitivity, noise_seed)
+        self.weight, record = privacy.release(self._fitted, self._sensitivity, noise_seed)
         self.public_map = self._fitted_map
         self.ledger.append(replace(record, flaw=self.scoring.flaw))
         return self.weight

@@ -9,12 +9,11 @@ from fedaux_pl.scoring.class_scorers import ClassMeans, ClassScorer, ScoresAndHe
 from fedaux_pl.scoring.composition import spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
 from fedaux_pl.scoring.ledger import Ledger, Total
-from fedaux_pl.scoring.release import Budget, Release, ReleasedHead
+from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
 from fedaux_pl.scoring.scoring import NormBound, Scoring
 
 __all__ = [
-    "Budget",
     "Calibration",
     "Centered",
     "ClassMeans",
@@ -25,6 +24,7 @@ __all__ = [
     "Logistic",
     "Mean",
     "NormBound",
+    "Privacy",
     "PublicMap",
     "Release",
     "ReleasedHead",

@@ -28,8 +28,8 @@ def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[floa
         only if delta is at least the sum of the records' deltas.
 
     Example:
-        >>> from fedaux_pl.scoring import Budget
-        >>> once = Budget(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
+        >>> from fedaux_pl.scoring import Privacy
+        >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
         >>> epsilon, delta = spent([once, once], delta=1e-5)
         >>> round(epsilon, 3)
         0.146

@@ -106,16 +106,16 @@ def describe_all(
 
 
 def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
-    budget, scorer = scoring.budget, scoring.scorer
-    if budget.epsilon is None or any(head.release.flaw for head in heads):
+    privacy, scorer = scoring.privacy, scoring.scorer
+    if privacy.epsilon is None or any(head.release.flaw for head in heads):
         return ", WITHOUT any guarantee"
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
-    text = f", which {is_private} (epsilon {budget.epsilon:g}, delta {budget.delta:g})-private"
+    text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     if not isinstance(scorer, ClassScorer) or not scorer.shares:
         return text
-    sigma = gaussian_sigma(budget.epsilon, budget.delta, 1.0, budget.mechanism)
-    delta = budget.delta / len(scorer.shares)
+    sigma = gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
+    delta = privacy.delta / len(scorer.shares)
     parts = {
         name: gaussian_epsilon(delta, sigma / math.sqrt(share))
         for name, share in scorer.shares.items()
@@ -154,6 +154,6 @@ def _describe(release: Release) -> str:
         return (
             f"simulated: the release of {release.what} by each client would be {guarantee} with "
             f"secret noise ({noise}). Here the noise comes from the seed of the run and protects "
-            "nothing: set secret_noise to true in a deployment"
+            "nothing: set privacy.secret to true in a deployment"
         )
     return f"the release of {release.what} by each client is {guarantee}: {noise}"

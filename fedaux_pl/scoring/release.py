@@ -66,16 +66,19 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The privacy budget of one release.
+class Privacy:
+    """The privacy of the one release of a client.
 
     Attributes:
-        epsilon: Greater than 0; None for no noise and no guarantee.
+        epsilon: Greater than 0; null for no noise and no guarantee.
         delta: Between 0 and 1, both excluded.
-        mechanism: How the noise is calibrated, see ``gaussian_sigma``.
+        mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
+        secret: false derives the noise from the seed of the run: a simulation, which can be
+            repeated and protects nothing. true takes it from the operating system and records the
+            release in the ledger of this machine, as a deployment must.
 
     Example:
-        >>> vector, record = Budget(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
+        >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
         >>> vector.shape, round(record.sigma, 4), record.is_private
         (torch.Size([3]), 0.1406, False)
     """
@@ -83,6 +86,7 @@ class Budget:
     epsilon: float | None = 0.1
     delta: float = 1e-5
     mechanism: Mechanism = "analytic"
+    secret: bool = False
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
@@ -107,7 +111,7 @@ class Budget:
                 move the vector in the l2-norm.
             noise_seed: None takes all noise from the operating system. A seed makes a simulation
                 repeatable: the release is marked as simulated and guarantees nothing. The noise
-                depends on the seed, the vector and the budget, so that two releases share their
+                depends on the seed, the vector and the privacy, so that two releases share their
                 noise only if they are equal.
 
         Returns:
@@ -137,7 +141,7 @@ class ReleasedHead:
 
     Attributes:
         client: The client's id.
-        weight: w_i, float64 of shape (k,); with noise unless the budget's epsilon is None.
+        weight: w_i, float64 of shape (k,); with noise unless epsilon is None.
         public_map: How features become rows. Public, except with the flawed
             ``norm_bound="private"``, where the bound depends on the client's data.
         release: The record of the release.

@@ -59,7 +59,7 @@ def release_once(
                 releases = {head.client: head.release for head in unpack(made, scoring)}
                 ledger.add(Entry(keys[0], made, releases, records))
                 found = [made]
-            return found[-1], ledger.total(list(records.values()), scoring.budget.delta)
+            return found[-1], ledger.total(list(records.values()), scoring.privacy.delta)
 
     made = pack(restored) if restored else None
     recorded = processes.broadcast(record(made) if processes.first else None)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Budget, Release, ReleasedHead
+from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -31,7 +31,7 @@ class Scoring:
             norm among the public negatives), ``unit`` (every row is scaled to norm 1), or
             ``private`` (the paper's: the largest norm among the client's data and the negatives.
             NOT private: releases are marked as flawed).
-        budget: The privacy budget of a client's release.
+        privacy: The privacy of a client's release.
         shrink: Whether the server first moves the released vectors towards their mean, as far as
             noise explains that they differ.
 
@@ -43,7 +43,7 @@ class Scoring:
         ...     feature_map=Whitened(dimensions=4),
         ...     calibration=Standardized(),
         ...     norm_bound="unit",
-        ...     budget=Budget(epsilon=1.0),
+        ...     privacy=Privacy(epsilon=1.0),
         ...     shrink=True,
         ... )
         >>> public_map = scoring.fit_map(features, negatives=features[:20])
@@ -57,7 +57,7 @@ class Scoring:
     feature_map: FeatureMap
     calibration: Calibration
     norm_bound: NormBound
-    budget: Budget
+    privacy: Privacy
     shrink: bool
 
     def __post_init__(self) -> None:
@@ -93,20 +93,25 @@ class Scoring:
 
     def settings(self) -> dict[str, Any]:
         """Returns all options as plain values; an object becomes its class name and its fields."""
-        own = {"calibration": plain_settings(self.calibration), "shrink": self.shrink}
-        return self.release_settings() | own
+        return self.release_settings() | {
+            "calibration": plain_settings(self.calibration),
+            "shrink": self.shrink,
+            "secret_noise": self.privacy.secret,
+        }
 
     def release_settings(self) -> dict[str, Any]:
         """Returns the options that determine a release, as plain values.
 
         Calibration and shrinkage are left out: changing them needs no new release, which would cost
-        privacy again.
+        privacy again. Keys of the ledger and of caches hold them: their names and order stay.
         """
         return {
             "scorer": plain_settings(self.scorer),
             "feature_map": plain_settings(self.feature_map),
             "norm_bound": self.norm_bound,
-            **asdict(self.budget),
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "mechanism": self.privacy.mechanism,
             "version": VERSION,
         }
 
@@ -138,7 +143,7 @@ class Scoring:
 
     def record(self, sensitivity: float, simulated: bool) -> Release:
         """Returns the record of a release of a vector with this l2-sensitivity."""
-        record = self.budget.record(sensitivity, simulated)
+        record = self.privacy.record(sensitivity, simulated)
         return replace(record, flaw=self.flaw, what=self.scorer.what)
 
     def release(
@@ -157,7 +162,7 @@ class Scoring:
             positives: h_0(x) on D_i, shape (|D_i|, d).
             negatives: h_0(x) on D^-, shape (|D^-|, d).
             public_map: What ``fit_map`` returned at the server.
-            noise_seed: See ``Budget.release``.
+            noise_seed: See ``Privacy.release``.
             labels: The one-hot labels of D_i, shape (|D_i|, C), for a ``ClassScorer``.
         """
         public_map = self.client_map(public_map, positives)
@@ -171,7 +176,7 @@ class Scoring:
         else:
             vector = self.scorer.vector(rows, others)
         sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
-        weight, _ = self.budget.release(vector, sensitivity, noise_seed)
+        weight, _ = self.privacy.release(vector, sensitivity, noise_seed)
         record = self.record(sensitivity, simulated=noise_seed is not None)
         return ReleasedHead(client, weight, public_map, record)
 

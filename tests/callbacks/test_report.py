@@ -22,7 +22,7 @@ from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.scoring import Logistic, Standardized, Whitened
+from fedaux_pl.scoring import Logistic, Privacy, Standardized, Whitened
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 
@@ -271,7 +271,7 @@ def test_notes_about_scores(tmp_path, capsys):
     ]
     printed = capsys.readouterr().out
     assert all(f"note: {note}\n" in printed for note in kept)
-    federation = create(FedAUX(epsilon=None, **small))
+    federation = create(FedAUX(privacy=Privacy(None), **small))
     reported(tmp_path / "without", federation, 1)
     printed = capsys.readouterr().out
     assert "noise exceeds" not in printed
@@ -298,8 +298,8 @@ WOULD_BE = "simulated: the release of its scoring head by each client would be (
     ("options", "says"),
     [
         ({"epsilon": 0.5}, WOULD_BE),
-        ({"epsilon": 0.5, "secret_noise": True}, "each client is (epsilon 0.5, delta 1e-05)-priv"),
-        ({"epsilon": 0.5, "secret_noise": True}, "has at most 1 release about a record of these"),
+        ({"epsilon": 0.5, "secret": True}, "each client is (epsilon 0.5, delta 1e-05)-priv"),
+        ({"epsilon": 0.5, "secret": True}, "has at most 1 release about a record of these"),
         ({"epsilon": 0.5, "mechanism": "classical"}, "classical Gaussian mechanism"),
         ({"epsilon": None}, "NOT private: each client released its scoring head WITHOUT noise"),
         ({"norm_bound": "private"}, "but is not: the norm bound is the largest of private data"),
@@ -315,7 +315,7 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options,
     assert any(says in line for line in lines)
     assert lines[-1].startswith("NOT private: the model updates and training losses that clients")
     private = any(re.search(r"is \(epsilon .*\)-private", line) for line in lines)
-    assert private is options.get("secret_noise", False)
+    assert private is options.get("secret", False)
 
 
 def test_carried_optimizer_states_are_not_private(tmp_path):
@@ -339,7 +339,7 @@ def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monke
 
     monkeypatch.setattr(figures, "top_images_figure", drawn)
     for secret in (True, False):
-        folder = reported(tmp_path / str(secret), create(paper_fedaux(secret_noise=secret)), 0)
+        folder = reported(tmp_path / str(secret), create(paper_fedaux(secret=secret)), 0)
         images = events(folder).Tags()["images"]
         assert ("data/split" in images) is not secret
         assert "certainty/top_images" in images
@@ -360,7 +360,7 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
     """Held-out validation data are private, and given names may be those of persons."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for secret in (True, False):
-        federation = create(paper_fedaux(secret_noise=secret))
+        federation = create(paper_fedaux(secret=secret))
         data = split(3, private=Wards(), validation_fraction=0.25)
         folder = reported(tmp_path / str(secret), federation, 1, data=data)
         pages = events(folder)

@@ -19,12 +19,12 @@ from scipy import stats
 from fedaux_pl import scoring as package
 from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import (
-    Budget,
     Centered,
     ClassMeans,
     ClassScorer,
     Logistic,
     Mean,
+    Privacy,
     Scorer,
     ScoresAndHead,
     Whitened,
@@ -93,7 +93,7 @@ def in_features(rows, public):
 
 def worst_case(scoring):
     """The pair of data sets that moves the vector most, D^-, the public map and both vectors."""
-    exact = dataclasses.replace(scoring, budget=Budget(epsilon=None))
+    exact = dataclasses.replace(scoring, privacy=Privacy(epsilon=None))
     cases = []
     for pair in neighbors():
         *own, negatives = (in_features(rows, scoring.feature_map.fit(PUBLIC)) for rows in pair)
@@ -112,7 +112,7 @@ def audit(scoring, full=5, count=FEW):
     """
     own, negatives, public, vectors = worst_case(scoring)
     direction = vectors[0] - vectors[1]
-    budget, samples = scoring.budget, []
+    budget, samples = scoring.privacy, []
     for side, (rows, vector) in enumerate(zip(own, vectors, strict=True)):
         seeds = range(side * count, (side + 1) * count)
         heads = [scoring.release(0, rows, negatives, public, seed) for seed in seeds[:full]]
@@ -193,7 +193,7 @@ def test_three_releases_cost_what_their_composition_says():
     records = [single.release(0, own[0], negatives, public, None).release for _ in range(3)]
     epsilon, delta = spent(records, DELTA)
     assert delta == DELTA
-    budget, samples = single.budget, []
+    budget, samples = single.privacy, []
     for side, vector in enumerate(vectors):
         draws = [
             budget.release(vector, records[0].sensitivity, 3 * side * ALL + seed)[0]

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Budget, spent
+from fedaux_pl.scoring import Privacy, spent
 from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
@@ -15,7 +15,7 @@ VECTOR = torch.tensor([1.0, -2.0, 3.0])
 def test_the_noise_is_gaussian_with_the_sigma_of_the_guarantee():
     draws = []
     for _ in range(700):
-        released, record = Budget(0.5, 1e-5).release(VECTOR, 0.25)
+        released, record = Privacy(0.5, 1e-5).release(VECTOR, 0.25)
         draws.append(released - VECTOR)
     sigma = gaussian_sigma(0.5, 1e-5, 0.25)
     assert (record.sigma, record.sensitivity, record.mechanism) == (sigma, 0.25, "analytic")
@@ -28,18 +28,18 @@ def test_the_noise_is_gaussian_with_the_sigma_of_the_guarantee():
 def test_low_order_bits_do_not_tell_the_vector():
     """Of noise alone they are random; of 0.1 plus noise near -0.1 they are 0."""
     for vector in (torch.zeros(400), torch.full((400,), 0.1)):
-        released, record = Budget(1.0, 1e-5).release(vector, 0.01)
+        released, record = Privacy(1.0, 1e-5).release(vector, 0.01)
         step = 2.0 ** math.floor(math.log2(record.sigma)) / 1024
         assert record.sigma / 2048 < step <= record.sigma / 1024
         assert torch.equal(released / step, (released / step).round())
-    simulated, _ = Budget(1.0, 1e-5).release(vector, 0.01, noise_seed=0)
+    simulated, _ = Privacy(1.0, 1e-5).release(vector, 0.01, noise_seed=0)
     assert not torch.equal(simulated / step, (simulated / step).round())  # those of earlier runs
 
 
 def test_noise_depends_on_its_seed_and_not_on_the_global_one():
     def draw(seed):
         torch.manual_seed(0)
-        return Budget(0.5, 1e-5).release(VECTOR, 1.0, noise_seed=seed)[0]
+        return Privacy(0.5, 1e-5).release(VECTOR, 1.0, noise_seed=seed)[0]
 
     assert torch.equal(draw(3), draw(3))
     assert not torch.equal(draw(3), draw(4))
@@ -54,7 +54,7 @@ def test_two_seeded_releases_do_not_cancel():
         return (first * b.sigma - second * a.sigma) / (b.sigma - a.sigma)
 
     def release(epsilon, sensitivity=1.0, vector=VECTOR, **options):
-        return Budget(epsilon, **options).release(vector, sensitivity, noise_seed=7)
+        return Privacy(epsilon, **options).release(vector, sensitivity, noise_seed=7)
 
     pairs = [
         (release(0.1), release(0.04)),
@@ -70,8 +70,8 @@ def test_two_seeded_releases_do_not_cancel():
 
 
 def test_a_seeded_release_is_simulated_and_guarantees_nothing():
-    _, seeded = Budget(0.5).release(VECTOR, 1.0, noise_seed=7)
-    _, secret = Budget(0.5).release(VECTOR, 1.0)
+    _, seeded = Privacy(0.5).release(VECTOR, 1.0, noise_seed=7)
+    _, secret = Privacy(0.5).release(VECTOR, 1.0)
     assert (seeded.simulated, seeded.is_private) == (True, False)
     assert (secret.simulated, secret.is_private) == (False, True)
     assert spent([seeded])[0] == spent([secret, seeded], 1e-5)[0] == math.inf
@@ -109,7 +109,7 @@ def test_far_tails_have_the_right_distribution():
 
 
 def test_without_noise_it_is_a_copy_without_a_guarantee():
-    released, record = Budget(epsilon=None).release(VECTOR, 1.0)
+    released, record = Privacy(epsilon=None).release(VECTOR, 1.0)
     assert released.tolist() == VECTOR.tolist()
     released.zero_()
     assert VECTOR[0] == 1
@@ -118,4 +118,4 @@ def test_without_noise_it_is_a_copy_without_a_guarantee():
 
 def test_an_invalid_epsilon_is_refused():
     with pytest.raises(ValueError, match="epsilon must be positive"):
-        Budget(0.0, 1e-5)
+        Privacy(0.0, 1e-5)

@@ -10,12 +10,12 @@ from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import gaussian_sigma, scoring_sensitivity
 from fedaux_pl.modules import ScoringHead
 from fedaux_pl.scoring import (
-    Budget,
     Calibration,
     Centered,
     FeatureMap,
     Logistic,
     Mean,
+    Privacy,
     PublicMap,
     Scorer,
     Sigmoid,
@@ -54,7 +54,7 @@ def test_the_papers_head_is_that_of_scoring_head(options):
     head = released(scoring)
     module = ScoringHead(**dataclasses.asdict(scoring.scorer), norm_bound=scoring.norm_bound)
     module.fit_features(*data())
-    weight = module.release(0.5, 1e-5, scoring.budget.mechanism, noise_seed=1)
+    weight = module.release(0.5, 1e-5, scoring.privacy.mechanism, noise_seed=1)
     assert torch.equal(head.weight, weight)
     assert head.release == module.ledger[0]
     assert head.public_map.bound == module.public_map.bound
@@ -167,7 +167,7 @@ def test_settings_are_plain_values():
 def test_the_defaults_of_the_parts_are_those_of_fedaux():
     parts = FedAUX().scoring
     assert (parts.scorer, parts.feature_map) == (Mean(), Whitened())
-    assert (parts.calibration, parts.budget) == (Standardized(), Budget())
+    assert (parts.calibration, parts.privacy) == (Standardized(), Privacy())
 
 
 def test_a_fit_that_did_not_converge_is_not_released():
@@ -254,7 +254,7 @@ def test_user_defined_parts_need_no_registration():
         scorer=ScaledMean(scale=0.5),
         feature_map=FirstFeatures(count=3),
         calibration=Exponential(),
-        epsilon=0.5,
+        privacy=Privacy(0.5),
     )
     scoring = algorithm.scoring
     head = released(scoring)

@@ -6,11 +6,10 @@ from torch import Tensor
 
 
 def state_bytes(state: Mapping[str, Tensor]) -> int:
-    """Returns the size of a model's tensors.
+    """Return the size of a model's tensors.
 
     Example:
         >>> import torch
-        >>> from fedaux_pl.functional.communication import state_bytes
         >>> state_bytes({"weight": torch.zeros(10, 5), "bias": torch.zeros(10)})
         240
     """
@@ -18,10 +17,9 @@ def state_bytes(state: Mapping[str, Tensor]) -> int:
 
 
 def feature_bytes(num_samples: int, feature_dim: int, bytes_each: int = 4) -> int:
-    """Returns the size of the negatives D^-, which are sent to a client as feature vectors.
+    """Return the size of the negatives D^-, which are sent to a client as feature vectors.
 
     Example:
-        >>> from fedaux_pl.functional.communication import feature_bytes
         >>> feature_bytes(num_samples=1000, feature_dim=512)
         2048000
     """

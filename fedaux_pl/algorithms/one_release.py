@@ -51,6 +51,7 @@ class OneRelease(Algorithm, ABC):
     """
 
     distills = True
+    pretrained = True
     trains_clients = False
     scoring: Scoring
 

@@ -87,11 +87,6 @@ class FedAUX(FedDF):
                 f"FedAUX needs a scorer without labels, such as Mean(), but got {scorer!r}"
             )
 
-    @property
-    def name(self) -> str:
-        """FedAUX without the +P, which it always has."""
-        return super().name.replace("+P", "")
-
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor:
         """s_i(x), which makes the soft labels A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3)."""
         assert ensemble.scores is not None  # noqa: S101 - Algorithm 1 computes them

@@ -15,7 +15,6 @@ from fedaux_pl.scoring import (
     Privacy,
     Scorer,
     ScoresAndHead,
-    Scoring,
     Standardized,
     Whitened,
 )
@@ -58,15 +57,8 @@ class FedAUXfdp(OneRelease):
         sharpness: float = 3.0,
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        scoring = Scoring(
-            scorer=ScoresAndHead(scorer, regularization, share),
-            feature_map=feature_map,
-            calibration=calibration,
-            norm_bound="unit",
-            privacy=privacy,
-            shrink=False,
-        )
-        super().__init__(scoring, sharpness)
+        released = ScoresAndHead(scorer, regularization, share)
+        super().__init__(released, feature_map, privacy, sharpness, calibration)
 
     @property
     def release(self) -> ScoresAndHead:

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.one_release import OneRelease, Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import discriminant_directions, pool_class_means
-from fedaux_pl.scoring import ClassMeans, FeatureMap, Privacy, Scoring, Standardized, Whitened
+from fedaux_pl.scoring import ClassMeans, FeatureMap, Privacy, Whitened
 
 
 class FedClassMeans(OneRelease):
@@ -39,18 +39,10 @@ class FedClassMeans(OneRelease):
         sharpness: float = 3.0,
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        scoring = Scoring(
-            scorer=ClassMeans(),
-            feature_map=feature_map,
-            calibration=Standardized(),  # of certainty scores, which it does not have
-            norm_bound="unit",
-            privacy=privacy,
-            shrink=False,
-        )
-        super().__init__(scoring, sharpness)
+        super().__init__(ClassMeans(), feature_map, privacy, sharpness)
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Refuses several architectures: sums in the features of two networks cannot be added."""
+        """Refuse several architectures: sums in the features of two networks cannot be added."""
         if len(clients) > 1:
             raise ConfigurationError(
                 f"FedClassMeans adds up sums of features of one network, but clients have "

@@ -9,7 +9,7 @@ from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 
 
 def describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
-    """Says how to resume an interrupted fit, or what is kept without a checkpoint.
+    """Say how to resume an interrupted fit, or what is kept without a checkpoint.
 
     Args:
         trainer: The interrupted Trainer.

@@ -42,6 +42,7 @@ from fedaux_pl.scoring import (
     Sigmoid,
     spent,
 )
+from fedaux_pl.scoring.scorers import check_converged
 
 
 class ScoringHead(pl.LightningModule):
@@ -135,11 +136,12 @@ class ScoringHead(pl.LightningModule):
 
     def _fit(self, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """``fit_features``; returns the rows of norm at most 1 that the head was fitted to."""
-        if not len(negatives):
-            raise ValueError(
-                "there are no negatives: the head separates a client's samples (membership 1) from "
-                "public negatives (membership 0), so give at least one of them"
-            )
+        for name, rows in (("samples of the client", positives), ("negatives", negatives)):
+            if not len(rows):
+                raise ValueError(
+                    f"there are no {name}: the head separates a client's samples (membership 1) "
+                    "from public negatives (membership 0), so give at least one of each"
+                )
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
@@ -242,7 +244,7 @@ class ScoringHead(pl.LightningModule):
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
                 "never the fit itself)"
             )
-        self.scorer.check_converged(self._gradient_norm)
+        check_converged(self._gradient_norm, self.scorer.tolerance)
         if self.ledger and not compose:
             epsilon, delta = self.spent
             raise PrivacyError(

@@ -16,7 +16,7 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.agreement import agreement, differences
@@ -202,7 +202,7 @@ class SiteFederation(Federation):
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,
-    ) -> tuple[ReleasedHead, Total]:
+    ) -> tuple[ReleasedHead, PrivacySpent]:
         """The head in the ledger, or a new one that is there before it leaves; and all costs.
 
         Args:
@@ -328,7 +328,7 @@ def _code(error: Exception) -> str:
     return "budget" if isinstance(error, PrivacyError) else "failed"
 
 
-def _guarantee(head: ReleasedHead, total: Total | None) -> str:
+def _guarantee(head: ReleasedHead, total: PrivacySpent | None) -> str:
     release = head.release
     if total is not None and release.is_private:
         return (

@@ -92,7 +92,7 @@ def test_the_parts_compose_exactly(share):
 OTHER = st.sampled_from(["opposite", "same", "zero", "random", "axis"])
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=60, derandomize=True)
 @given(SCORERS, st.integers(0, 2**32), st.integers(1, 12), OTHER, st.booleans(), st.booleans())
 def test_a_replaced_record_moves_the_vector_by_at_most_the_sensitivity(
     scorer, seed, size, other, relabel, pure

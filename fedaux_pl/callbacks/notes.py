@@ -57,7 +57,7 @@ class RunNotes:
 
 
 def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
-    """Say that the scores do not tell the clients apart, if that holds in all rounds.
+    """Say that the scores are nearly uniform, if they are in all rounds.
 
     Args:
         effective: For each round 1 / sum_i w_i(x)^2 for weights w_i(x) that sum to 1, as a mean
@@ -71,8 +71,8 @@ def describe_effective_teachers(effective: Sequence[float], teachers: int) -> st
     if teachers < 2 or min(effective) < UNIFORM * teachers:
         return None
     return (
-        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores do not tell the clients "
-        "apart, this run equals FedDF"
+        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores are nearly uniform, "
+        "this run equals FedDF"
     )
 
 

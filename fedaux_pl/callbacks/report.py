@@ -11,10 +11,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.callbacks import pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.callbacks.interruption import describe_resumption
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class FederationReport(FederationCallback):
         is_fit = trainer.state.fn == TrainerFn.FITTING
         is_interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
         if is_fit and trainer.is_global_zero and is_interrupted:
-            print_above_bars(describe_resumption(trainer, pl_module, self.folder is not None))
+            print_above_bars(_describe_resumption(trainer, pl_module, self.folder is not None))
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""
@@ -227,3 +227,30 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
         json.dumps(content), parse_constant=lambda name: str(float(name))
     )
     return plain
+
+
+def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
+    """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
+    checkpoint, rounds = _newest_checkpoint(trainer), len(federation.history)
+    so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
+    if checkpoint is None:
+        cache = Path(trainer.default_root_dir) / "cache"
+        has_h0 = federation.algorithm.pretrained and cache.is_dir()
+        kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
+        return f"{so_far}, without a checkpoint: start again{kept}"
+    if not from_command_line:
+        call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
+        return f"{so_far}: resume with {call}"
+    return f"{so_far}: resume with --ckpt_path {checkpoint}"
+
+
+def _newest_checkpoint(trainer: pl.Trainer) -> Path | None:
+    """The newest checkpoint of this fit, or the one that it has resumed."""
+    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        writer.finish()
+    paths: list[Any] = [trainer.ckpt_path]
+    for callback in trainer.checkpoint_callbacks:
+        # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
+        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+    existing = [Path(path) for path in paths if path and Path(path).is_file()]
+    return max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -219,7 +219,7 @@ def test_about_this_run(finished):
     text = text_of(pages, "about this run")
     assert "| method | FedAUX |" in text
     assert "alpha = 1 " in text
-    assert "the scores do not tell the clients apart" in text  # the meaning of effective teachers
+    assert "the scores are nearly uniform" in text  # the meaning of effective teachers
     assert "came from the cache" not in text
     assert sorted(pages.Tags()["tensors"])[0] == "about this run/text_summary"
     root, quick = folder.parent.parent, FederationReport(images=False)
@@ -261,7 +261,7 @@ def test_notes_are_printed_once_and_kept(tmp_path, capsys):
 def test_notes_about_scores(tmp_path, capsys):
     """Noise a thousand times the vectors, and scores that are nearly the same for all."""
     small = {"feature_map": Whitened(dimensions=8)}
-    useless = {"epsilon": 1e-4, "calibration": Standardized(sharpness=1e-3)}
+    useless = {"privacy": Privacy(1e-4), "calibration": Standardized(sharpness=1e-3)}
     federation = create(FedAUX(**small, **useless))
     folder = reported(tmp_path, federation, 1)
     kept = read_json(folder / "summary.json")["notes"]
@@ -275,7 +275,7 @@ def test_notes_about_scores(tmp_path, capsys):
     reported(tmp_path / "without", federation, 1)
     printed = capsys.readouterr().out
     assert "noise exceeds" not in printed
-    assert "do not tell" not in printed
+    assert "nearly uniform" not in printed
 
 
 def test_numbers_that_json_does_not_have(tmp_path):

@@ -76,18 +76,16 @@ class FedAUXfdp(OneRelease):
             public_map = heads[0].public_map  # the clients of an architecture share it
             rows = public_map.rows(released.features[name])
             reference = public_map.rows(released.reference[name])
-            sizes = [(released.sizes[h.client], released.num_negatives) for h in heads]
-            parts = [
-                self.release.split(head.weight, released.num_classes, *size)
-                for head, size in zip(heads, sizes, strict=True)
-            ]
-            noise = [
-                head.release.sigma / self.release.scale(*size)
-                for head, size in zip(heads, sizes, strict=True)
-            ]
-            vectors = torch.stack([weight for weight, _ in parts])
+            weights, matrices, noise = [], [], []
+            for head in heads:
+                size = released.sizes[head.client], released.num_negatives
+                weight, matrix = self.release.split(head.weight, released.num_classes, *size)
+                weights.append(weight)
+                matrices.append(matrix)
+                noise.append(head.release.sigma / self.release.scale(*size))
+            vectors = torch.stack(weights)
             shrunk = shrink_to_mean(vectors, vectors.new_tensor(noise))
-            for weight, (_, matrix) in zip(shrunk.to(rows), parts, strict=True):
+            for weight, matrix in zip(shrunk.to(rows), matrices, strict=True):
                 scores = self.scoring.calibration.scores(rows @ weight, reference @ weight)
                 head_weight = matrix.to(rows) / math.sqrt(2)
                 total.add(rows @ head_weight[:, :-1].T + head_weight[:, -1], scores)

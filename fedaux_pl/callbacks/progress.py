@@ -72,16 +72,13 @@ class FederationProgress(ProgressBar):
     (MisconfigurationException): leave one of them out.
 
     Args:
-        metric: The logged metric (0 to 1) to show after every validation; where it is measured on
-            validation data, ``val/`` stands before its name. The best value is that of the current
-            ``fit``; a resumed run does not know earlier ones.
         quiet: Whether to print no lines; bars are not affected.
         bars: Whether to draw bars if stderr is a terminal.
     """
 
-    def __init__(self, metric: str = "accuracy", quiet: bool = False, bars: bool = True) -> None:
+    def __init__(self, quiet: bool = False, bars: bool = True) -> None:
         super().__init__()
-        self.metric, self.quiet, self.bars = metric, quiet, bars
+        self.quiet, self.bars = quiet, bars
         self._enabled = True
         self._reset()
 
@@ -182,8 +179,8 @@ class FederationProgress(ProgressBar):
         self._round_started = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the accuracy."""
-        metrics, names = trainer.callback_metrics, (f"val/{self.metric}", self.metric)
+        """Show the accuracy, and the best one of this fit: a resumed run does not know others."""
+        metrics, names = trainer.callback_metrics, ("val/accuracy", "accuracy")
         name = next((name for name in names if name in metrics), None)
         if trainer.sanity_checking or name is None:
             return

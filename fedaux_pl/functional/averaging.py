@@ -116,26 +116,14 @@ def check_finite_average(average: State, states: Sequence[State]) -> None:
     NaN and infinity in a state remain in the average. The norm of very large finite values can
     overflow, so the states themselves are checked before an error is raised.
     """
-    floating = [tensor for tensor in average.values() if tensor.is_floating_point()]
-    nonempty = [tensor for tensor in floating if tensor.numel()]
+    nonempty = [t for t in average.values() if t.is_floating_point() and t.numel()]
     norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)] if nonempty else []
-    if norms and not bool(torch.stack(norms).isfinite().all()):
-        check_finite(states)
-
-
-def check_finite(states: Sequence[State]) -> None:
-    """Raise a ValueError that names the first key that holds NaN or infinity."""
-    flags = [
-        (index, key, tensor.isfinite().all())
-        for index, state in enumerate(states)
-        for key, tensor in state.items()
-        if tensor.is_floating_point()
-    ]
-    # One transfer from the device for all flags, not one per tensor.
-    if not flags or bool(torch.stack([flag.to(flags[0][2].device) for _, _, flag in flags]).all()):
+    if not norms or bool(torch.stack(norms).isfinite().all()):
         return
-    index, key, _ = next(entry for entry in flags if not entry[2])
-    raise ValueError(
-        f"'{key}' of state {index} holds NaN or infinity: its training diverged "
-        "(a lower learning rate or 32-bit precision may help)"
-    )
+    for index, state in enumerate(states):
+        for key, tensor in state.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(
+                    f"'{key}' of state {index} holds NaN or infinity: its training diverged "
+                    "(a lower learning rate or 32-bit precision may help)"
+                )

@@ -16,11 +16,11 @@ def state_bytes(state: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
-def feature_bytes(num_samples: int, feature_dim: int, bytes_each: int = 4) -> int:
-    """Return the size of the negatives D^-, which are sent to a client as feature vectors.
+def feature_bytes(num_samples: int, feature_dim: int) -> int:
+    """Return the size of the negatives D^-, which are sent to a client as float32 features.
 
     Example:
         >>> feature_bytes(num_samples=1000, feature_dim=512)
         2048000
     """
-    return num_samples * feature_dim * bytes_each
+    return 4 * num_samples * feature_dim

@@ -78,10 +78,6 @@ class ClassMeans(ClassScorer):
         """1: the vector is a mean of vectors of norm at most 1."""
         return 1.0
 
-    def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """k of a vector of C (k + 1) entries."""
-        return len(vector) // num_classes - 1
-
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """C (k + 1)."""
         return num_classes * (row_length + 1)
@@ -177,10 +173,6 @@ class ScoresAndHead(ClassScorer):
         length = self.row_length(vector, num_classes)
         weight, head = vector[:length], vector[length:]
         return weight / self.scale(num_positives, num_negatives), head.view(num_classes, -1)
-
-    def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """k of a vector of k + C (k + 1) entries."""
-        return (len(vector) - num_classes) // (num_classes + 1)
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """k + C (k + 1)."""

@@ -129,16 +129,18 @@ def scoring(scorer, **options):
 
 LOGISTIC = Logistic(regularization=0.01, tolerance=1e-8)
 WHITENED = {"feature_map": Whitened(dimensions=2, whitening=1.0), "norm_bound": "unit"}
+CLASSICAL = {"feature_map": Centered(), "norm_bound": 0.5, "mechanism": "classical"}
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     ("scorer", "options", "tight"),
     [
         (Mean(), {}, 0.5),
-        (Mean(), WHITENED, 0.5),
-        (Mean(), {"feature_map": Centered(), "norm_bound": 0.5, "mechanism": "classical"}, 0.0),
         (LOGISTIC, {}, 0.2),
-        (LOGISTIC, WHITENED, 0.2),
+        pytest.param(Mean(), WHITENED, 0.5, marks=NIGHTLY),
+        pytest.param(Mean(), CLASSICAL, 0.0, marks=NIGHTLY),
+        pytest.param(LOGISTIC, WHITENED, 0.2, marks=NIGHTLY),
     ],
 )
 def test_sound_scorings_survive(scorer, options, tight):
@@ -186,6 +188,7 @@ def test_a_wrong_sensitivity_is_caught(broken):
     assert audit(scoring(broken)) > EPSILON
 
 
+@pytest.mark.nightly
 def test_three_releases_cost_what_their_composition_says():
     """The lower bound is at most the composed epsilon, and more than that of one release."""
     single = scoring(Mean())
@@ -223,10 +226,12 @@ def membership_game(scorer, count=5_000):
     return epsilon_lower_bound(*samples)
 
 
+@pytest.mark.nightly
 def test_a_membership_game_against_released_heads_stays_below_the_claim():
     assert 0.2 < membership_game(Mean()) <= EPSILON
 
 
+@pytest.mark.nightly
 def test_a_membership_game_is_won_when_the_noise_is_halved(monkeypatch):
     monkeypatch.setattr(
         "fedaux_pl.scoring.release.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2

@@ -1,6 +1,5 @@
 """Helpers of the checks of convolution kernels; importing them defines no kernel."""
 
-import dataclasses
 from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
@@ -10,37 +9,56 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import depthwise, folding, networks, tiling
+from fedaux_pl.accelerate.convolution import (
+    depthwise,
+    folding,
+    networks,
+    pointwise,
+    pointwise_products,
+    shuffle_unit,
+    tiling,
+)
+from fedaux_pl.accelerate.convolution.image_stem import pad_channels
 from fedaux_pl.models import create_model
 
 
 def use_small_tiles(monkeypatch, tile_size=256, programs=4):
     """Makes small tensors have several chunks and tiles: with 32 channels, tiles of 8 rows."""
-    parameters = dataclasses.replace(
-        tiling.EXCLUSIVE_DEVICE, tile_size=tile_size, programs=programs
-    )
-    monkeypatch.setattr(tiling, "EXCLUSIVE_DEVICE", parameters)
+    monkeypatch.setattr(tiling, "TILE_SIZE", tile_size)
+    for module in (tiling, pointwise_products):
+        monkeypatch.setattr(module, "PROGRAMS", programs)
 
 
 def use_one_program(monkeypatch):
     """Makes a kernel one program with few tiles: the interpreter's time grows with programs."""
     use_small_tiles(monkeypatch, tile_size=8192, programs=1)
     monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
-    monkeypatch.setattr(tiling, "SINGLE_KERNEL_BLOCK_CHANNELS", 1024)
     monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 1024)
-    monkeypatch.setattr(depthwise, "TILE", 2**15)
+    for tile in ("TILE", "STRIDE_1_TILE"):
+        monkeypatch.setattr(depthwise, tile, 2**15)
+
+
+def use_small_chunks(monkeypatch, block_channels):
+    """Makes depthwise kernels have tiles of few columns, and chunks of up to three tiles."""
+    monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", block_channels)
+    for tile in ("TILE", "STRIDE_1_TILE"):
+        monkeypatch.setattr(depthwise, tile, 64)
+    for programs in ("PROGRAMS", "BACKWARD_PROGRAMS"):
+        monkeypatch.setattr(depthwise, programs, 4)
 
 
 def fold_in_pytorch(monkeypatch):
     """Replaces the kernel of :func:`fold_batch_norm`, which has checks of its own."""
 
-    def fold(conv, norm, folded_weight, folded_bias):
+    @torch.no_grad()
+    def fold(conv, norm, dtype, bias_dtype=None):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-        folded_weight.zero_()
-        folded_weight[:, : conv.weight.shape[1]] = conv.weight * scale[:, None, None, None]
-        folded_bias.copy_(norm.bias - norm.running_mean * scale)
+        weight = pad_channels(conv.weight * scale[:, None, None, None])
+        weight = weight.to(dtype, memory_format=torch.channels_last)
+        return weight, (norm.bias - norm.running_mean * scale).to(bias_dtype or dtype)
 
-    monkeypatch.setattr(folding, "fold_batch_norm", torch.no_grad()(fold))
+    for module in (folding, pointwise, shuffle_unit):
+        monkeypatch.setattr(module, "fold_batch_norm", fold)
 
 
 def fuse_on_cpu(monkeypatch):

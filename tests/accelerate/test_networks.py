@@ -146,7 +146,6 @@ def test_cuda_networks_are_as_exact_as_plain_ones(name, dtype):
 @pytest.mark.parametrize("statistics", ["running", "batch"])
 @pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
 def test_cuda_evaluation_is_as_exact_as_plain(name, statistics):
-    """Also in large batches, where some convolutions process pairs of pixels."""
     torch.manual_seed(0)
     model = speed_up(create_model(name, 5)).cuda().to(memory_format=torch.channels_last)
     x = torch.randint(0, 256, (1024, 3, 32, 32), dtype=torch.uint8, device="cuda")

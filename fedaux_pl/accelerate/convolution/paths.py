@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate.convolution.batch_norm import Activation
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.eligibility import HALF, has_hooks, is_plain_conv
 
 Path = Literal["plain", "train", "apply", "fold"]
@@ -69,11 +69,6 @@ def is_dense_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
 def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether a layer is a dense convolution without bias and with its padding in pixels."""
     return is_dense_conv(conv) and conv.bias is None and not isinstance(conv.padding, str)
-
-
-def is_castable(conv: nn.Module) -> bool:
-    """Whether a convolution's weight can be cast in advance: it needs no padding afterwards."""
-    return is_bias_free_conv(conv) and conv.in_channels % ALIGNMENT == 0 and not is_stem(conv)
 
 
 def is_foldable(conv: nn.Module) -> bool:

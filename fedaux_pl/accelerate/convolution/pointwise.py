@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
-from fedaux_pl.accelerate.convolution.folding import Layers, fold_layers
+from fedaux_pl.accelerate.convolution.folding import Layers, fold_batch_norm
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 from fedaux_pl.accelerate.eligibility import HALF, fits_input
@@ -38,8 +38,7 @@ def pointwise_norm_act_eval(
     layers: Layers, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
     """Compute act(norm(conv(x)) + residual) in evaluation mode, without gradients."""
-    fold = fold_layers(layers, x.dtype)
-    return multiply_pixels(x, fold.weight, fold.bias, residual, activation)
+    return multiply_pixels(x, *fold_batch_norm(*layers, x.dtype), residual, activation)
 
 
 def multiply_pixels(

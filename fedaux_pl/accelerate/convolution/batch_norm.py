@@ -46,6 +46,9 @@ class Activation:
         return math.inf if self.upper is None else self.upper
 
 
+RELU, LINEAR = Activation(), Activation(relu=False)
+
+
 @dataclass(frozen=True)
 class Moments:
     """The moments of chunks of activations, from the kernel that computed the activations.

@@ -23,16 +23,11 @@ from fedaux_pl.accelerate.convolution.depthwise import (
 )
 from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem, pad_channels
-from fedaux_pl.accelerate.convolution.paths import (
-    Path,
-    choose_path,
-    is_bias_free_conv,
-    is_dense_conv,
-)
+from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv, is_dense_conv
 from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise_norm_act_eval
 from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input, fusable
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input
 
 
 def conv_norm_act(
@@ -58,23 +53,13 @@ def conv_norm_act(
     """
     activation = Activation(relu, upper)
     dtype = compute_dtype(x)
-
-    def path_of(*layers: nn.Module) -> Path:
-        return choose_path(
-            *layers,
-            usable=fusable(x) and (residual is None or residual.dtype == dtype),
-            dtype=dtype,
-            grad=torch.is_grad_enabled(),
-            activation=activation,
-        )
-
-    path = path_of(conv, norm)
+    path = choose_path(conv, norm, x, residual, activation)
     if residual is not None and shortcut is not None:
         layers = shortcut[0], shortcut[1]
-        if path == "fold" and path_of(*layers) == "fold":
+        if path == choose_path(*layers, x, residual, activation) == "fold":
             return convolve_folded((conv, norm), x.to(dtype), residual, layers)  # type: ignore[arg-type]
         residual = conv_norm_act(*layers, residual, relu=False)
-        path = path_of(conv, norm)  # the residual's dtype can change the path
+        path = choose_path(conv, norm, x, residual, activation)  # its dtype can change the path
     is_evaluation = path in ("fold", "apply")
     if is_evaluation and residual is None and _is_half_stem(conv, x, dtype):
         return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]

@@ -7,15 +7,20 @@ sums of the weight's gradient in a fixed order.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import VECTOR, Activation, channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
+    VECTOR,
+    Activation,
+    channels_last,
+)
 from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
@@ -51,20 +56,11 @@ def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
     )
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """The grid and the arguments that the kernels share.
+class _Launch(NamedTuple):
+    """The grid (channel blocks, chunks), and the arguments that the kernels share."""
 
-    Args:
-        sizes: The arguments from ``columns`` to ``out_width``.
-        out_units: Values of a pixel of the output, in units.
-        grid: The programs, (channel blocks, chunks).
-        constants: Compile-time arguments.
-    """
-
-    sizes: tuple[int, ...]
-    out_units: int
     grid: tuple[int, int]
+    sizes: tuple[int, ...]  # from ``columns`` to ``out_width``
     constants: dict[str, int]
 
 
@@ -81,19 +77,11 @@ def _plan(
     channel_blocks = -(-channels // block_channels)
     columns = n * out_width
     chunk = -(-columns * channel_blocks // (programs * block)) * block
-    sizes = (columns, channels // unit, parameters, chunk, height, width, out_height, out_width)
+    constants = {"UNIT": unit, "STRIDE": stride, "POOL": weight is None}
     return _Launch(
-        sizes=sizes,
-        out_units=pitch // unit,
-        grid=(channel_blocks, -(-columns // chunk)),
-        constants={
-            "UNIT": unit,
-            "STRIDE": stride,
-            "POOL": weight is None,
-            "BLOCK_M": block,
-            "BLOCK_C": block_channels,
-            "num_warps": WARPS,
-        },
+        (channel_blocks, -(-columns // chunk)),
+        (columns, channels // unit, parameters, chunk, height, width, out_height, out_width),
+        constants | {"BLOCK_M": block, "BLOCK_C": block_channels, "num_warps": WARPS},
     )
 
 
@@ -101,10 +89,7 @@ def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
     """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
-    statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    return convolve_eval(
-        channels_last(x), conv.weight, conv.stride[0], statistics, norm.eps, activation
-    )
+    return _convolve(channels_last(x), conv.weight, conv.stride[0], norm, activation)
 
 
 def average_pool(x: Tensor) -> Tensor:
@@ -120,7 +105,7 @@ def average_pool(x: Tensor) -> Tensor:
 
 def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
     """Write relu(average_pool(x)), without gradients."""
-    convolve_eval(channels_last(x), None, 2, activation=Activation(), out=out)
+    _convolve(channels_last(x), None, 2, activation=RELU, out=out)
 
 
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
@@ -135,30 +120,25 @@ def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return out
 
 
-def convolve_eval(
+def _convolve(
     x: Tensor,
     weight: Tensor | None,
     stride: int,
-    statistics: tuple[Tensor | None, ...] | None = None,
-    eps: float = 0.0,
-    activation: Activation = Activation(False),  # noqa: B008 - frozen
+    norm: nn.BatchNorm2d | None = None,
+    activation: Activation = LINEAR,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute act(norm(conv(x))) or act(conv(x)) in one kernel and without gradients.
 
     Args:
         x: Activations (N, C, H, W), channels last.
-        weight: Weight (C or less, 1, 3, 3), float32; that of further channels is zero. None for
+        weight: Weight (C or less, 1, 3, 3), float32; outputs of further channels are zero. None for
             average pooling.
         stride: 1 or 2.
-        statistics: Weight, bias, running mean and running variance of a norm layer, or None.
-        eps: The norm layer's ``eps``.
+        norm: The norm layer, with its running statistics, or None.
         activation: The activation.
         out: Where the result is written: channels of channels-last activations. By default they are
             allocated.
-
-    Returns:
-        Activations (N, C, H', W'), channels last.
     """
     tile = STRIDE_1_TILE if stride == 1 else TILE
     pitch = x.shape[1] if out is None else out.stride(3)
@@ -166,10 +146,13 @@ def convolve_eval(
     if out is None:
         out = x.new_empty(len(x), *plan.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
     weight = x if weight is None else weight  # not read
+    statistics: tuple[Tensor | None, ...] = (weight,) * 4  # not read
+    if norm is not None:
+        statistics = norm.weight, norm.bias, norm.running_mean, norm.running_var
     launch("depthwise_kernel", plan.grid,
-        x, weight, out, *(statistics or (weight,) * 4),
-        *plan.sizes, plan.out_units, eps, activation.bound,
-        HAS_NORM=statistics is not None, ACT=activation.kind, **plan.constants,
+        x, weight, out, *statistics, *plan.sizes, pitch // plan.constants["UNIT"],
+        0.0 if norm is None else norm.eps, activation.bound,
+        HAS_NORM=norm is not None, ACT=activation.kind, **plan.constants,
     )  # fmt: skip
     return out
 
@@ -184,7 +167,7 @@ class _Depthwise(torch.autograd.Function):
         x = channels_last(x)
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.side_stream = stride, side_stream
-        return convolve_eval(x, weight, stride)
+        return _convolve(x, weight, stride)
 
     @staticmethod
     @once_differentiable

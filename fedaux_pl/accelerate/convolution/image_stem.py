@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
 ALIGNMENT = 8
@@ -86,7 +86,7 @@ def convolve_images(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    activation: Activation = Activation(False),  # noqa: B008 - frozen
+    activation: Activation = LINEAR,
 ) -> Tensor:
     """Compute act(conv(x) + bias) of a stem, without gradients.
 

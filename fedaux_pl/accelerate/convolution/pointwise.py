@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation, channels_last
 from fedaux_pl.accelerate.convolution.folding import Layers, fold_batch_norm
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
@@ -46,7 +46,7 @@ def multiply_pixels(
     weight: Tensor,
     bias: Tensor,
     residual: Tensor | None = None,
-    activation: Activation = Activation(),  # noqa: B008 - frozen
+    activation: Activation = RELU,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute act(weight @ pixel + bias + residual) of all pixels, without gradients.

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.convolution.batch_norm import (
-    Activation,
+    LINEAR,
+    RELU,
     batch_norm_act,
     branch,
     channels_last,
@@ -60,18 +61,17 @@ def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
 def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
     """Compute a unit in training mode, with gradients."""
     x, shortcut_input = branch(x)
-    groups, relu = unit.groups, Activation()
     norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
     (_, reduce), (_, expand) = _products(unit)
     inner, moments = convolve_pointwise(unit.reduce, x, reduce)
-    inner = batch_norm_act(norm1, inner, None, relu, moments, shuffled_groups=groups)
+    inner = batch_norm_act(norm1, inner, None, RELU, moments, shuffled_groups=unit.groups)
     inner = convolve_depthwise(unit.depthwise, inner)
-    inner = batch_norm_act(norm2, inner, None, Activation(False), shuffled_groups=1)
+    inner = batch_norm_act(norm2, inner, None, LINEAR, shuffled_groups=1)
     out, moments = convolve_pointwise(unit.expand, inner, expand)
     if not unit.downsample:
-        return batch_norm_act(norm3, out, shortcut_input, relu, moments)
+        return batch_norm_act(norm3, out, shortcut_input, RELU, moments)
     pooled = F.relu(average_pool(shortcut_input))
-    return torch.cat([pooled, batch_norm_act(norm3, out, None, relu, moments)], dim=1)
+    return torch.cat([pooled, batch_norm_act(norm3, out, None, RELU, moments)], dim=1)
 
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
@@ -146,7 +146,7 @@ def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
     matrix, bias = _fold(unit.reduce, norm1, reduce, x.dtype)
     weight = matrix.view(len(matrix), 1, 1, -1).permute(0, 3, 1, 2)
     inner = convolve_act(x, weight, bias, None, POINTWISE)
-    inner = depthwise_norm_act_eval(unit.depthwise, norm2, inner, Activation(False))
+    inner = depthwise_norm_act_eval(unit.depthwise, norm2, inner, LINEAR)
     matrix, bias = _fold(unit.expand, norm3, expand, x.dtype)
     if not unit.downsample:
         return multiply_pixels(inner, matrix, bias, x)

@@ -13,6 +13,8 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import tiling
 from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
     Activation,
     _BatchNormAct,
     batch_norm_act,
@@ -20,22 +22,16 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     branch,
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
-from tests.accelerate.convolution_helpers import create_norm, use_small_tiles
+from tests.accelerate.convolution_helpers import activate, create_norm, use_small_tiles
 from tests.accelerate.pairwise import pairwise
 
-RELU, RELU1, LINEAR = Activation(), Activation(True, 1.0), Activation(False)
+RELU1 = Activation(2, 1.0)
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     use_small_tiles(monkeypatch)
     torch.manual_seed(0)
-
-
-def activate(z, activation):
-    if not activation.relu:
-        return z
-    return F.relu(z) if activation.upper is None else F.hardtanh(z, 0.0, activation.upper)
 
 
 def step(norm, x, residual, dy, activation):
@@ -201,7 +197,7 @@ def test_padding_of_a_norm_layer_is_zero(groups):
     x, twin = x.requires_grad_(), copy.deepcopy(norm)
     norm.eps, twin.eps = 0.0, 1e-12  # PyTorch refuses 0
     dy = torch.randn(3, 16, 2, 5)
-    y = batch_norm_act(norm, x, None, Activation(), shuffled_groups=groups)
+    y = batch_norm_act(norm, x, None, RELU, shuffled_groups=groups)
     y.backward(dy)
     assert not y[:, 10:].any()
     assert not x.grad[:, 10:].any()

@@ -9,15 +9,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import (
     depthwise,
     folding,
     networks,
-    pointwise,
     pointwise_products,
     shuffle_unit,
     tiling,
 )
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
 from fedaux_pl.accelerate.convolution.image_stem import pad_channels
 from fedaux_pl.models import create_model
 
@@ -57,7 +58,7 @@ def fold_in_pytorch(monkeypatch):
         weight = weight.to(dtype, memory_format=torch.channels_last)
         return weight, (norm.bias - norm.running_mean * scale).to(bias_dtype or dtype)
 
-    for module in (folding, pointwise, shuffle_unit):
+    for module in (folding, fused, shuffle_unit):
         monkeypatch.setattr(module, "fold_batch_norm", fold)
 
 
@@ -88,6 +89,11 @@ def create_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     return SimpleNamespace(wait_stream=lambda other: None)
+
+
+def activate(z, activation):
+    """The activation in PyTorch."""
+    return z if activation == LINEAR else z.clamp(0.0, activation.upper)
 
 
 def create_norm(channels):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, RELU6
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import (
     average_pool,
@@ -16,13 +16,12 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     is_depthwise,
 )
 from tests.accelerate.convolution_helpers import (
+    activate,
     create_norm,
     fuse_on_cpu,
     use_small_chunks,
 )
 from tests.accelerate.pairwise import pairwise
-
-RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
 
 
 @pytest.fixture(autouse=True)
@@ -139,9 +138,7 @@ def test_evaluation(dtype, stride, activation):
     x = (3 * torch.randn(3, 20, 3, 4)).to(dtype)
     with torch.no_grad():
         found = depthwise_norm_act_eval(conv, norm, x, activation)
-        expected = norm.double()(plain(conv, x.double()))
-        if activation.relu:
-            expected = expected.clamp(0, activation.bound)
+        expected = activate(norm.double()(plain(conv, x.double())), activation)
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).norm() < (1e-6 if dtype == torch.float32 else 2**-7) * expected.norm()
@@ -168,7 +165,7 @@ def test_layers_take_the_kernels(monkeypatch):
                     torch.set_grad_enabled(train),
                     torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32),
                 ):
-                    out = conv_norm_act(conv, norm, x, added, upper=6.0)
+                    out = conv_norm_act(conv, norm, x, added, activation=RELU6)
                 assert out.dtype == dtype
                 statistics = (None, None) if train else (norm.running_mean, norm.running_var)
                 expected = F.batch_norm(plain(conv, x), *statistics, norm.weight, norm.bias, train)

@@ -8,13 +8,19 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
+from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.folding import convolve_folded, fold_batch_norm
 from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels, standardize
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.engine import inference, predict_logits
 from fedaux_pl.models import create_model
-from tests.accelerate.convolution_helpers import create_norm, fold_in_pytorch, fuse_on_cpu
+from tests.accelerate.convolution_helpers import (
+    activate,
+    create_norm,
+    fold_in_pytorch,
+    fuse_on_cpu,
+)
 from tests.accelerate.recorders import FakeRecorder
 
 
@@ -57,18 +63,19 @@ def test_folded_shortcut(in_channels, dtype):
     assert error < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
-@pytest.mark.parametrize("upper", [None, 0.5])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_folded_stem(dtype, upper, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "activation"), [(torch.bfloat16, RELU), (torch.float16, Activation(2, 0.5))]
+)
+def test_folded_stem(dtype, activation, monkeypatch):
     """With ReLU and with an upper bound, such as that of ReLU6."""
     conv, norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), create_norm(16).eval()
     images = torch.randint(0, 256, (3, 3, 4, 6), dtype=torch.uint8)
     x = standardize(images, torch.tensor(0.5), torch.tensor(0.25), dtype)
     assert is_stem(conv)
-    expected = norm(conv(x.float())).clamp(0.0, upper)
+    expected = activate(norm(conv(x.float())), activation)
     monkeypatch.setattr(nn.BatchNorm2d, "forward", None)  # calling it would fail
     with torch.no_grad(), torch.autocast("cpu", dtype):
-        out = conv_norm_act(conv, norm, x, upper=upper)
+        out = conv_norm_act(conv, norm, x, activation=activation)
     assert out.dtype == dtype
     error = (out.float() - expected).norm() / expected.norm()
     assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)

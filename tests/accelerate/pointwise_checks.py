@@ -11,9 +11,10 @@ from torch import nn
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution import pointwise, pointwise_products
+from fedaux_pl.accelerate.convolution import folding, pointwise_products
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, Activation
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
-from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise
+from fedaux_pl.accelerate.convolution.folding import fits_pointwise
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     convolve_pointwise,
@@ -28,6 +29,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
 from tests.accelerate.convolution_helpers import (
+    activate,
     create_norm,
     create_stream,
     fold_in_pytorch,
@@ -47,7 +49,7 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(pointwise_products, "BLOCK_CHANNELS", 16)
     monkeypatch.setattr(pointwise_products, "FEW_BLOCK_CHANNELS", 16)
     for tile in ("FEW", "MORE"):
-        monkeypatch.setattr(pointwise, tile, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16})
+        monkeypatch.setattr(folding, tile, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16})
     torch.manual_seed(0)
 
 
@@ -58,27 +60,24 @@ def assert_near(found, expected, tolerance):
 
 @pytest.mark.parametrize(
     ("channels", "activation", "with_residual"),
-    pairwise([(48, 32), (50, 36)], [(True, None), (True, 1.0), (False, None)], [False, True]),
+    pairwise([(48, 32), (50, 36)], [RELU, Activation(2, 1.0), LINEAR], [False, True]),
 )
 def test_evaluation(channels, activation, with_residual, monkeypatch):
     """Several blocks of pixels, of output channels and of input channels."""
     fold_in_pytorch(monkeypatch)
-    relu, upper = activation
     conv = nn.Conv2d(*channels, 1, bias=False)
     norm = create_norm(channels[1]).eval()
     x = torch.randn(3, channels[0], 2, 5).to(HALF)
     residual = torch.randn(3, channels[1], 2, 5).to(HALF) if with_residual else None
-    is_folded = relu and upper is None and channels[1] % 8 == 0
     assert fits_pointwise(conv, x, residual, HALF)
-    if not is_folded:  # cuDNN's
+    if activation != RELU or channels[1] % 8:  # not cuDNN's
         monkeypatch.setattr(nn.Conv2d, "forward", None)  # calling it would fail
     with torch.no_grad(), torch.autocast("cpu", HALF):
-        found = conv_norm_act(conv, norm, x, residual, relu=relu, upper=upper)
+        found = conv_norm_act(conv, norm, x, residual, activation=activation)
     monkeypatch.undo()
     with torch.no_grad():
         expected = norm.double()(conv.double()(x.double()))
-        expected = expected if residual is None else expected + residual
-        expected = expected.clamp(0, upper) if relu else expected
+        expected = activate(expected if residual is None else expected + residual, activation)
     assert found.dtype == HALF
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert_near(found, expected, 2**-6)
@@ -184,7 +183,7 @@ def test_training(groups, layout, on_side, monkeypatch):
     exact = copy.deepcopy(conv).double(), copy.deepcopy(norm).double()
     stream = create_stream(monkeypatch)
     with torch.autocast("cpu", HALF), weight_gradients_on(stream) if on_side else nullcontext():
-        found, late = step((conv, norm), x, residual, partial(conv_norm_act, relu=False))
+        found, late = step((conv, norm), x, residual, partial(conv_norm_act, activation=LINEAR))
     assert late == (on_side and layout != "transposed")
     assert found[0].is_contiguous(memory_format=torch.channels_last)
 

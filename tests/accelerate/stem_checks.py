@@ -11,7 +11,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import image_stem, weight_gradients
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU
 from fedaux_pl.accelerate.convolution.image_stem import (
     convolve_images,
     pad_channels,
@@ -23,7 +23,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     weight_gradients_on,
 )
 from fedaux_pl.models.image_classifier import InputNormalization
-from tests.accelerate.convolution_helpers import create_stream
+from tests.accelerate.convolution_helpers import activate, create_stream
 
 
 @pytest.fixture(autouse=True)
@@ -58,19 +58,18 @@ def test_stem(shape, programs, channels, monkeypatch):
     x = torch.randn(n, height, width, 8).permute(0, 3, 1, 2)
     weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
     bias = torch.randn(channels)
-    for given, relu in ((bias, True), (bias, False), (None, False)):
-        out = convolve_images(x, weight, given, Activation(relu))
+    for given, activation in ((bias, RELU), (bias, LINEAR), (None, LINEAR)):
+        out = convolve_images(x, weight, given, activation)
         assert out.is_contiguous(memory_format=torch.channels_last)
-        expected = F.conv2d(x, weight, given, padding=1)
-        expected = F.relu(expected) if relu else expected
+        expected = activate(F.conv2d(x, weight, given, padding=1), activation)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_stem_propagates_nan():
     x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
     weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
-    for relu in (True, False):
-        assert convolve_images(x, weight, None, Activation(relu)).isnan().all()
+    for activation in (RELU, LINEAR):
+        assert convolve_images(x, weight, None, activation).isnan().all()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import speed_up
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import RELU6
 from fedaux_pl.accelerate.convolution.depthwise import (
     average_pool,
     convolve_depthwise,
@@ -78,7 +78,7 @@ def test_cuda_depthwise_evaluation(channels, stride, size):
     conv, norm = create_conv(channels, stride), create_norm(channels).cuda().eval()
     x = torch.randn(64, channels, size, size, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        found = depthwise_norm_act_eval(conv, norm, x, Activation(True, 6.0))
+        found = depthwise_norm_act_eval(conv, norm, x, RELU6)
         expected = norm.double()(plain(conv, x.double())).clamp(0, 6)
     assert (found - expected).norm() < 4e-3 * expected.norm()
 

@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, Activation
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, RELU6
 from fedaux_pl.accelerate.convolution.paths import choose_path
 
-RELU6 = Activation(True, 6.0)
 HALF = torch.bfloat16
 
 

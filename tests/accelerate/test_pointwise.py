@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate.convolution import pointwise_products
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MAX_IN_CHANNELS,
@@ -78,7 +79,7 @@ def test_cuda_layers(layer, on_side, monkeypatch):
         torch.autocast("cuda", torch.bfloat16),
         weight_gradients_on(torch.cuda.Stream()) if on_side else nullcontext(),
     ):
-        found = conv_norm_act(conv, norm, x, relu=False)
+        found = conv_norm_act(conv, norm, x, activation=LINEAR)
         found.backward(dy)
         join_weight_gradients()
     assert len(called) == 1

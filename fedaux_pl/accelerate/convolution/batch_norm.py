@@ -5,8 +5,7 @@ Covariate Shift", ICML 2015. The arithmetic is float32 for activations of any dt
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,45 +20,21 @@ from fedaux_pl.accelerate.convolution.tiling import choose_tiling
 VECTOR = 8
 
 
-@dataclass(frozen=True)
-class Activation:
-    """The identity, ReLU, or ReLU with an upper bound such as ReLU6.
+class Activation(NamedTuple):
+    """The identity, ReLU, or ReLU with an upper bound."""
 
-    Args:
-        relu: Whether negative values become zero.
-        upper: Upper bound, for ReLU only.
-    """
-
-    relu: bool = True
-    upper: float | None = None
-
-    @property
-    def kind(self) -> int:
-        """``ACT`` of the kernels: LINEAR, RELU or CLAMP."""
-        if not self.relu:
-            return 0
-        return 1 if self.upper is None else 2
-
-    @property
-    def bound(self) -> float:
-        """The upper bound; infinity without one."""
-        return math.inf if self.upper is None else self.upper
+    kind: int  # ``ACT`` of the kernels: LINEAR, RELU or CLAMP
+    upper: float = math.inf
 
 
-RELU, LINEAR = Activation(), Activation(relu=False)
+LINEAR, RELU, RELU6 = Activation(0), Activation(1), Activation(2, 6.0)
 
 
-@dataclass(frozen=True)
-class Moments:
-    """The moments of chunks of activations, from the kernel that computed the activations.
+class Moments(NamedTuple):
+    """The moments of chunks of activations, from the kernel that computed the activations."""
 
-    Args:
-        partials: Means and sums of squared deviations, shape (2, chunks, channels), float32.
-        chunk_rows: Pixels of each chunk but the last, which has the rest.
-    """
-
-    partials: Tensor
-    chunk_rows: int
+    partials: Tensor  # means and sums of squared deviations, (2, chunks, channels), float32
+    chunk_rows: int  # pixels of each chunk but the last, which has the rest
 
 
 def batch_norm_act(
@@ -122,7 +97,7 @@ def batch_norm_act_eval(
     launch("normalize_eval_kernel", tiling.grid,
         x, x if residual is None else channels_last(residual), y,
         norm.weight, norm.bias, norm.running_mean, norm.running_var,
-        rows, channels // unit, tiling.chunk_rows, norm.eps, activation.bound,
+        rows, channels // unit, tiling.chunk_rows, norm.eps, activation.upper,
         UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
         **tiling.launch_options(x.itemsize, pipelined=False),
     )  # fmt: skip
@@ -171,13 +146,13 @@ class _BatchNormAct(torch.autograd.Function):
             weight, bias, *buffers,
             rows, channels // unit, len(weight),
             tiling.chunk_rows, moments.partials.shape[1], moments.chunk_rows,
-            *momentum_and_eps, activation.bound,
+            *momentum_and_eps, activation.upper,
             UNIT=unit, GROUPS=shuffled_groups,
             ACT=activation.kind, HAS_RESIDUAL=residual is not None, BLOCK_P=tiling.block_partials,
             **tiling.launch_options(x.itemsize, pipelined=False),
         )  # fmt: skip
         # Without a residual the backward pass recomputes the output from x, which is saved anyway.
-        saves_output = activation.relu and residual is not None
+        saves_output = activation != LINEAR and residual is not None
         ctx.save_for_backward(x, weight, bias, statistics, *([y] if saves_output else []))
         ctx.activation, ctx.tiling = activation, tiling
         ctx.sizes = (rows, channels // unit, len(weight), tiling.chunks, tiling.chunk_rows)
@@ -196,7 +171,7 @@ class _BatchNormAct(torch.autograd.Function):
         tiling, activation = ctx.tiling, ctx.activation
         y = output[0] if output else x
         # MASK_NONE, MASK_FROM_OUTPUT or MASK_FROM_INPUT of the kernels
-        mask = 0 if not activation.relu else 2 if output else 1
+        mask = 0 if activation == LINEAR else 2 if output else 1
         dx = torch.empty_like(x)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         partials = statistics.new_empty(2, tiling.chunks, x.shape[1])
@@ -207,7 +182,7 @@ class _BatchNormAct(torch.autograd.Function):
         dz = torch.empty_like(x) if write_dz else dy
         launch("gradient_sums_kernel", tiling.grid,
             dy, dy2, x, y, dz, partials, statistics, weight, bias,
-            *ctx.sizes, activation.bound,
+            *ctx.sizes, activation.upper,
             MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
             **tiling.launch_options(x.itemsize),
         )  # fmt: skip
@@ -215,7 +190,7 @@ class _BatchNormAct(torch.autograd.Function):
             y, mask = x, 0
         launch("input_gradient_kernel", tiling.grid,
             dz, x, y, dx, partials, statistics, weight, bias, dweight, dbias,
-            *ctx.sizes, activation.bound,
+            *ctx.sizes, activation.upper,
             MASK=mask, BLOCK_P=tiling.block_partials, **ctx.constants,
             **tiling.launch_options(x.itemsize),
         )  # fmt: skip

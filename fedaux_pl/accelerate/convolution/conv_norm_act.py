@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
     Activation,
     Moments,
     batch_norm_act,
@@ -21,10 +23,15 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     depthwise_norm_act_eval,
     is_depthwise,
 )
-from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
+from fedaux_pl.accelerate.convolution.folding import (
+    convolve_folded,
+    convolve_folded_stem,
+    fits_pointwise,
+    fold_batch_norm,
+    multiply_pixels,
+)
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem, pad_channels
 from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv, is_dense_conv
-from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise_norm_act_eval
 from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input
@@ -37,10 +44,9 @@ def conv_norm_act(
     residual: Tensor | None = None,
     *,
     shortcut: nn.Sequential | None = None,
-    relu: bool = True,
-    upper: float | None = None,
+    activation: Activation = RELU,
 ) -> Tensor:
-    """Compute relu(norm(conv(x)) + residual).
+    """Compute act(norm(conv(x)) + residual).
 
     Args:
         conv: The convolution.
@@ -48,17 +54,15 @@ def conv_norm_act(
         x: Activations or images of shape (N, C, H, W).
         residual: Added before the activation.
         shortcut: A convolution and its norm layer, which are applied to the residual first.
-        relu: Whether there is an activation.
-        upper: Upper bound of the activation, 6 for ReLU6.
+        activation: The activation.
     """
-    activation = Activation(relu, upper)
     dtype = compute_dtype(x)
     path = choose_path(conv, norm, x, residual, activation)
     if residual is not None and shortcut is not None:
         layers = shortcut[0], shortcut[1]
         if path == choose_path(*layers, x, residual, activation) == "fold":
             return convolve_folded((conv, norm), x.to(dtype), residual, layers)  # type: ignore[arg-type]
-        residual = conv_norm_act(*layers, residual, relu=False)
+        residual = conv_norm_act(*layers, residual, activation=LINEAR)
         path = choose_path(conv, norm, x, residual, activation)  # its dtype can change the path
     is_evaluation = path in ("fold", "apply")
     if is_evaluation and residual is None and _is_half_stem(conv, x, dtype):
@@ -71,7 +75,8 @@ def conv_norm_act(
     elif path == "apply" and residual is None and is_depthwise(conv, x):
         return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
-        return pointwise_norm_act_eval((conv, norm), x.to(dtype), residual, activation)  # type: ignore[arg-type]
+        weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]
+        return multiply_pixels(x.to(dtype), weight, bias, residual, activation)
     else:
         out, moments = _convolve(conv, x, dtype)
     if path != "plain" and isinstance(norm, nn.BatchNorm2d) and _fits_kernel(out, residual, dtype):
@@ -81,9 +86,11 @@ def conv_norm_act(
     out = norm(out)
     if residual is not None:
         out = out + residual
-    if not relu:
+    if activation == LINEAR:
         return out
-    return F.relu(out, inplace=True) if upper is None else F.hardtanh(out, 0.0, upper, inplace=True)
+    if activation == RELU:
+        return F.relu(out, inplace=True)
+    return F.hardtanh(out, 0.0, activation.upper, inplace=True)
 
 
 def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:

@@ -151,7 +151,7 @@ def _convolve(
         statistics = norm.weight, norm.bias, norm.running_mean, norm.running_var
     launch("depthwise_kernel", plan.grid,
         x, weight, out, *statistics, *plan.sizes, pitch // plan.constants["UNIT"],
-        0.0 if norm is None else norm.eps, activation.bound,
+        0.0 if norm is None else norm.eps, activation.upper,
         HAS_NORM=norm is not None, ACT=activation.kind, **plan.constants,
     )  # fmt: skip
     return out

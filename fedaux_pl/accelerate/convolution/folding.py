@@ -1,4 +1,8 @@
-"""Evaluation with BatchNorm folded into the weight and bias of the convolution before it."""
+"""Evaluation with BatchNorm folded into the weight and bias of the convolution before it.
+
+cuDNN has kernels with residual and ReLU. Stems, and 1x1 convolutions with ReLU6 or without
+activation, which would take a second pass over their output, have Triton kernels.
+"""
 
 from typing import Any
 
@@ -6,9 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation, channels_last
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, convolve_images, pad_channels
-from fedaux_pl.accelerate.convolution.tiling import is_deterministic
+from fedaux_pl.accelerate.convolution.paths import is_pointwise
+from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
+from fedaux_pl.accelerate.eligibility import HALF, fits_input
+
+# Tiles that were fastest on an H200 of ten that were tried: for few input channels, whose products
+# are one step, and for more of them.
+FEW_CHANNELS = 32
+FEW = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32}
+MORE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}
+STAGES = 3
+WARPS = 4
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
 """A convolution without bias and its norm layer."""
@@ -38,7 +52,7 @@ def convolve_folded(
         shortcut_weight, shortcut_bias = fold_batch_norm(*shortcut, x.dtype, torch.float32)
         bias = torch.add(main_bias, shortcut_bias, out=weight.new_empty(len(weight)))
         residual = channels_last(pad_channels(residual))
-        residual = _convolve(residual, shortcut_weight, shortcut[0])
+        residual = torch.conv2d(residual, shortcut_weight, None, *_geometry(shortcut[0]))
     residual = None if residual is None else channels_last(residual)
     x = channels_last(pad_channels(x))
     return convolve_act(x, weight, bias, residual, _geometry(layers[0]))
@@ -55,20 +69,6 @@ def convolve_act(
     if residual is None:
         return torch.cudnn_convolution_relu(x, weight, bias, *geometry, 1)
     return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *geometry, 1)
-
-
-def _convolve(x: Tensor, weight: Tensor, conv: nn.Conv2d) -> Tensor:
-    """A convolution without bias, with cuDNN's benchmark mode.
-
-    The kernel of cuDNN's heuristic can be ten times slower. Under deterministic algorithms
-    benchmark mode is off, because it can select another kernel in every run.
-    """
-    if not x.is_cuda:
-        return torch.conv2d(x, weight, None, *_geometry(conv))
-    deterministic, allow_tf32 = is_deterministic(), True
-    stride, padding, dilation = _geometry(conv)
-    modes = (not deterministic, deterministic, allow_tf32)
-    return torch.cudnn_convolution(x, weight, padding, stride, dilation, 1, *modes)
 
 
 def _geometry(conv: nn.Conv2d) -> tuple[Any, Any, Any]:
@@ -109,3 +109,53 @@ def fold_batch_norm(
         weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
     )  # fmt: skip
     return folded.permute(0, 3, 1, 2), bias
+
+
+def fits_pointwise(conv: nn.Module, x: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
+    """Whether :func:`multiply_pixels` can compute a convolution in ``dtype``."""
+    return (
+        dtype in HALF
+        and is_pointwise(conv)
+        and conv.groups == 1
+        and fits_input(conv, x)
+        and (residual is None or residual.shape == (len(x), conv.out_channels, *x.shape[2:]))
+    )
+
+
+def multiply_pixels(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None = None,
+    activation: Activation = RELU,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Compute act(weight @ pixel + bias + residual) of all pixels, without gradients.
+
+    All tensors have the same dtype. The result is channels last.
+
+    Args:
+        x: Activations (N, C, H, W).
+        weight: Matrix (outputs, C or more); further columns are not read.
+        bias: A number for each output.
+        residual: Added before the activation.
+        activation: The activation.
+        out: Where the result is written: channels of channels-last activations. By default they are
+            allocated.
+    """
+    x = channels_last(x)
+    n, in_channels, height, width = x.shape
+    pixels, channels = n * height * width, len(weight)
+    if out is None:
+        out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
+    tile = dict(FEW if in_channels <= FEW_CHANNELS else MORE)
+    tile["BLOCK_N"] = min(tile["BLOCK_N"], next_power_of_two(channels, MIN_BLOCK))
+    programs = -(-channels // tile["BLOCK_N"]) * -(-pixels // tile["BLOCK_M"])
+    launch("pointwise_kernel", (programs,),
+        x, x if residual is None else channels_last(residual), out, weight, bias,
+        pixels, activation.upper,
+        IN=in_channels, OUT=channels, PITCH=out.stride(3), LD=weight.stride(0),
+        ACT=activation.kind, HAS_RESIDUAL=residual is not None,
+        STAGES=STAGES, num_warps=WARPS, **tile,
+    )  # fmt: skip
+    return out

@@ -108,7 +108,7 @@ def convolve_images(
     chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
     launch("stem_kernel", (-(-pixels // chunk),),
         x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
-        activation.bound, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
+        activation.upper, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
         BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)

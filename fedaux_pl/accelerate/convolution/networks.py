@@ -12,7 +12,7 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.batch_norm import branch
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU6, branch
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, standardize
@@ -90,7 +90,7 @@ class FastConv2dNormActivation(Conv2dNormActivation):  # type: ignore[misc]
         """Map feature maps to feature maps."""
         if len(self) != 3 or not _can_fuse(x, self[2], nn.ReLU6):
             return super().forward(x)  # type: ignore[no-any-return]
-        return conv_norm_act(self[0], self[1], x, upper=6.0)
+        return conv_norm_act(self[0], self[1], x, activation=RELU6)
 
 
 @fast_version(InvertedResidual)
@@ -106,7 +106,7 @@ class FastInvertedResidual(InvertedResidual):  # type: ignore[misc]
         for layer in hidden:
             out = layer(out)
         residual = shortcut_input if self.use_res_connect else None
-        return conv_norm_act(conv, norm, out, residual, relu=False)
+        return conv_norm_act(conv, norm, out, residual, activation=LINEAR)
 
 
 @fast_version(ShuffleUnit)
@@ -123,7 +123,7 @@ class FastShuffleUnit(ShuffleUnit):
             return shuffle_unit_train(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
-        out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
+        out = conv_norm_act(self.depthwise, self.norm2, out, activation=LINEAR)
         if self.downsample:
             pooled = F.relu(average_pool(shortcut_input))
             return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)

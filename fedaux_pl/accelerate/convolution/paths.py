@@ -5,7 +5,7 @@ from typing import Literal, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.eligibility import (
     HALF,
@@ -38,7 +38,7 @@ def choose_path(
         return "train"
     if torch.is_grad_enabled():
         return "plain"
-    if activation.relu and activation.upper is None and dtype in HALF and is_foldable(conv):
+    if activation == RELU and dtype in HALF and is_foldable(conv):
         return "fold"
     return "apply"
 

@@ -28,10 +28,13 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     depthwise_norm_act_eval,
     is_depthwise,
 )
-from fedaux_pl.accelerate.convolution.folding import convolve_act, fold_batch_norm
+from fedaux_pl.accelerate.convolution.folding import (
+    convolve_act,
+    fold_batch_norm,
+    multiply_pixels,
+)
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
-from fedaux_pl.accelerate.convolution.pointwise import multiply_pixels
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     Product,

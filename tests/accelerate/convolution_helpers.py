@@ -106,6 +106,19 @@ def create_norm(channels):
     return norm
 
 
+def convolve_plainly(conv, x):
+    """A depthwise convolution in the dtype of x."""
+    return F.conv2d(x, conv.weight.to(x.dtype), None, conv.stride, 1, groups=conv.groups)
+
+
+def depthwise_gradients(conv, x, dy, convolve):
+    """Output and gradients of x and the weight."""
+    x, conv.weight.grad = x.clone().requires_grad_(), None
+    y = convolve(conv, x)
+    y.backward(dy.to(y.dtype))
+    return y.detach(), x.grad, conv.weight.grad
+
+
 @cache
 def depthwise_shapes(size=32):
     """(channels, stride, input size) of all depthwise layers of our networks, each once."""

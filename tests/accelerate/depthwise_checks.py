@@ -17,7 +17,9 @@ from fedaux_pl.accelerate.convolution.depthwise import (
 )
 from tests.accelerate.convolution_helpers import (
     activate,
+    convolve_plainly,
     create_norm,
+    depthwise_gradients,
     fuse_on_cpu,
     use_small_chunks,
 )
@@ -36,25 +38,12 @@ def create_conv(channels, stride, layout=torch.channels_last):
     return conv.to(memory_format=layout)
 
 
-def plain(conv, x):
-    weight = conv.weight.to(x.dtype)
-    return F.conv2d(x, weight, None, conv.stride, 1, groups=conv.groups)
-
-
-def gradients(conv, x, dy, convolve):
-    """Output and gradients of x and the weight."""
-    x, conv.weight.grad = x.clone().requires_grad_(), None
-    y = convolve(conv, x)
-    y.backward(dy.to(y.dtype))
-    return y.detach(), x.grad, conv.weight.grad
-
-
 def assert_step(conv, x, tolerance):
-    dy = torch.randn_like(plain(conv, x.detach().double()))
+    dy = torch.randn_like(convolve_plainly(conv, x.detach().double()))
     if x.dtype == torch.bfloat16:
         dy = dy.bfloat16().double()
-    expected = gradients(conv, x.double(), dy, plain)
-    found = gradients(conv, x, dy, convolve_depthwise)
+    expected = depthwise_gradients(conv, x.double(), dy, convolve_plainly)
+    found = depthwise_gradients(conv, x, dy, convolve_depthwise)
     assert found[2].stride() == conv.weight.stride()  # as fused optimizers need
     for name, one, other in zip(("y", "dx", "dweight"), found, expected, strict=True):
         error = (one.double() - other).norm() / other.norm()
@@ -78,7 +67,7 @@ def test_other_layouts(stride):
     x = torch.randn(2, 12, 3, 3, requires_grad=True)
     # the gradient of a mean over the maps has strides of 0
     (found,) = torch.autograd.grad(convolve_depthwise(conv, x).mean((2, 3)).square().sum(), x)
-    (expected,) = torch.autograd.grad(plain(conv, x).mean((2, 3)).square().sum(), x)
+    (expected,) = torch.autograd.grad(convolve_plainly(conv, x).mean((2, 3)).square().sum(), x)
     torch.testing.assert_close(found, expected)
 
 
@@ -125,7 +114,7 @@ def test_without_the_gradient_of_the_input():
     conv, x = create_conv(8, 1), torch.randn(2, 8, 4, 4)
     convolve_depthwise(conv, x).sum().backward()
     found, conv.weight.grad = conv.weight.grad, None
-    plain(conv, x).sum().backward()
+    convolve_plainly(conv, x).sum().backward()
     torch.testing.assert_close(found, conv.weight.grad)
 
 
@@ -138,7 +127,7 @@ def test_evaluation(dtype, stride, activation):
     x = (3 * torch.randn(3, 20, 3, 4)).to(dtype)
     with torch.no_grad():
         found = depthwise_norm_act_eval(conv, norm, x, activation)
-        expected = activate(norm.double()(plain(conv, x.double())), activation)
+        expected = activate(norm.double()(convolve_plainly(conv, x.double())), activation)
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).norm() < (1e-6 if dtype == torch.float32 else 2**-7) * expected.norm()
@@ -168,45 +157,38 @@ def test_layers_take_the_kernels(monkeypatch):
                     out = conv_norm_act(conv, norm, x, added, activation=RELU6)
                 assert out.dtype == dtype
                 statistics = (None, None) if train else (norm.running_mean, norm.running_var)
-                expected = F.batch_norm(plain(conv, x), *statistics, norm.weight, norm.bias, train)
+                expected = F.batch_norm(
+                    convolve_plainly(conv, x), *statistics, norm.weight, norm.bias, train
+                )
                 expected = (expected + (0 if added is None else residual)).clamp(0, 6)
                 tolerance = 1e-4 if dtype == torch.float32 else 0.1
                 torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance)
 
 
-def conv(**options):
-    return nn.Conv2d(
-        8,
-        **{
-            "out_channels": 8,
-            "kernel_size": 3,
-            "padding": 1,
-            "groups": 8,
-            "bias": False,
-            **options,
-        },
-    )
+DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bias": False}
 
 
 @pytest.mark.parametrize(
-    ("other", "shape"),
+    "options",
     [
-        (conv(kernel_size=5, padding=2), (2, 8, 4, 4)),
-        (conv(stride=3), (2, 8, 4, 4)),
-        (conv(stride=(1, 2)), (2, 8, 4, 4)),
-        (conv(padding=0), (2, 8, 4, 4)),
-        (conv(dilation=2, padding=2), (2, 8, 4, 4)),
-        (conv(bias=True), (2, 8, 4, 4)),
-        (conv(groups=4), (2, 8, 4, 4)),
-        (conv(out_channels=16), (2, 8, 4, 4)),
-        (conv(padding_mode="circular"), (2, 8, 4, 4)),
-        (conv().double(), (2, 8, 4, 4)),
-        (nn.Identity(), (2, 8, 4, 4)),
-        (conv(), (0, 8, 4, 4)),
-        (conv(), (2, 4, 4, 4)),
-        (conv(), (8, 4, 4)),
+        {"kernel_size": 5, "padding": 2},
+        {"stride": 3},
+        {"stride": (1, 2)},
+        {"padding": 0},
+        {"dilation": 2, "padding": 2},
+        {"bias": True},
+        {"groups": 4},
+        {"out_channels": 16},
+        {"padding_mode": "circular"},
+        {"dtype": torch.float64},
     ],
 )
-def test_other_convolutions_are_left_to_pytorch(other, shape):
-    assert is_depthwise(conv(), torch.zeros(2, 8, 4, 4))
-    assert not is_depthwise(other, torch.zeros(shape))
+def test_other_convolutions_are_left_to_pytorch(options):
+    assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options), torch.zeros(2, 8, 4, 4))
+
+
+def test_other_inputs_are_left_to_pytorch():
+    conv, x = nn.Conv2d(8, **DEPTHWISE), torch.zeros(2, 8, 4, 4)
+    assert is_depthwise(conv, x)
+    assert not is_depthwise(nn.Identity(), x)
+    assert not any(is_depthwise(conv, other) for other in (x[:0], x[:, :4], x[0]))

@@ -18,21 +18,14 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     depthwise_norm_act_eval,
 )
 from fedaux_pl.models import create_model
-from tests.accelerate.convolution_helpers import create_norm, depthwise_shapes
+from tests.accelerate.convolution_helpers import (
+    convolve_plainly,
+    create_norm,
+    depthwise_gradients,
+    depthwise_shapes,
+)
 
 pytestmark = pytest.mark.cuda
-
-
-def gradients(conv, x, dy, convolve):
-    x, conv.weight.grad = x.clone().requires_grad_(), None
-    y = convolve(conv, x)
-    y.backward(dy.to(y.dtype))
-    return y.detach(), x.grad, conv.weight.grad
-
-
-def plain(conv, x):
-    weight = conv.weight.to(x.dtype)
-    return F.conv2d(x, weight, None, conv.stride, 1, groups=conv.groups)
 
 
 def create_conv(channels, stride):
@@ -51,9 +44,9 @@ def test_cuda_depthwise_layers(layer, case):
     conv = create_conv(channels, stride)
     x = torch.randn(n, channels, size, size, device="cuda", dtype=dtype)
     x = x.contiguous(memory_format=torch.channels_last)
-    dy = torch.randn_like(plain(conv, x))
-    expected = gradients(conv, x.double(), dy.double(), plain)
-    found, again = (gradients(conv, x, dy, convolve_depthwise) for _ in range(2))
+    dy = torch.randn_like(convolve_plainly(conv, x))
+    expected = depthwise_gradients(conv, x.double(), dy.double(), convolve_plainly)
+    found, again = (depthwise_gradients(conv, x, dy, convolve_depthwise) for _ in range(2))
     tolerance = 4e-3 if dtype == torch.bfloat16 else 2e-6
     for name, one, other, exact in zip(("y", "dx", "dw"), found, again, expected, strict=True):
         error = (one.double() - exact).norm() / exact.norm()
@@ -67,9 +60,11 @@ def test_cuda_depthwise_layers(layer, case):
 def test_cuda_depthwise_of_odd_sizes(shape, stride):
     conv = create_conv(shape[1], stride)
     x = torch.randn(shape, device="cuda")
-    dy = torch.randn_like(plain(conv, x))
-    found = gradients(conv, x, dy, convolve_depthwise)
-    for one, other in zip(found, gradients(conv, x.double(), dy, plain), strict=True):
+    dy = torch.randn_like(convolve_plainly(conv, x))
+    found = depthwise_gradients(conv, x, dy, convolve_depthwise)
+    for one, other in zip(
+        found, depthwise_gradients(conv, x.double(), dy, convolve_plainly), strict=True
+    ):
         assert (one.double() - other).norm() < 2e-6 * other.norm().clamp_min(1e-3)
 
 
@@ -79,7 +74,7 @@ def test_cuda_depthwise_evaluation(channels, stride, size):
     x = torch.randn(64, channels, size, size, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
         found = depthwise_norm_act_eval(conv, norm, x, RELU6)
-        expected = norm.double()(plain(conv, x.double())).clamp(0, 6)
+        expected = norm.double()(convolve_plainly(conv, x.double())).clamp(0, 6)
     assert (found - expected).norm() < 4e-3 * expected.norm()
 
 

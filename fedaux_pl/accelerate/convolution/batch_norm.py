@@ -89,8 +89,8 @@ def batch_norm_act_eval(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
     """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients."""
-    x = channels_last(x)
-    rows, channels = _matrix_shape(x)
+    x, channels = channels_last(x), x.shape[1]
+    rows = x.numel() // channels
     tiling = choose_tiling(rows, channels)
     y = torch.empty_like(x)
     unit = math.gcd(channels, VECTOR)
@@ -128,8 +128,8 @@ class _BatchNormAct(torch.autograd.Function):
         moments: Moments | None = None,
         shuffled_groups: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        x = channels_last(x)
-        rows, channels = _matrix_shape(x)
+        x, channels = channels_last(x), x.shape[1]
+        rows = x.numel() // channels
         tiling = choose_tiling(rows, channels)
         y = torch.empty_like(x)
         statistics = torch.empty(2, channels, device=x.device)
@@ -196,8 +196,3 @@ class _BatchNormAct(torch.autograd.Function):
         )  # fmt: skip
         dresidual = dz if ctx.needs_input_grad[3] else None
         return dx, dweight, dbias, dresidual, None, None, None, None, None
-
-
-def _matrix_shape(x: Tensor) -> tuple[int, int]:
-    """(rows, channels) of channels-last activations seen as a matrix, with N * H * W rows."""
-    return x.numel() // x.shape[1], x.shape[1]

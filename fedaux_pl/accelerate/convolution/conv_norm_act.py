@@ -31,7 +31,7 @@ from fedaux_pl.accelerate.convolution.folding import (
     multiply_pixels,
 )
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem, pad_channels
-from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv, is_dense_conv
+from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv
 from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input
@@ -122,13 +122,8 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
         return convolve_depthwise(conv, x.to(dtype)), None
     if fits_product(conv, x, dtype):
         return convolve_pointwise(conv, x.to(dtype))
-    if dtype in HALF and is_dense_conv(conv):
-        stem = _is_half_stem(conv, x, dtype)
-        if stem or side_stream_for(conv) is not None:
+    if dtype in HALF and is_bias_free_conv(conv) and fits_input(conv, x):
+        stem = is_stem(conv)
+        if stem or conv.in_channels % ALIGNMENT or side_stream_for(conv) is not None:
             return convolve(conv, pad_channels(x.to(dtype)), stem=stem), None
-        if conv.in_channels % ALIGNMENT:
-            weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
-            x = pad_channels(x.to(dtype))
-            out = F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
-            return out, None
     return conv(x), None

@@ -55,14 +55,14 @@ def is_standard_batch_norm(norm: nn.Module) -> bool:
     )
 
 
-def is_dense_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a layer is a convolution without groups, with zero padding and no hooks."""
-    return is_plain_conv(conv) and conv.groups == 1
-
-
 def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a layer is a dense convolution without bias and with its padding in pixels."""
-    return is_dense_conv(conv) and conv.bias is None and not isinstance(conv.padding, str)
+    """Whether a layer is a convolution without groups and bias, with its padding in pixels."""
+    return (
+        is_plain_conv(conv)
+        and conv.groups == 1
+        and conv.bias is None
+        and not isinstance(conv.padding, str)
+    )
 
 
 def is_foldable(conv: nn.Module) -> bool:

@@ -92,16 +92,11 @@ def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
 def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
     """The first and the last convolution, and the layouts of their matrices."""
     reduce, expand = unit.reduce, unit.expand
-    padded = _padded_channels(unit)
+    padded = reduce.out_channels + -reduce.out_channels % ALIGNMENT
     return (
         (reduce, MatrixLayout(padded, reduce.in_channels, reduce.groups, unit.groups)),
         (expand, MatrixLayout(expand.out_channels, padded, expand.groups)),
     )
-
-
-def _padded_channels(unit: ShuffleUnit) -> int:
-    """The inner channels, with padding."""
-    return unit.reduce.out_channels + -unit.reduce.out_channels % ALIGNMENT
 
 
 def _has_matrices(unit: ShuffleUnit) -> bool:

@@ -5,7 +5,7 @@ summation, and so the last bits of a result, would depend on the machine. The nu
 on an H200 with ResNet-8, in steps of 128 images.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,21 +22,13 @@ MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
 STAGES = 3  # of pipelined loops
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """The grid of a kernel and its tiles.
+class Tiling(NamedTuple):
+    """The grid of a kernel and its tiles."""
 
-    Args:
-        block_channels: Channels of a tile and of a program, a power of two.
-        channel_blocks: Number of programs along the channels.
-        chunk_rows: Rows of a program.
-        chunks: Number of programs along the rows, each with at least one row.
-    """
-
-    block_channels: int
-    channel_blocks: int
-    chunk_rows: int
-    chunks: int
+    block_channels: int  # channels of a tile and of a program, a power of two
+    channel_blocks: int  # programs along the channels
+    chunk_rows: int  # rows of a program
+    chunks: int  # programs along the rows, each with at least one row
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -126,15 +127,8 @@ def write_gradient(
 ) -> Tensor | None:
     """Write a gradient that :func:`fork` allocated, on the side stream if there is one.
 
-    Args:
-        side_stream: The side stream, or None.
-        weight: The parameter.
-        gradient: Its gradient.
-        write: Writes the gradient.
-        in_use: The tensors that ``write`` reads.
-
-    Returns:
-        The gradient for autograd; None if :func:`join_weight_gradients` adds it.
+    ``write`` reads the tensors ``in_use``. Return the gradient for autograd; None if
+    :func:`join_weight_gradients` adds it.
     """
     if side_stream is None:
         write()
@@ -204,21 +198,16 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         parameter, dy = ctx.parameter, channels_last(dy)
-
-        def compute_gradients(*output_mask: bool) -> tuple[Tensor, Tensor, Tensor]:
-            gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-                dy, x, weight, None, *ctx.geometry, False, (0, 0), 1, output_mask
-            )
-            return gradients
-
+        given = dy, x, weight, None, *ctx.geometry, False, (0, 0), 1
+        compute = partial(torch.ops.aten.convolution_backward, *given)
         needs_dx, needs_dweight, *_ = ctx.needs_input_grad
         gradient = fork(ctx.side_stream, parameter)
-        dx = compute_gradients(True, False, False)[0] if needs_dx else None
+        dx = compute((True, False, False))[0] if needs_dx else None
         if not needs_dweight:
             return dx, None, None, None, None
 
         def write() -> None:
-            gradient.copy_(compute_gradients(False, True, False)[1][:, : parameter.shape[1]])
+            gradient.copy_(compute((False, True, False))[1][:, : parameter.shape[1]])
 
         dweight = write_gradient(ctx.side_stream, parameter, gradient, write, dy, x, weight)
         return dx, dweight, None, None, None

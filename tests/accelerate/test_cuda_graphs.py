@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate import CudaRunner
-from fedaux_pl.accelerate.convolution.tiling import EXCLUSIVE_DEVICE, SHARED_DEVICE, choose_tiling
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
@@ -29,7 +28,7 @@ class Uncaptured(CudaGraphs):
     def capture(self, steps, pool, rngs=()):
         def replay():
             for step in steps:
-                with self.sharing_device(len(steps) - 1):
+                with self.fusing():
                     step()
 
         return replay
@@ -279,15 +278,10 @@ def test_only_a_single_replica_has_a_side_stream(monkeypatch):
         "fedaux_pl.accelerate.recording.cuda_graphs.weight_gradients_on", weight_gradients_on
     )
     graphs = CudaGraphs(torch.device("cuda", 0))
-    with graphs._step_context(1):
-        assert choose_tiling(2048, 64).parameters is SHARED_DEVICE
-    assert not used
+    with graphs._step_context(1), graphs.fusing():
+        assert not used
     with graphs._step_context(0):
-        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
-    assert used == [graphs._side_stream]
-    with graphs.sharing_device(0):
-        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
-    assert len(used) == 1
+        assert used == [graphs._side_stream]
 
 
 class Synchronizing(ClientModule):

@@ -353,13 +353,6 @@ def test_a_trial_step_with_a_smaller_batch_tries_other_kernels():
     ]
 
 
-@pytest.mark.parametrize(("sizes", "others"), [((40,), 0), ((40, 40, 40), 2)])
-def test_first_steps_leave_room_for_the_steps_of_others(sizes, others):
-    recorder = FakeRecorder()
-    captured(lambda runner: runner.run_all(client(), jobs(sizes)), recorder)
-    assert recorder.others == {others}
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"optimizer": "adamw"}, {"optimizer": "sgd", "momentum": 0.9}]
 )
@@ -392,7 +385,7 @@ def test_cudnn_tries_no_kernels_for_last_batches(monkeypatch):
 
     class Recorder(FakeRecorder):
         @contextmanager
-        def sharing_device(self, others):
+        def fusing(self):
             tried.setdefault("first", []).append(torch.backends.cudnn.benchmark)
             yield
 

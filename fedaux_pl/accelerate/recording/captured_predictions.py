@@ -13,8 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
 from fedaux_pl.accelerate.recording.replicas import network_name
@@ -51,7 +49,6 @@ class CapturedPredictor:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # without BatchNorm's counters, which predictions do not use
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
-        self._folds = FoldCache()
         self._recorder, self._pool = recorder, recorder.memory_pool()
         self._captured: dict[_PassKind, _CapturedPass] = {}
         self._outputs: dict[_PassKind, int] = {}  # the number of logits of the kinds that have run
@@ -60,16 +57,14 @@ class CapturedPredictor:
     def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Computes the logits of all inputs with the given weights, shape (N, C), float32."""
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
-        self._folds.refresh()
         size = prediction_batch_size(self._model, inputs, captured=True)
         # Batches of equal sizes, because each size is compiled, tried and captured. So the last
         # batch can begin with samples of the one before, whose logits are left out.
         count = max(1, -(-len(inputs) // size))
         size = -(-len(inputs) // count)
         starts = [i * size for i in range(count - 1)]
-        with using(folds=self._folds):
-            logits = [self._predict_batch(inputs[start : start + size]) for start in starts]
-            last = self._predict_batch(inputs[len(inputs) - size :])
+        logits = [self._predict_batch(inputs[start : start + size]) for start in starts]
+        last = self._predict_batch(inputs[len(inputs) - size :])
         return torch.cat([*logits, last[count * size - len(inputs) :]])
 
     def _predict_batch(self, x: Tensor) -> Tensor:
@@ -79,7 +74,6 @@ class CapturedPredictor:
             with self._preparing(text.format("first prediction")):
                 with self._recorder.compiling():
                     self._model(x)
-                self._folds.refresh()  # not computed while kernels were compiled
                 logits: Tensor = self._model(x)
             self._outputs[kind] = logits.shape[1]
             return logits.float()

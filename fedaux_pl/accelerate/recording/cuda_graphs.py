@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.tiling import sharing_device
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
 from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
 from fedaux_pl.engine.optimizer_state import is_resettable, snapshot
@@ -147,18 +146,16 @@ class CudaGraphs:
                 main.wait_stream(stream)
         return graph.replay
 
-    @contextmanager
-    def sharing_device(self, others: int) -> Iterator[None]:
-        """Within this context, kernels leave room for those of ``others`` concurrent replicas."""
-        with using(fuses_gradient_sums=True), sharing_device() if others else nullcontext():
-            yield
+    def fusing(self) -> AbstractContextManager[None]:
+        """Within this context, BatchNorm's kernel adds the gradients of two branches."""
+        return using(fuses_gradient_sums=True)
 
     @contextmanager
     def _step_context(self, others: int) -> Iterator[None]:
-        """``sharing_device``, with overlapping weight gradients if there are no others."""
+        """``fusing``, with overlapping weight gradients if there are no other replicas."""
         overlaps = self._overlap and not others
         with (
-            self.sharing_device(others),
+            self.fusing(),
             weight_gradients_on(self._side_stream) if overlaps else nullcontext(),
         ):
             yield
@@ -177,7 +174,7 @@ class CudaGraphs:
             batch: A batch of its data.
             step: Takes one optimization step.
             others: How many other jobs the module has. With some, its replicas will share the
-                device, and the kernels for an exclusive device need not be compiled.
+                device, and their weight gradients will not overlap.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -186,7 +186,7 @@ class Replicas:
             self._known_kernels.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
-                    with self._recorder.sharing_device(len(steps) - 1):
+                    with self._recorder.fusing():
                         step()
             return
         if kind not in self._captured:

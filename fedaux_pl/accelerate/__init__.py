@@ -6,8 +6,8 @@ the same, more slowly. ``speed_up`` turns the layers of a model into their fast 
 """
 
 # imported to register their fast versions
-from fedaux_pl.accelerate import bert as bert
 from fedaux_pl.accelerate import views as views
+from fedaux_pl.accelerate.bert import fast_encoder as fast_encoder
 from fedaux_pl.accelerate.convolution import networks as networks
 from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.bert.attention import MAX_HEAD_DIM, MAX_LENGTH
-from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
+from fedaux_pl.accelerate.bert.encoder_pass import parameter_names
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 
 _MODULE = "transformers.models.bert.modeling_bert"
@@ -16,13 +15,15 @@ _BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
 _BERT_MODULES.add("transformers.activations.GELUActivation")
 _TORCH_MODULES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
 _ALIGNMENT = 8  # half-precision values in one 16-byte access of tensor cores and kernels
+# A program of the attention kernels holds all keys and values of a head in registers.
+MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 
 def can_fuse(encoder: Any, ids: Tensor) -> bool:
     """Whether the fused pass can replace a call of the encoder with these ids.
 
     This needs an unmodified BERT on CUDA, autocast to half precision, and texts that fit the
-    attention kernel.
+    attention kernels.
     """
     return (
         _qualified_name(encoder) == f"{_MODULE}.BertModel"
@@ -32,32 +33,25 @@ def can_fuse(encoder: Any, ids: Tensor) -> bool:
         and torch.is_autocast_enabled(ids.device.type)
         and compute_dtype(ids) in HALF
         and is_unmodified(encoder)
-        and _supports_inputs(encoder, ids)
+        and ids.shape[1] <= min(MAX_LENGTH, len(encoder.embeddings.position_embeddings.weight))
+        and all(parameter.device == ids.device for parameter in encoder.parameters())
     )
 
 
 def is_unmodified(encoder: Any) -> bool:
     """Whether a BERT is as the library builds it, in float32, with options the kernels support."""
-    config = encoder.config
+    config, layers = encoder.config, len(encoder.encoder.layer)
     return (
-        all(
-            (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
-            and not has_hooks(module)
-            and not (module.training and getattr(module, "gradient_checkpointing", False))
-            and not getattr(module, "is_decoder", False)
-            for module in encoder.modules()
-        )
-        and all(_has_supported_options(module, config) for module in encoder.modules())
+        all(_is_supported(module, config) for module in encoder.modules())
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())
+        and {name for name, _ in encoder.named_parameters()} == parameter_names(layers)
         and config.hidden_act == "gelu"
-        and getattr(config, "position_embedding_type", None) in (None, "absolute")
         and config._attn_implementation in ("sdpa", "eager")
         and not config.is_decoder
-        and not config.add_cross_attention
         and config.hidden_size % _ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
+        and config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
         and config.intermediate_size % _ALIGNMENT == 0
-        and config.num_hidden_layers == len(encoder.encoder.layer) > 0
-        and len(collect_parameters(encoder)) == len(list(encoder.parameters()))
+        and config.num_hidden_layers == layers > 0
     )
 
 
@@ -65,22 +59,17 @@ def _qualified_name(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
-def _has_supported_options(module: nn.Module, config: Any) -> bool:
+def _is_supported(module: nn.Module, config: Any) -> bool:
+    name = _qualified_name(module)
+    if has_hooks(module) or not (type(module) in _TORCH_MODULES or name in _BERT_MODULES):
+        return False
     if isinstance(module, nn.Embedding):
         return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
-    if _qualified_name(module) == f"{_MODULE}.BertSelfAttention":
+    if name == f"{_MODULE}.BertSelfAttention":
         dim = config.hidden_size // config.num_attention_heads
         square = (config.hidden_size, config.hidden_size)
         weights = (module.query.weight, module.key.weight, module.value.weight)  # type: ignore[union-attr]
         return module.scaling == dim**-0.5 and all(w.shape == square for w in weights)
-    return not isinstance(module, nn.LayerNorm) or module.eps == config.layer_norm_eps
-
-
-def _supports_inputs(encoder: Any, ids: Tensor) -> bool:
-    """Whether heads and texts fit the attention kernel, on the device of the weights."""
-    config = encoder.config
-    return (
-        config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
-        and ids.shape[1] <= min(MAX_LENGTH, len(encoder.embeddings.position_embeddings.weight))
-        and all(parameter.device == ids.device for parameter in encoder.parameters())
-    )
+    if isinstance(module, nn.LayerNorm):
+        return module.eps == config.layer_norm_eps  # type: ignore[no-any-return]
+    return not (module.training and getattr(module, "gradient_checkpointing", False))

@@ -64,7 +64,7 @@ class DeviceRNG:
         self.generator = torch.Generator(device)
 
     def seed(self, seed: int) -> None:
-        """Seeds the generator; it then draws what the default generator would with that seed."""
+        """Seed the generator; it then draws what the default generator would with that seed."""
         self.generator.manual_seed(seed)
 
     @contextmanager
@@ -94,7 +94,7 @@ class CudaGraphs:
         self._streams = [torch.cuda.Stream(device) for _ in range(MAX_REPLICAS)]  # type: ignore[no-untyped-call]
 
     def memory_pool(self) -> object:
-        """Creates a graph memory pool for the captured steps of one module.
+        """Create a graph memory pool for the captured steps of one module.
 
         The graphs are replayed one after another and keep no values in between, so they can share
         one pool. It is freed with the last of them.
@@ -102,7 +102,7 @@ class CudaGraphs:
         return torch.cuda.graph_pool_handle()
 
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
-        """Makes an optimizer capturable: fused, with its counters on the device."""
+        """Make an optimizer capturable: fused, with its counters on the device."""
         for group in optimizer.param_groups:
             group["foreach"], group["fused"] = False, True
             if "capturable" in group:
@@ -115,13 +115,13 @@ class CudaGraphs:
         return compiling_in_threads()
 
     def create_rng(self) -> DeviceRNG:
-        """Creates the generator of one replica."""
+        """Create the generator of one replica."""
         return DeviceRNG(self.device)
 
     def capture(
         self, steps: Sequence[Callable[[], None]], pool: Any, rngs: Sequence[DeviceRNG] = ()
     ) -> Replay:
-        """Captures steps without running them, and returns a function that runs them.
+        """Capture steps without running them, and return a function that runs them.
 
         A replay reads and writes the same tensors, whose values may be new.
 
@@ -141,7 +141,7 @@ class CudaGraphs:
             main = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(main)
-                with torch.cuda.stream(stream), self._step_context(len(steps) - 1):
+                with torch.cuda.stream(stream), self.sharing_device(len(steps) - 1):
                     step()
             for stream in self._streams[: len(steps)]:
                 main.wait_stream(stream)
@@ -149,24 +149,18 @@ class CudaGraphs:
 
     @contextmanager
     def sharing_device(self, others: int) -> Iterator[None]:
-        """Within this context, kernels leave room for those of ``others`` concurrent replicas."""
-        with using(fuses_gradient_sums=True), sharing_device() if others else nullcontext():
-            yield
+        """Within this context, kernels leave room for those of ``others`` concurrent replicas.
 
-    @contextmanager
-    def _step_context(self, others: int) -> Iterator[None]:
-        """``sharing_device``, with overlapping weight gradients if there are no others."""
-        overlaps = self._overlap and not others
-        with (
-            self.sharing_device(others),
-            weight_gradients_on(self._side_stream) if overlaps else nullcontext(),
-        ):
+        Without others, weight gradients are computed on a side stream.
+        """
+        alone = weight_gradients_on(self._side_stream) if self._overlap else nullcontext()
+        with using(fuses_gradient_sums=True), sharing_device() if others else alone:
             yield
 
     def probe(
         self, module: pl.LightningModule, batch: tuple[Tensor, ...], step: Step, others: int = 0
     ) -> ProbeResult:
-        """Finds out whether a module's steps can be captured, and for how many replicas.
+        """Find out whether a module's steps can be captured, and for how many replicas.
 
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
@@ -190,14 +184,14 @@ class CudaGraphs:
         with torch.random.fork_rng([self.device]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Synchronization debug mode")
             # creates optimizer state, which may synchronize; the copy's weights mean nothing then
-            with self._step_context(others), self.compiling():
+            with self.sharing_device(others), self.compiling():
                 step(replica, optimizer, batch, 0)
             cpu_state = torch.get_rng_state()
             cuda_state = torch.cuda.get_rng_state(self.device)
             torch.cuda.synchronize(self.device)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                with self._step_context(others):
+                with self.sharing_device(others):
                     step(replica, optimizer, batch, 0)
             except RuntimeError as error:
                 return ProbeResult(str(error).partition("\n")[0])
@@ -219,7 +213,7 @@ class CudaGraphs:
 
 @contextmanager
 def _paused_garbage_collection() -> Iterator[None]:
-    """Prevents the destruction of an old graph, which would invalidate the current capture."""
+    """Prevent the destruction of an old graph, which would invalidate the current capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -48,7 +48,7 @@ class CudaRunner(StageRunner):
         self._predictors: dict[nn.Module, CapturedPredictor] = {}
 
     def adopt(self, module: nn.Module) -> None:
-        """Moves a module to the device, with the fast versions of its layers, channels last."""
+        """Move a module to the device, with the fast versions of its layers, channels last."""
         super().adopt(module)
         if self.device.type == "cuda" and module not in self._replicas:
             speed_up(module)
@@ -61,7 +61,7 @@ class CudaRunner(StageRunner):
         on_epoch: EpochHook | None = None,
         on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Runs several jobs with one module, as many at the same time as the device can hold."""
+        """Run several jobs with one module, as many at the same time as the device can hold."""
         self.adopt(module)
         with torch.enable_grad():
             replicas = self._find_replicas(module, jobs)
@@ -79,13 +79,13 @@ class CudaRunner(StageRunner):
         return [results[number] for number in range(len(jobs))]
 
     def forget(self, module: pl.LightningModule) -> None:
-        """Frees the replicas and captured steps of a module."""
+        """Free the replicas and captured steps of a module."""
         self._replicas.pop(module, None)
 
     def predict(
         self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Computes the logits of a model with the given weights.
+        """Compute the logits of a model with the given weights.
 
         Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
         fixed size. A network of others may synchronize, which cannot be captured.
@@ -98,7 +98,7 @@ class CudaRunner(StageRunner):
         return self._predictors[model].predict(state, inputs)
 
     def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes h(x) of a large data set; before that, kernels are compiled in threads."""
+        """Compute h(x) of a large data set; before that, kernels are compiled in threads."""
         if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
             first = inputs[: prediction_batch_size(model, inputs)]
             text = f"preparing {network_name(model)}: first prediction ({len(first)} samples)"
@@ -107,11 +107,11 @@ class CudaRunner(StageRunner):
         return predict_features(model, inputs)
 
     def finish_backward(self) -> None:
-        """Waits for weight gradients that are computed on a side stream."""
+        """Wait for weight gradients that are computed on a side stream."""
         join_weight_gradients()
 
     def _find_replicas(self, module: pl.LightningModule, jobs: Sequence[Job]) -> Replicas | None:
-        """Returns the replicas of a module; None if its steps are not captured."""
+        """Return the replicas of a module; None if its steps are not captured."""
         if not jobs or not jobs[0].epochs or getattr(module, "is_distributed", False):
             return None
         if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
@@ -142,6 +142,7 @@ class CudaRunner(StageRunner):
             probe = dataclasses.replace(probe, max_replicas=1)
         # cuDNN tries no kernels for smaller batches, so those of the probe are others
         tried = (len(index), 0, others > 0) if len(index) == batches.batch_size else None
+        lengths = self._find_lengths(module, batch[0])
         return Replicas(
             module,
             step=self.step,
@@ -149,13 +150,13 @@ class CudaRunner(StageRunner):
             probe=probe,
             tried=tried,
             preparing=self.preparing,
-            lengths=self._find_lengths(module, batch[0]),
+            lengths=lengths,
         )
 
     def _find_lengths(
         self, module: pl.LightningModule, inputs: Tensor
     ) -> Callable[[Tensor], Tensor] | None:
-        """Returns the function that computes lengths of texts; None if they are not packed.
+        """Return the function that computes lengths of texts; None if they are not packed.
 
         Under deterministic algorithms they are not: the number of rows, and so the order of sums,
         depends on which replicas train at the same time.
@@ -167,7 +168,7 @@ class CudaRunner(StageRunner):
     def _run_wave(
         self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None
     ) -> list[StageResult]:
-        """Runs jobs at the same time, each with its own replica."""
+        """Run jobs at the same time, each with its own replica."""
         wave = replicas.take(len(jobs))
         for replica, job in zip(wave, jobs, strict=True):
             replica.start(job)

@@ -49,7 +49,6 @@ class FedAUX(FedDF):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
-        pretrained: Must be true.
 
     Example:
         >>> from fedaux_pl.scoring import Identity, Logistic, Sigmoid
@@ -64,6 +63,8 @@ class FedAUX(FedDF):
         ...     remember=False,
         ... )
     """
+
+    pretrained = True
 
     # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
@@ -80,14 +81,8 @@ class FedAUX(FedDF):
         secret_noise: bool = False,
         remember: bool = True,
         discount: float = 1.0,
-        pretrained: bool = True,
     ) -> None:
-        super().__init__(pretrained, remember, discount)
-        if not pretrained:
-            raise ValueError(
-                "FedAUX scores in the features of pre-training and cannot do without it: set "
-                "pretrained to true, or choose FedDF"
-            )
+        super().__init__(pretrained=True, remember=remember, discount=discount)
         self.scoring = Scoring(
             scorer=scorer,
             feature_map=feature_map,

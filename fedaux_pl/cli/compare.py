@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedaux_pl.cli.finished_runs import Run, group_by_settings, load_runs
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _ABSENT = "-"

@@ -70,9 +70,10 @@ First runs (no download, about a minute each):
 
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
-                                       FedAdam, Scaffold or Centralised; with everything private:
+                                       FedAdam, Scaffold or Centralized; with everything private:
                                        FedClassMeans or FedAUXfdp
-  --model.algorithm.pretrained true    start from features learned on the auxiliary data
+                                       other methods start from features learned on the
+                                       auxiliary data with --model.algorithm.pretrained=true
   --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
   --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
@@ -83,7 +84,7 @@ Common options:
   --data.private CIFAR10               labeled data, split over the clients
   --data.auxiliary STL10               unlabeled public data
   --data.alpha 0.01                    Dirichlet split: with a small alpha, clients hold few classes
-  --data.validation 0.1                hold out data of the clients, to choose the best round by
+  --data.validation_fraction 0.1       hold out data of the clients, to choose the best round by
   --trainer.max_epochs 100             number of rounds
   --trainer.default_root_dir logs      folder of all output
   --trainer.precision bf16-mixed       mixed precision, for recent GPUs

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from fedaux_pl.cli.model_card import model_card, rounds_of
-from fedaux_pl.cli.parser import FederationParser
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models import Ensemble, save_ensemble, trained_models
+from fedaux_pl.runs.parser import FederationParser
 
 FORMATS = ("safetensors", "onnx")
 OPSET = 20

@@ -13,11 +13,11 @@ from fedaux_pl.benchmark import format_table, summarize
 from fedaux_pl.cli import prediction
 from fedaux_pl.cli.entry import TERMINATED
 from fedaux_pl.cli.export import export
-from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse, parse_benchmark
-from fedaux_pl.cli.run_folder import RunLogger, folder_of
 from fedaux_pl.engine.checkpoints import find_tested
 from fedaux_pl.errors import ConfigurationError, FedauxError
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse, parse_benchmark
+from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
 
 __all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test", "validate"]

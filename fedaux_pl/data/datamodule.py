@@ -51,11 +51,11 @@ class FederatedDataModule(pl.LightningDataModule):
         alpha: The concentration of the Dirichlet distribution. With 0.01 a client holds little
             more than one class; with 100 its classes are nearly balanced. Not used with given
             clients.
-        negatives: The share of the auxiliary data that becomes D^-; the rest is D_distill.
+        negative_fraction: The share of the auxiliary data that becomes D^-; the rest is D_distill.
         seed: The seed of the split over clients, the split of the auxiliary data and the order of
             all batches.
-        validation: The share of every client's training data that is held out as validation data,
-            in [0, 1). 0 for the validation data of ``private``, if it has any.
+        validation_fraction: The share of every client's training data that is held out
+            as validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
         classes: The names of the classes in an order that all sites agree on; null for those of the
             source. Integer labels index them, from 0, whatever the names are: with the classes
             ["6", "7"] the integer 1 is class "7", and 6 is refused. Labels that are text (class
@@ -84,19 +84,20 @@ class FederatedDataModule(pl.LightningDataModule):
         auxiliary: Data | None = None,
         num_clients: int = 20,
         alpha: float = 0.01,
-        negatives: float = 0.2,
+        negative_fraction: float = 0.2,
         seed: int = 0,
-        validation: float = 0.0,
+        validation_fraction: float = 0.0,
         classes: list[str] | None = None,
         holds: Holding | None = None,
     ) -> None:
         super().__init__()
         if holds not in (None, *get_args(Holding)):
             raise ValueError(f"holds must be public, private or null, but is {holds!r}")
-        if holds is not None and validation:
+        if holds is not None and validation_fraction:
             raise ValueError(
-                f"validation must be 0 where data are at sites, but is {validation}: the server "
-                "cannot measure on what sites hold out; give the server's source validation data"
+                f"validation_fraction must be 0 where data are at sites, but is "
+                f"{validation_fraction}: the server cannot measure on what sites hold out; give "
+                "its source validation data"
             )
         if classes is not None and not 2 <= len(set(classes)) == len(classes):
             raise ValueError(f"classes must be at least 2 different names, but are {classes}")
@@ -104,17 +105,21 @@ class FederatedDataModule(pl.LightningDataModule):
             raise ValueError(f"num_clients must be at least 1, but is {num_clients}")
         if not 0 < alpha < math.inf:
             raise ValueError(f"alpha must be positive and finite, but is {alpha}")
-        if not 0 < negatives < 1:
-            raise ValueError(f"negatives must lie strictly between 0 and 1, but is {negatives}")
-        if not 0 <= validation < 1:
-            raise ValueError(f"validation must lie in [0, 1), but is {validation}")
+        if not 0 < negative_fraction < 1:
+            raise ValueError(
+                f"negative_fraction must lie strictly between 0 and 1, but is {negative_fraction}"
+            )
+        if not 0 <= validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction must lie in [0, 1), but is {validation_fraction}"
+            )
         self.private = as_source("private", private)
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
         self.alpha = alpha
-        self.negatives = negatives
+        self.negative_fraction = negative_fraction
         self.seed = seed
-        self.validation = validation
+        self.validation_fraction = validation_fraction
         self.class_order = classes
         self.holds: Holding | None = holds
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
@@ -142,13 +147,15 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _load(self, at_most: int | None) -> None:
         key = machine_key()
-        private = PrivateData.load(self.private, self.validation, self.holds, self.class_order)
+        private = PrivateData.load(
+            self.private, self.validation_fraction, self.holds, self.class_order
+        )
         public = None
         if self.auxiliary is not None and self.holds != "private":
             inputs = self.auxiliary.auxiliary()[:at_most]
             check_same_kind(private.inputs[0], inputs, "private and auxiliary data")
             seed = derive_seed(self.seed, _AUXILIARY_SPLIT)
-            public = PublicData.split(inputs, self.negatives, seed)
+            public = PublicData.split(inputs, self.negative_fraction, seed)
             train = private.train
             self._shared_rows = 0 if train is None else count_shared(train.inputs, inputs, key)
             if self._shared_rows:
@@ -159,7 +166,7 @@ class FederatedDataModule(pl.LightningDataModule):
                 )
         seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
         if self.holds is None:
-            private = private.split(self.num_clients, self.alpha, self.validation, seeds)
+            private = private.split(self.num_clients, self.alpha, self.validation_fraction, seeds)
         elif private.train is not None:
             # whichever client the server says that this site is, its data are the same
             own = torch.arange(len(private.train))
@@ -197,7 +204,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
         validation, contents = self._loaded().validation, dict(self.fingerprints)
-        if self.validation:  # of the private data, whose fingerprint is there
+        if self.validation_fraction:  # of the private data, whose fingerprint is there
             del contents["validation"]
         return {
             "private": type(self.private).__name__,
@@ -205,10 +212,10 @@ class FederatedDataModule(pl.LightningDataModule):
             "num_clients": self.num_clients,
             "alpha": None if self.has_given_clients else self.alpha,
             **({} if self.holds is None else {"holds": self.holds, "classes": list(self.classes)}),
-            "negatives": self.negatives,
+            "negatives": self.negative_fraction,
             "seed": self.seed,
             "contents": contents,
-            **({} if validation is None else {"validation": self.validation or "given"}),
+            **({} if validation is None else {"validation": self.validation_fraction or "given"}),
         }
 
     def release_settings(self) -> dict[str, Any]:
@@ -218,7 +225,7 @@ class FederatedDataModule(pl.LightningDataModule):
         """
         settings = self.settings()
         settings["contents"].pop("test", None)
-        if not self.validation:
+        if not self.validation_fraction:
             settings.pop("validation", None)
             settings["contents"].pop("validation", None)
         return settings

@@ -77,8 +77,8 @@ class PrivateData:
             )
         if data.validation is not None and held_out:
             raise DataError(
-                f"{name} gives {len(data.validation)} validation samples, but validation = "
-                f"{held_out} asks the clients to hold out more: set validation to 0, or give no "
+                f"{name} gives {len(data.validation)} validation samples, but validation_fraction "
+                f"{held_out} asks the clients to hold out more: set it to 0, or give no "
                 "validation data"
             )
         return data

@@ -70,7 +70,7 @@ class Federation(Students):
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
         clients: How many clients train each architecture, e.g. {resnet8: 20}.
         participation: C, the fraction of the clients that take part in a round (at least one).
-        train: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
+        trained: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
         local: How clients train.
         distillation: How the server distills its students, in methods with distillation.
         pretraining: How h_0 is learned, in methods that start from it.
@@ -100,7 +100,7 @@ class Federation(Students):
         algorithm: Algorithm,
         clients: dict[str, int],
         participation: float = 0.4,
-        train: TrainedPart = "full",
+        trained: TrainedPart = "full",
         local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
@@ -119,7 +119,7 @@ class Federation(Students):
             model_options or {},
             seed,
             threads,
-            train=train,
+            trained=trained,
             optimizer_state=optimizer_state,
             batchnorm=batchnorm,
         )
@@ -127,8 +127,8 @@ class Federation(Students):
         self.algorithm = algorithm
         self.clients = clients
         self.participation = participation
-        self.train_part: TrainedPart = train
-        self.head_only = train == "head"
+        self.trained: TrainedPart = trained
+        self.head_only = trained == "head"
         self.local = local
         self.distillation = distillation
         self.pretraining = pretraining
@@ -440,7 +440,7 @@ class Federation(Students):
             "algorithm": self.algorithm,
             "clients": dict(self.clients),
             "participation": self.participation,
-            "train": self.train_part,
+            "train": self.trained,
             "local": self.local,
             "distillation": self.distillation,
             "pretraining": self.pretraining,

@@ -22,12 +22,12 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules.classifier_module import TrainedPart
-from fedaux_pl.modules.language_modelling import Objective
+from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 _MAX_COUNT = 2**31 - 1
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "train": get_args(TrainedPart),
+    "trained": get_args(TrainedPart),
     "optimizer_state": ("reset", "carry"),
     "batchnorm": get_args(BatchNormStatistics),
 }
@@ -190,7 +190,7 @@ def check_settings(
         model_options: Arguments of ``create_model``.
         seed: The seed of the run.
         threads: The number of CPU threads.
-        **choices: ``train``, ``optimizer_state`` and ``batchnorm``.
+        **choices: ``trained``, ``optimizer_state`` and ``batchnorm``.
     """
     if (
         not isinstance(clients, Mapping)

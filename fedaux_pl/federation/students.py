@@ -188,7 +188,7 @@ class Students(pl.LightningModule):
     def holds_out(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
         data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
-        return isinstance(data, FederatedDataModule) and data.validation > 0
+        return isinstance(data, FederatedDataModule) and data.validation_fraction > 0
 
     def _evaluate(self, batch: Sequence[Tensor], prefix: str) -> None:
         x, labels = batch[0], batch[1]

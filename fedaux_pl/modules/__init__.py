@@ -3,7 +3,7 @@
 from fedaux_pl.modules.client import ClientModule
 from fedaux_pl.modules.distillation import DistillationModule
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.language_modelling import LanguageModelling
+from fedaux_pl.modules.language_modeling import LanguageModeling
 from fedaux_pl.modules.pretraining import create_pretraining
 from fedaux_pl.modules.scoring_head import ScoringHead
 from fedaux_pl.modules.self_supervised import SelfSupervised
@@ -13,7 +13,7 @@ __all__ = [
     "ClientModule",
     "DistillationModule",
     "KNNAccuracy",
-    "LanguageModelling",
+    "LanguageModeling",
     "ScoringHead",
     "SelfSupervised",
     "SimCLR",

@@ -24,16 +24,16 @@ class ClassifierModule(OptimizedModule):
     Args:
         model: f, with ``features``, ``head`` and ``feature_dim``.
         num_classes: C, the number of classes.
-        train: ``full`` trains all parameters, ``head`` trains g only.
+        trained: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: The optimizer of the trained parameters.
     """
 
     def __init__(
-        self, model: nn.Module, num_classes: int, train: TrainedPart, optimizer: OptimizerSettings
+        self, model: nn.Module, num_classes: int, trained: TrainedPart, optimizer: OptimizerSettings
     ) -> None:
         super().__init__(optimizer)
-        if train not in ("full", "head"):
-            raise ValueError(f"train must be 'full' or 'head', but is {train!r}")
+        if trained not in ("full", "head"):
+            raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
         outputs = getattr(model.head, "out_features", num_classes)
         if outputs != num_classes:
             raise ValueError(
@@ -42,7 +42,7 @@ class ClassifierModule(OptimizedModule):
             )
         self.num_classes = num_classes
         self.model: Any = model
-        self.head_only = train == "head"
+        self.head_only = trained == "head"
         if self.head_only:
             self.model.requires_grad_(False)
             self.model.head.requires_grad_(True)

@@ -34,7 +34,7 @@ class ClientModule(ClassifierModule):
             ``load_from_checkpoint``.
         num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         mu: The strength of the proximal term, 0 for none.
-        train: ``full`` trains all parameters, ``head`` trains g only (linear evaluation).
+        trained: ``full`` trains all parameters, ``head`` trains g only (linear evaluation).
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
         momentum: For sgd only.
@@ -62,7 +62,7 @@ class ClientModule(ClassifierModule):
         model: str | nn.Module = "resnet8",
         num_classes: int | None = None,
         mu: float = 0.0,
-        train: TrainedPart = "full",
+        trained: TrainedPart = "full",
         optimizer: OptimizerName = "adam",
         lr: float = 1e-3,
         momentum: float = 0.0,
@@ -76,7 +76,7 @@ class ClientModule(ClassifierModule):
         super().__init__(
             resolve_model(model, num_classes, model_options),
             num_classes,
-            train,
+            trained,
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
         model = model_hyperparameter(model)

@@ -32,7 +32,7 @@ class DistillationModule(ClassifierModule):
             ``feature_dim``. A module is not saved with the hyper-parameters: pass it again to
             ``load_from_checkpoint``.
         num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
-        train: ``full`` trains all parameters, ``head`` trains g only.
+        trained: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
         momentum: For sgd only.
@@ -57,7 +57,7 @@ class DistillationModule(ClassifierModule):
         self,
         model: str | nn.Module = "resnet8",
         num_classes: int | None = None,
-        train: TrainedPart = "full",
+        trained: TrainedPart = "full",
         optimizer: OptimizerName = "adam",
         lr: float = 5e-5,
         momentum: float = 0.0,
@@ -68,7 +68,7 @@ class DistillationModule(ClassifierModule):
         super().__init__(
             resolve_model(model, num_classes, model_options),
             num_classes,
-            train,
+            trained,
             OptimizerSettings(optimizer, lr, momentum, weight_decay),
         )
         model = model_hyperparameter(model)

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from fedaux_pl.modules.language_modelling import LanguageModelling
+from fedaux_pl.modules.language_modeling import LanguageModeling
 from fedaux_pl.modules.self_supervised import SelfSupervised
 from fedaux_pl.modules.simclr import SimCLR
 
-_MODULES: dict[str, type[SelfSupervised]] = {"images": SimCLR, "tokens": LanguageModelling}
+_MODULES: dict[str, type[SelfSupervised]] = {"images": SimCLR, "tokens": LanguageModeling}
 _OPTIONS = {  # those that the other module does not have
     "images": {"temperature", "min_scale", "flip", "jitter", "strength", "grayscale"},
     "tokens": {"objective", "mask_rate"},
@@ -17,7 +17,7 @@ _OPTIONS = {  # those that the other module does not have
 
 
 def create_pretraining(model: nn.Module, options: Mapping[str, Any]) -> SelfSupervised:
-    """Creates ``SimCLR`` for a model of images, ``LanguageModelling`` for a model of text.
+    """Creates ``SimCLR`` for a model of images, ``LanguageModeling`` for a model of text.
 
     Args:
         model: The model whose features are learned. Its attribute ``inputs`` is ``images`` (the

@@ -38,7 +38,7 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
     heads: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
     is_published = any(group.published for group in groups)
-    # labels that the figures draw as a reference, such as Centralised, do not compete
+    # labels that the figures draw as a reference, such as Centralized, do not compete
     references = {figure["reference"] for figure in sweep.figures if figure.get("reference")}
     for column_place in places(groups, sweep.axes, columns):
         column = [find(groups, r | column_place) for r in row_places]

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedaux_pl.cli.finished_runs import Run
+from fedaux_pl.runs.finished_runs import Run
 from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.sweep_file import Sweep
 

@@ -10,7 +10,7 @@ from fedaux_pl.accelerate.bert.encoder_pass import bert_states
 from fedaux_pl.accelerate.bert.packing import pack, unpack
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.versions import speed_up
-from fedaux_pl.modules import LanguageModelling
+from fedaux_pl.modules import LanguageModeling
 from tests.accelerate.bert_reference import DROPPING, perturbed, small_tiles  # noqa: F401
 from tests.texts import ids
 
@@ -129,9 +129,9 @@ def test_features(pooling, packed):
     assert len(packed) == 1
 
 
-def test_language_modelling_masks_the_same_tokens(packed):
+def test_language_modeling_masks_the_same_tokens(packed):
     torch.manual_seed(0)
     options = {"config": SMALL, "mask_id": 4}
-    module = speed_up(LanguageModelling("encoder", "masked", model_options=options)).train()
+    module = speed_up(LanguageModeling("encoder", "masked", model_options=options)).train()
     x = ids(5, 3, width=5)
     assert_packed_like_padded(module, lambda: module.training_step(x, 0), packed)

@@ -17,7 +17,7 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModelling
+from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
 from tests.accelerate.bert_reference import fused_on_the_cpu  # noqa: F401
 from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
@@ -231,10 +231,10 @@ def test_cuda_captured_steps_agree_with_plain_training(precision, config, replic
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("objective", ["masked", "next"])
-def test_cuda_language_modelling(objective):
+def test_cuda_language_modeling(objective):
     options = {"config": WIDE | NO_DROPOUT, "mask_id": 4}
     torch.manual_seed(0)
-    plain = LanguageModelling("encoder", objective, model_options=options).cuda().train()
+    plain = LanguageModeling("encoder", objective, model_options=options).cuda().train()
     x = texts(16, 40)
 
     def gradients(module):
@@ -295,7 +295,7 @@ def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     options = {"config": WIDE, "mask_id": 4, "pooling": pooling}
     language = kind in ("masked", "next")
     if language:
-        module = LanguageModelling("encoder", kind, lr=1e-4, model_options=options)
+        module = LanguageModeling("encoder", kind, lr=1e-4, model_options=options)
     else:
         create = ClientModule if kind == "clients" else DistillationModule
         module = create("encoder", 4, lr=1e-4, model_options=options)

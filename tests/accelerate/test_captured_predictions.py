@@ -13,7 +13,7 @@ from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredicto
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.engine import inference, predict_features, predict_logits
-from fedaux_pl.federation import door
+from fedaux_pl.federation import create_runner
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
 from tests.federations import create, fit, network, split
@@ -95,7 +95,7 @@ def test_predictions_have_no_gradients_and_keep_the_training_mode():
 def fit_captured(tmp_path, monkeypatch, **options):
     """A federation of two rounds that captures its predictions, but not its steps."""
     recorder = FakeRecorder(obstacle="predictions only")
-    monkeypatch.setattr(door, "StageRunner", partial(CudaRunner, recorder=recorder))
+    monkeypatch.setattr(create_runner, "StageRunner", partial(CudaRunner, recorder=recorder))
     federation = create(**options)
     fit(tmp_path, federation, 2, split(3))
     return federation, recorder

@@ -231,7 +231,7 @@ class TwoPasses(ClientModule):
     [
         DistillationModule,
         partial(ClientModule, mu=0.1),
-        partial(ClientModule, train="head"),
+        partial(ClientModule, trained="head"),
         partial(ClientModule, optimizer="sgd", momentum=0.9),
         TwoPasses,
     ],

@@ -19,7 +19,7 @@ from fedaux_pl.accelerate.recording import runner as runner_module
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModelling
+from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
 from tests.accelerate.recorders import FakeRecorder
 from tests.accelerate.test_replicas import assert_same_results, client, jobs
 from tests.engine.test_stage import within
@@ -118,9 +118,9 @@ def test_replicas_of_a_step_have_the_rows_of_the_one_with_most_tokens(recorded):
         assert len(set(counts)) > 1
 
 
-def test_language_modelling(recorded):
+def test_language_modeling(recorded):
     def work(runner):
-        module = LanguageModelling("encoder", model_options=OPTIONS)
+        module = LanguageModeling("encoder", model_options=OPTIONS)
         batches = text_jobs(None, None, (43,))[0].batches
         CudaRunner(runner.trainer, FakeRecorder()).run(module, batches, 2, 0)
 

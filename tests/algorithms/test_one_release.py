@@ -75,7 +75,7 @@ def test_all_that_leaves_a_client_is_said(kind, tmp_path, monkeypatch, capsys):
     [*_, none] = run(tmp_path, method(kind, epsilon=None), 0).privacy()
     assert "WITHOUT any guarantee" in none
     held = create(method(kind))
-    fit(tmp_path, held, 0, split(3, validation=0.2))
+    fit(tmp_path, held, 0, split(3, validation_fraction=0.2))
     assert held.privacy()[-1].startswith("NOT private: the accuracies on the validation data")
     assert "and what the next line says" in held.privacy()[-2]
     assert f"privacy: {last}" in capsys.readouterr().out

@@ -154,7 +154,9 @@ def test_training_takes_twice_the_operations_more_but_for_the_first_layer():
     x = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     forward = forward_flops(model, x)
     whole = training_flops(ClientModule(model), (x, torch.zeros(4, dtype=torch.long)))
-    head = training_flops(ClientModule(model, train="head"), (x, torch.zeros(4, dtype=torch.long)))
+    head = training_flops(
+        ClientModule(model, trained="head"), (x, torch.zeros(4, dtype=torch.long))
+    )
     assert 2.8 * forward < whole < 3 * forward
     assert forward < head < 1.1 * forward
 

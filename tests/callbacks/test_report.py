@@ -361,7 +361,7 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for secret in (True, False):
         federation = create(paper_fedaux(secret_noise=secret))
-        data = split(3, private=Wards(), validation=0.25)
+        data = split(3, private=Wards(), validation_fraction=0.25)
         folder = reported(tmp_path / str(secret), federation, 1, data=data)
         pages = events(folder)
         assert ("evaluation/confusion" in pages.Tags()["images"]) is not secret
@@ -379,7 +379,7 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
 
 def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
     federation = create(FedDF(remember=True))
-    reported(tmp_path, federation, 1, data=split(3, validation=0.25))
+    reported(tmp_path, federation, 1, data=split(3, validation_fraction=0.25))
     assert all("evaluation" in kept["logits"] for kept in federation.memory.state_dict().values())
     line = federation.privacy()[-1]
     assert line.startswith("NOT private: the clients' logits on the validation data")
@@ -388,7 +388,10 @@ def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_the_test_of_the_best_round_names_the_round(tmp_path):
     """Also if the checkpoint was saved right after validation, before the end of its round."""
-    federation, data = create(FedAvg()), split(private=FewDigits(train=200), validation=0.25)
+    federation, data = (
+        create(FedAvg()),
+        split(private=FewDigits(train=200), validation_fraction=0.25),
+    )
     best = BestCheckpoint(dirpath=tmp_path / "best")
     options = {"callbacks": [best], "enable_checkpointing": True, "check_val_every_n_epoch": 2}
     trainer = fit(tmp_path, federation, 2, data, **options)

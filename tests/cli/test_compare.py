@@ -10,8 +10,8 @@ from PIL import Image
 
 from fedaux_pl.cli import compare as compare_module
 from fedaux_pl.cli.compare import compare
-from fedaux_pl.cli.finished_runs import group_by_settings, load_runs
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.runs.finished_runs import group_by_settings, load_runs
 
 
 def write_run(folder, accuracies, method="FedAUX", seed=0, alpha=0.01, metric="accuracy", **extra):

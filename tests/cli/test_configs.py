@@ -24,8 +24,6 @@ FILES = sorted(
     for path in (ROOT / "configs").rglob("*.yaml")
     if path.parent.name != "paper"
 )
-# What the constructor's argument is called on the object, where it is not called the same.
-RENAMED = {"train": "train_part"}
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def of_object(cli, path):
         return value[rest[3]] if rest[2:3] == ["init_args"] else value["class"]
     if name == "optimizer_state":
         return "carry" if cli.model.carry else "reset"
-    value = getattr(cli.model if part == "model" else cli.datamodule, RENAMED.get(name, name))
+    value = getattr(cli.model if part == "model" else cli.datamodule, name)
     if isinstance(value, Source):
         value = type(value).__name__ if rest in ([], ["class_path"]) else getattr(value, rest[1])
     elif rest:
@@ -88,7 +86,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
         return {Path(file).stem for file in FILES if Path(file).parent.name == folder}
 
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
-    others = {"fedaux", "centralised"}
+    others = {"fedaux", "centralized"}
     others |= {"fedavgm", "fedadam", "scaffold", "fedauxfdp", "fedclassmeans"}  # not the paper's
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
@@ -177,7 +175,7 @@ def test_the_base_is_the_papers_setting(created):
     cli = created(BASE)
     model = cli.model
     assert cli.trainer.max_epochs == 100
-    assert (model.clients, model.participation, model.train_part) == ({"resnet8": 20}, 0.4, "full")
+    assert (model.clients, model.participation, model.trained) == ({"resnet8": 20}, 0.4, "full")
     assert model.algorithm.scoring.budget == Budget(epsilon=0.1, delta=1e-5)
     for stage, epochs, batch_size, lr in (
         (model.local, 1, 32, 1e-3),
@@ -186,7 +184,7 @@ def test_the_base_is_the_papers_setting(created):
     ):
         assert (stage.epochs, stage.batch_size, stage.lr) == (epochs, batch_size, lr)
         assert stage.optimizer == "adam"
-    assert cli.datamodule.negatives == 0.2
+    assert cli.datamodule.negative_fraction == 0.2
 
 
 def test_another_method_keeps_nothing_of_the_scoring(created):
@@ -328,8 +326,8 @@ def test_text_is_as_in_the_papers_appendix(name, created):
         assert (stage.epochs, stage.batch_size, stage.optimizer, stage.lr) == (1, 32, "adam", 1e-5)
     assert model.pretraining.epochs == 0  # h_0 is the published TinyBERT
     source = cli.datamodule.auxiliary
-    assert source.limit * cli.datamodule.negatives == 160_000
-    assert source.limit * (1 - cli.datamodule.negatives) == 160_000
+    assert source.limit * cli.datamodule.negative_fraction == 160_000
+    assert source.limit * (1 - cli.datamodule.negative_fraction) == 160_000
 
 
 @pytest.mark.parametrize(("layer", "name"), [("fedavg_p", "FedAvg+P"), ("feddf_p", "FedDF+P")])

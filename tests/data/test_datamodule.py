@@ -141,7 +141,7 @@ def test_a_trainer_tests_on_the_test_data():
         ({"num_clients": 0}, ValueError, "num_clients must be at least 1, but is 0"),
         ({"num_clients": 201}, ValueError, "use at most 100 clients"),
         ({"alpha": 0.0}, ValueError, "alpha must be positive and finite, but is 0.0"),
-        ({"negatives": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
+        ({"negative_fraction": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),
         ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
@@ -383,7 +383,7 @@ def test_wrong_clients(clients, names, message):
 
 @pytest.mark.parametrize("private", [Counting(), Sites()])
 def test_a_share_of_every_client_is_held_out(private):
-    plain, module = ready(private=private), ready(private=private, validation=0.1)
+    plain, module = ready(private=private), ready(private=private, validation_fraction=0.1)
     held = identity(module.validation_examples.inputs)
     for client in range(plain.num_clients):
         own, rest = (identity(data.client(client).inputs) for data in (plain, module))
@@ -400,7 +400,7 @@ def test_a_share_of_every_client_is_held_out(private):
     (batch,) = module.val_dataloader()
     assert identity(batch[0]) == held
     assert sum(len(y) for _, y in module.test_dataloader()) == 200
-    other = ready(private=private, validation=0.1, seed=1)
+    other = ready(private=private, validation_fraction=0.1, seed=1)
     assert identity(other.validation_examples.inputs) != held
 
 
@@ -411,18 +411,18 @@ def test_given_validation_data():
     assert module.client_sizes == [100, 50, 50]
     assert module.settings()["validation"] == "given"
     assert any(inputs is given.inputs for inputs in module.all_inputs)
-    with pytest.raises(DataError, match=r"Sites gives 12 validation samples, but .* = 0\.1"):
-        ready(private=Sites(validation=given), validation=0.1)
+    with pytest.raises(DataError, match=r"Sites gives 12 validation samples, but .* 0\.1"):
+        ready(private=Sites(validation=given), validation_fraction=0.1)
     with pytest.raises(DataError, match="private training and validation data must be"):
         ready(private=Sites(validation=Counting(12, (1, 3, 3)).train()))
     with pytest.raises(DataError, match="no labels for its validation data"):
         ready(private=Sites(validation=Counting(12, labeled=False).train()))
-    with pytest.raises(ValueError, match=r"validation must lie in \[0, 1\), but is 1"):
-        ready(validation=1)
+    with pytest.raises(ValueError, match=r"validation_fraction must lie in \[0, 1\), but is 1"):
+        ready(validation_fraction=1)
 
 
 def test_settings_name_validation_data_only_if_there_are_any():
-    plain, held = ready(), ready(validation=0.1)
+    plain, held = ready(), ready(validation_fraction=0.1)
     given = ready(private=Sites(validation=Counting(12, corner=3).train()))
     assert "validation" not in plain.settings()
     assert plain.settings()["contents"].keys() == {"private", "test", "auxiliary"}

@@ -193,7 +193,7 @@ def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, neede
 
 
 def test_with_a_fixed_h_only_g_is_sent(tmp_path):
-    federation = run(tmp_path, FedAvg(), 2, train="head")
+    federation = run(tmp_path, FedAvg(), 2, trained="head")
     head = 4 * (10 * create_model("resnet8", 10, width=0.125).feature_dim + 10)
     assert [entry["bytes/up"] for entry in federation.history] == [3 * head] * 2
     assert federation.history[-1]["bytes/up_total"] == 6 * head
@@ -231,11 +231,6 @@ def test_wrong_settings(options, message):
 def test_wrong_model_options():
     with pytest.raises(TypeError, match="resnet8"):
         create(model_options={"depth": 3})
-
-
-def test_fedaux_needs_pretraining():
-    with pytest.raises(ValueError, match="set pretrained to true, or choose FedDF"):
-        FedAUX(pretrained=False)
 
 
 @pytest.mark.parametrize("algorithm", [paper_fedaux(), FedDF(), FedAvg(pretrained=True)])

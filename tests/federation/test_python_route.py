@@ -271,7 +271,7 @@ def test_stopping_on_validation_data(tmp_path):
     stop = EarlyStopping("val/accuracy", mode="max", patience=1, min_delta=2.0)  # never improves
     federation = create()
     source = FewDigits(train=200)
-    data = split(private=source, validation=0.25)
+    data = split(private=source, validation_fraction=0.25)
     done = trainer(tmp_path, 9, logger=False, callbacks=[stop], enable_checkpointing=False)
     done.fit(federation, datamodule=data)
     assert len(federation.history) == 2
@@ -291,7 +291,7 @@ def test_the_best_round_on_validation_data_is_tested_once(tmp_path, capsys):
         "--model.model_options={width: 0.125}",
         "--data.alpha=1",
     ]
-    options += ["--data.private=tests.federations.FewDigits", "--data.validation=0.25"]
+    options += ["--data.private=tests.federations.FewDigits", "--data.validation_fraction=0.25"]
     options += ["--trainer.accelerator=cpu", "--trainer.max_epochs=3"]
     assert main(["fit", "--config=methods/fedavg", root, *options]) == 0
     [folder] = (tmp_path / "runs").iterdir()

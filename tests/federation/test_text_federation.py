@@ -134,7 +134,7 @@ def test_mixed_encoders_and_linear_evaluation(method, files, tmp_path):
             f"--model.algorithm={method}",
             "--model.algorithm.pretrained=true",
             "--model.clients={encoder: 1, encoder-wide: 1}",
-            "--model.train=head",
+            "--model.trained=head",
             rounds=1,
             options=options,
         )[1:]

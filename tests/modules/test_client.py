@@ -122,7 +122,7 @@ def correction_of(client, seed=2):
 @pytest.mark.parametrize("train", ["full", "head"])
 def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(digits, train):
     batch = digits.train().inputs[:32], digits.train().labels[:32]
-    plain, corrected = small(train=train), small(train=train, corrected=True)
+    plain, corrected = small(trained=train), small(trained=train, corrected=True)
     losses = [client.training_step(batch, 0) for client in (plain, corrected)]
     corrected.set_correction(change := correction_of(corrected))
     losses.append(corrected.training_step(batch, 0))
@@ -149,7 +149,7 @@ def test_wrong_corrections():
     with pytest.raises(ValueError, match="create it with corrected=True"):
         small().set_correction({})
     with pytest.raises(ValueError, match=r"no entry for head\.bias: give one for every"):
-        small(corrected=True, train="head").set_correction({"head.weight": torch.zeros(10, 64)})
+        small(corrected=True, trained="head").set_correction({"head.weight": torch.zeros(10, 64)})
 
 
 def test_a_resumed_fit_has_the_same_correction(trainer, digits, tmp_path):
@@ -171,14 +171,14 @@ def test_a_resumed_fit_has_the_same_correction(trainer, digits, tmp_path):
 
 def test_head_only_training_does_not_change_the_features(trainer, digits):
     train = digits.train()
-    client = small(train="head", lr=1e-2)
+    client = small(trained="head", lr=1e-2)
     before = copy.deepcopy(client.state_dict())
     trainer(max_epochs=2).fit(client, loader(train.inputs, train.labels))
     changed = {key for key, value in client.state_dict().items() if not value.equal(before[key])}
     assert changed == {"model.head.weight", "model.head.bias"}  # BatchNorm's statistics included
 
 
-@pytest.mark.parametrize("options", [{}, {"mu": 0.1, "train": "head", "optimizer": "sgd"}])
+@pytest.mark.parametrize("options", [{}, {"mu": 0.1, "trained": "head", "optimizer": "sgd"}])
 def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path, options):
     train = digits.train()
     client = small(**options)
@@ -235,7 +235,7 @@ def test_predictions_are_probabilities(trainer, digits):
     [
         ({"mu": -1.0}, "mu must be at least 0, but is -1.0"),
         ({"lr": 0.0}, "lr must be a positive number, but is 0.0"),
-        ({"train": "tail"}, "'full' or 'head', but is 'tail'"),
+        ({"trained": "tail"}, "'full' or 'head', but is 'tail'"),
         ({"optimizer": "lbfgs"}, "one of adam, adamw, sgd, but is 'lbfgs'"),
         ({"momentum": 0.9}, "momentum belongs to sgd"),
         ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),

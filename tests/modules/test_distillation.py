@@ -59,7 +59,7 @@ def test_a_fit_is_plain_training_on_the_divergence(trainer, digits):
 
 
 def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
-    student = small(lr=1e-4, train="head")
+    student = small(lr=1e-4, trained="head")
     fit = trainer()
     fit.fit(student, loader(digits.auxiliary()[:64], teachers(torch.arange(64) % 10)))
     fit.save_checkpoint(tmp_path / "d.ckpt")

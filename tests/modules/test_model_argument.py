@@ -8,7 +8,7 @@ from fedaux_pl.models import create_model, load_backbone
 from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
-    LanguageModelling,
+    LanguageModeling,
     ScoringHead,
     SimCLR,
 )
@@ -54,7 +54,7 @@ def test_feature_dim_is_that_of_the_head():
         (DistillationModule, lambda: Images(7)),
         (SimCLR, lambda: Images(7)),
         (ScoringHead, lambda: Images(7)),
-        (LanguageModelling, encoder),
+        (LanguageModeling, encoder),
     ],
 )
 def test_reloading_says_in_one_line_what_to_pass(trainer, tmp_path, kind, network):

@@ -1,8 +1,8 @@
 import pytest
 
-from fedaux_pl.cli.parser import parse
 from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.runs.parser import parse
 from paper.method_costs import BASE, Setting, method_costs
 from tests import federations
 

@@ -102,7 +102,7 @@ def test_mixed_architectures(method, tmp_path):
 def test_heads_alone_are_trained_and_sent(tmp_path):
     # of FedAUX, and who has answered is in the log and in the status
     federation, hub = assert_equal_runs(
-        tmp_path, images(SMALL_AUX, {"resnet8": 3}, train="head"), split(3), rounds=1
+        tmp_path, images(SMALL_AUX, {"resnet8": 3}, trained="head"), split(3), rounds=1
     )
     update = hub.sent[-1]
     whole = sum(t.nbytes for t in federation.students["resnet8"].state_dict().values())

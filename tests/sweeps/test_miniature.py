@@ -136,7 +136,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
 def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch):
     (tmp_path / "mini.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    more = ["--data.validation", "0.2", "--trainer.enable_progress_bar", "false"]
+    more = ["--data.validation_fraction", "0.2", "--trainer.enable_progress_bar", "false"]
     cells = read_sweep("mini.yaml", more, select={"method": ["FedAVG"], "data.alpha": ["100.0"]})
     (task, _) = plan(resolve(cells.cells, tmp_path))
     assert main(task.command) == 0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedaux_pl.cli.config_files import FOLDER
-from fedaux_pl.cli.parser import parse
+from fedaux_pl.runs.config_files import FOLDER
+from fedaux_pl.runs.parser import parse
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from tests.federations import SMALL
@@ -122,7 +122,7 @@ def test_cells_create_what_their_labels_say(name, cell, tmp_path):
     cli = parse("fit", [*cell.args, *here])
     labels, model = cell.coordinates, cli.model
     if "method" in labels:
-        start = "+P" if labels["method"] == "Centralised" else ""
+        start = "+P" if labels["method"] == "Centralized" else ""
         expected = labels["method"] + start + (" with memory" if model.algorithm.remember else "")
         assert model.algorithm.name.casefold() == expected.casefold()
         assert model.algorithm.remember == (labels["method"] == "FedAUX")
@@ -166,7 +166,7 @@ def test_cells_with_the_same_settings_are_run_once():
     assert one == same
     assert small != smaller
     lines = [
-        {"method": "Centralised", "clients": clients}
+        {"method": "Centralized", "clients": clients}
         for clients in ("80 ResNet-8", "20 of each", "100 ShuffleNet")
     ]
     resnet, mixed, shufflenet = (cell.key for cell in find("paper/fig3", *lines))

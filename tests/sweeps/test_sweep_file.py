@@ -84,9 +84,9 @@ title: a
 base: quickstart
 grids:
   - axes: {method: {FedAVG: methods/fedavg}, data.alpha: [1, 2]}
-  - {base: {data.alpha: 9}, axes: {method: {Centralised: {}}}}
+  - {base: {data.alpha: 9}, axes: {method: {Centralized: {}}}}
   - axes: {method: {FedAVG: methods/fedavg}, data.alpha: [2, 3]}
-figures: [{name: f, kind: lines, x: data.alpha, series: method, reference: Centralised}]
+figures: [{name: f, kind: lines, x: data.alpha, series: method, reference: Centralized}]
 """
 
 
@@ -95,7 +95,7 @@ def test_grids_are_united(tmp_path):
     assert [cell.name for cell in sweep.cells] == [
         "method=FedAVG data.alpha=1 seed=0",
         "method=FedAVG data.alpha=2 seed=0",
-        "method=Centralised seed=0",
+        "method=Centralized seed=0",
         "method=FedAVG data.alpha=3 seed=0",
     ]
     assert "--data.alpha 9" in " ".join(sweep.cells[2].args)

@@ -1,6 +1,5 @@
 """Messages of jsonargparse, as this version writes them, become one line."""
 
-import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from pytorch_lightning.cli import LightningArgumentParser
 from fedaux_pl.algorithms import Algorithm, FedAvg
 from fedaux_pl.cli import main
 from fedaux_pl.cli import verbs as commands
-from fedaux_pl.cli.messages import _FORMER, _SYNONYMS, clarify, class_names
 from fedaux_pl.data import FederatedDataModule, Source, sources
 from fedaux_pl.federation import Federation
+from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 ROOTS = {"model": Federation, "data": FederatedDataModule}
@@ -66,7 +65,7 @@ def message(*args):
 
 
 METHODS = [
-    *("Centralised", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
+    *("Centralized", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
     *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
 ]
 
@@ -132,45 +131,6 @@ def test_options_without_classes(key):
 )
 def test_options_of_classes(args, expected):
     assert expected in message(*args)
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (
-            "scoring=mean",
-            "algorithm.scoring is now model.algorithm.scorer (Mean or Logistic)",
-        ),
-        (
-            "dimensions=32",
-            "now model.algorithm.feature_map.dimensions (with feature_map Whitened)",
-        ),
-        ("xi=1e-8", "is now model.algorithm.calibration.xi (with calibration Sigmoid); configs/"),
-        ("feature_map=none", "but is none, which is now Identity"),
-        ("feature_map=centred", "but is centred, which is now Centered"),
-        ("calibration=none", "but is none, which is now Sigmoid"),
-        ("calibration=standardise", "but is standardise, which is now Standardized"),
-    ],
-)
-def test_former_options_of_fedaux_name_their_new_spelling(args, expected):
-    assert expected in message("algorithm=FedAUX", f"algorithm.{args}")
-
-
-def test_the_new_spellings_exist():
-    parser = LightningArgumentParser()
-    parser.add_class_arguments(Model, "model")
-    for former, new in _FORMER.items():
-        if moved := re.fullmatch(r"((\w+)\.(\w+)) \(with \2 (\w+)\)", new):
-            assert moved[3] == former
-            value = "true" if former == "normalized" else 1
-            args = [f"{moved[2]}={moved[4]}", f"{moved[1]}={value}"]
-        elif " " in former:
-            args = [f"{former.split()[0]}={new}"]
-        else:
-            args = ["scorer=Mean", "scorer=Logistic"]
-        parser.parse_args(
-            ["--model.algorithm=FedAUX", *(f"--model.algorithm.{arg}" for arg in args)]
-        )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +228,10 @@ def refused(capsys, *args, verb="fit"):
         ),
         ("--data.clients={resnet8: 3}", "(did you mean --model.clients?)"),
         ("--seed=3", "(did you mean --seed_everything?)"),
-        ("model.train=head", "there is no option model.train (did you mean --model.train?)"),
+        ("model.trained=head", "no option model.trained (did you mean --model.trained?)"),
+        ("--model.train=head", "--model.train is now model.trained"),
+        ("--data={negatives: 0.5}", "data.negatives is now data.negative_fraction"),
+        ("--model.algorithm=Centralised", "but is Centralised (did you mean Centralized?)"),
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
@@ -287,7 +250,7 @@ def refused(capsys, *args, verb="fit"):
         ),
         (
             "--model.algorithm.help=FedAvgg",
-            "--model.algorithm.help takes one of Centralised, FedAUX, ",
+            "--model.algorithm.help takes one of Centralized, FedAUX, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedaux_pl.cli.config_files import _FORMER, FOLDER, complete_configs, config_names
 from fedaux_pl.cli.entry import main
-from fedaux_pl.cli.parser import parse
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.runs.config_files import _FORMER, FOLDER, complete_configs, config_names
+from fedaux_pl.runs.parser import parse
 
 ROOT = Path(__file__).parents[2]
 TINY = [

@@ -6,8 +6,8 @@ from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
 
-from fedaux_pl.cli.config_files import config_names
 from fedaux_pl.errors import did_you_mean
+from fedaux_pl.runs.config_files import config_names
 
 # The names that messages give to Python's types.
 _TYPES = {
@@ -63,21 +63,11 @@ _SYNONYMS = {
     "rounds": "trainer.max_epochs",
     "seed": "seed_everything",
 }
-# Former options and values of FedAUX, and their new spelling.
-_FORMER = {
-    "scoring": "scorer (Mean or Logistic)",
-    "regularization": "scorer.regularization (with scorer Logistic)",
-    "normalized": "scorer.normalized (with scorer Logistic)",
-    "tolerance": "scorer.tolerance (with scorer Logistic)",
-    "feature_map none": "Identity",
-    "feature_map centred": "Centered",
-    "feature_map whitened": "Whitened",
-    "dimensions": "feature_map.dimensions (with feature_map Whitened)",
-    "whitening": "feature_map.whitening (with feature_map Whitened)",
-    "calibration none": "Sigmoid",
-    "calibration standardise": "Standardized",
-    "xi": "calibration.xi (with calibration Sigmoid)",
-    "sharpness": "calibration.sharpness (with calibration Standardized)",
+# Former options, and what they are called now.
+_RENAMED = {
+    "data.negatives": "data.negative_fraction",
+    "data.validation": "data.validation_fraction",
+    "model.train": "model.trained",
 }
 
 
@@ -129,8 +119,7 @@ def clarify(
             r"(?:import path string:|Not a valid subclass of \w+\. Got value:|Import path) (\S+)"
         )
         if name := re.search(wrong, reason):
-            new = _FORMER.get(f"{keys[-1]} {name[1]}")
-            hint = f", which is now {new}" if new else did_you_mean(name[1], names)
+            hint = did_you_mean(name[1], names)
             return f"{key} must be {allowed}, but is {name[1]}{hint}"
     if owners:
         owned = ".".join(keys[: len(owners)])
@@ -138,9 +127,6 @@ def clarify(
         show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
         unknown = r"(?:Option '|unrecognized arguments: --)([\w.]+)"
         if option := re.search(unknown, message):
-            if owners[-1] == "FedAUX" and option[1] in _FORMER:
-                new = f"{owned}.{_FORMER[option[1]]}"
-                return f"{owned}.{option[1]} is now {new}; configs/scoring shows it in YAML"
             same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option[1]}")]
             own = _parameters(roots, owned, owners[-1])
             meant = same[0] if same and "." in option[1] else did_you_mean(option[1], own)
@@ -196,6 +182,8 @@ def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
     if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
+    if new := _RENAMED.get(name.removeprefix("--")):
+        return f"{name} is now {new}"
     last = re.split(r"[.-]", name)[-1]
     known = _SYNONYMS.get(last, last).rpartition(".")[2]
     same = [option for option in options if re.split(r"[.-]", option)[-1] == known]

@@ -1,11 +1,11 @@
-"""Centralised training: a plain training loop on all private data, whatever the split."""
+"""Centralized training: a plain training loop on all private data, whatever the split."""
 
 import json
 
 import pytest
 import torch
 
-from fedaux_pl import Centralised, Federation
+from fedaux_pl import Centralized, Federation
 from fedaux_pl.cli.entry import main
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
@@ -18,7 +18,7 @@ def test_it_is_a_plain_training_loop_on_all_data(tmp_path):
     """Two rounds of an epoch each, with one Adam: two epochs of ordinary training."""
     data = split(1, alpha=0.01)
     federation = create(
-        Centralised(),
+        Centralized(),
         {"resnet8": 1},
         participation=0.4,  # the only client always takes part
         local=LocalTraining(batch_size=32),
@@ -39,8 +39,8 @@ def test_one_client_gets_every_sample(alpha):
 
 
 def test_with_pretraining_it_starts_from_h_0(tmp_path):
-    federation = create(Centralised(pretrained=True), {"resnet8": 1})
-    assert federation.algorithm.name == "Centralised+P"
+    federation = create(Centralized(pretrained=True), {"resnet8": 1})
+    assert federation.algorithm.name == "Centralized+P"
     fit(tmp_path, federation, 1, split(1))
     assert federation.h0
 
@@ -48,20 +48,20 @@ def test_with_pretraining_it_starts_from_h_0(tmp_path):
 @pytest.mark.parametrize("clients", [{"resnet8": 20}, {"resnet8": 1, "shufflenet": 1}])
 def test_several_clients_or_architectures_are_refused(clients):
     with pytest.raises(ConfigurationError, match=r"model.clients '\{resnet8: 1\}'\)$") as error:
-        Federation(Centralised(), clients)
+        Federation(Centralized(), clients)
     assert "\n" not in str(error.value)
 
 
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny = [
-        *("--config=methods/centralised", "--trainer.accelerator=cpu", "--trainer.max_epochs=2"),
+        *("--config=methods/centralized", "--trainer.accelerator=cpu", "--trainer.max_epochs=2"),
         *("--model.model_options={width: 0.125}", "--trainer.enable_progress_bar=false"),
         *("--data.private=tests.federations.FewDigits", "--data.alpha=0.01"),
     ]
     assert main(["fit", *tiny, "--model.clients={resnet8: 2}"]) == 1
-    assert "Centralised trains one model on all data, but clients is" in capsys.readouterr().err
+    assert "Centralized trains one model on all data, but clients is" in capsys.readouterr().err
     assert main(["fit", *tiny]) == 0
     [folder] = (tmp_path / "logs" / "runs").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["rounds"], summary["method"]) == (2, "Centralised")
+    assert (summary["rounds"], summary["method"]) == (2, "Centralized")

@@ -1,4 +1,4 @@
-"""Centralised training: one model on all private data, a reference line of the paper's figures."""
+"""Centralized training: one model on all private data, a reference line of the paper's figures."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from fedaux_pl.algorithms.base import Algorithm
 from fedaux_pl.errors import ConfigurationError
 
 
-class Centralised(Algorithm):
+class Centralized(Algorithm):
     """Trains one model on all private data: FedAVG with a single client that holds everything.
 
     A round is ``local.epochs`` epochs of ordinary training. With ``optimizer_state: carry`` the
@@ -15,13 +15,13 @@ class Centralised(Algorithm):
 
     Args:
         pretrained: Whether the model starts from the features h_0 learned on the auxiliary data
-            (Centralised+P) instead of random weights.
+            (Centralized+P) instead of random weights.
 
     Example:
-        >>> Centralised().check_architectures({"resnet8": 1})
-        >>> Centralised().check_architectures({"resnet8": 20})
+        >>> Centralized().check_architectures({"resnet8": 1})
+        >>> Centralized().check_architectures({"resnet8": 20})
         Traceback (most recent call last):
-        fedaux_pl.errors.ConfigurationError: Centralised trains one model on all data, but clients \
+        fedaux_pl.errors.ConfigurationError: Centralized trains one model on all data, but clients \
 is {'resnet8': 20}: set it to one client of one architecture (--model.clients '{resnet8: 1}')
     """
 
@@ -29,7 +29,7 @@ is {'resnet8': 20}: set it to one client of one architecture (--model.clients '{
         """Raises a ConfigurationError unless there is one client of one architecture."""
         if sum(clients.values()) != 1:
             raise ConfigurationError(
-                f"Centralised trains one model on all data, but clients is {dict(clients)}: set it "
+                f"Centralized trains one model on all data, but clients is {dict(clients)}: set it "
                 "to one client of one architecture "
                 f"(--model.clients '{{{next(iter(clients))}: 1}}')"
             )

@@ -24,15 +24,15 @@ from fedaux_pl.benchmark import MeasuredData, MeasuredFederation, RoundClock
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.cli.config_files import complete_configs
-from fedaux_pl.cli.messages import clarify
-from fedaux_pl.cli.run_folder import RunFolder, RunLogger
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
+from fedaux_pl.runs.config_files import complete_configs
+from fedaux_pl.runs.messages import clarify
+from fedaux_pl.runs.run_folder import RunFolder, RunLogger
 from fedaux_pl.sites import Sites
 
 _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}

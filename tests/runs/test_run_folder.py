@@ -14,14 +14,15 @@ from pytorch_lightning.cli import LightningArgumentParser
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from fedaux_pl.algorithms import FedAvg
-from fedaux_pl.cli import entry, parser
+from fedaux_pl.cli import entry
 from fedaux_pl.cli.entry import main
-from fedaux_pl.cli.finished_runs import Run
-from fedaux_pl.cli.run_folder import RunFolder, run_name
 from fedaux_pl.data import Digits, FederatedDataModule, ImageFolder
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import locked
+from fedaux_pl.runs import parser
+from fedaux_pl.runs.finished_runs import Run
+from fedaux_pl.runs.run_folder import RunFolder, run_name
 from tests.cli.test_cli import status
 from tests.federations import assert_same
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaux_pl import LanguageModelling, SimCLR, create_model, load_backbone
+from fedaux_pl import LanguageModeling, SimCLR, create_model, load_backbone
 from fedaux_pl.functional.masking import mask_tokens
 from fedaux_pl.modules import create_pretraining
 from tests.texts import CONFIG, encoder, ids
@@ -15,7 +15,7 @@ OPTIONS = {"config": CONFIG, "mask_id": 4}
 
 
 def test_the_masked_loss_is_that_of_a_loop():
-    module = LanguageModelling(encoder()).eval()
+    module = LanguageModeling(encoder()).eval()
     masked = mask_tokens(ids(20, 9, 4, 2), 0.3, 0, 4, 60)
     states = module.backbone.states(masked.ids)
     losses = []
@@ -31,7 +31,7 @@ def test_the_masked_loss_is_that_of_a_loop():
 
 
 def test_the_next_token_loss_is_that_of_a_loop():
-    module = LanguageModelling(encoder(), objective="next").eval()
+    module = LanguageModeling(encoder(), objective="next").eval()
     x = ids(8, 5, width=12)
     losses = []
     for row in x:
@@ -46,7 +46,7 @@ def test_the_next_token_loss_is_that_of_a_loop():
 
 @pytest.mark.parametrize("objective", ["masked", "next"])
 def test_the_loss_of_empty_texts_is_0(objective):
-    module = LanguageModelling(encoder(), objective=objective)
+    module = LanguageModeling(encoder(), objective=objective)
     loss = module.training_step((ids(1, 1),), 0)
     loss.backward()
     assert loss == 0
@@ -55,7 +55,7 @@ def test_the_loss_of_empty_texts_is_0(objective):
 @pytest.mark.parametrize("objective", ["masked", "next"])
 def test_it_learns_and_its_features_load_into_a_classifier(objective, tmp_path):
     pl.seed_everything(0)
-    module = LanguageModelling("encoder", objective, lr=3e-3, model_options=OPTIONS)
+    module = LanguageModeling("encoder", objective, lr=3e-3, model_options=OPTIONS)
     before = module.backbone_state()
     x = ids(*[12] * 64, width=14, vocabulary=12)
     labels = torch.arange(64) % 2
@@ -73,13 +73,13 @@ def test_it_learns_and_its_features_load_into_a_classifier(objective, tmp_path):
     load_backbone(model, state)
     assert torch.equal(model.eval().features(x), module.eval()(x))
     trainer.save_checkpoint(tmp_path / "module.ckpt")
-    again = LanguageModelling.load_from_checkpoint(tmp_path / "module.ckpt").eval()
+    again = LanguageModeling.load_from_checkpoint(tmp_path / "module.ckpt").eval()
     assert torch.equal(again(x), module(x))
     assert again.objective == objective
 
 
 def test_every_parameter_is_trained():
-    module = LanguageModelling(encoder())
+    module = LanguageModeling(encoder())
     module.training_step(ids(20, 20, 20), 0).backward()
     missing = [name for name, value in module.named_parameters() if value.grad is None]
     assert missing == []
@@ -88,7 +88,7 @@ def test_every_parameter_is_trained():
 @pytest.mark.parametrize("objective", ["masked", "next"])
 def test_a_step_does_not_depend_on_values(objective):
     """As a CUDA graph requires: tensors on the meta device have no values."""
-    module = LanguageModelling(encoder(), objective=objective).to("meta")
+    module = LanguageModeling(encoder(), objective=objective).to("meta")
     loss = module.training_step(ids(20, 9, 4, 12).to("meta"), 0)
     loss.backward()
     assert loss.shape == ()
@@ -99,7 +99,7 @@ def test_a_step_does_not_depend_on_values(objective):
 def test_the_inputs_of_a_model_decide_its_pretraining():
     options = {"lr": 2e-3, "temperature": 0.3, "flip": 0.0, "mask_rate": 0.4}
     module = create_pretraining(encoder(), options)
-    assert isinstance(module, LanguageModelling)
+    assert isinstance(module, LanguageModeling)
     assert (module.mask_rate, module.hparams.lr) == (0.4, 2e-3)
     images = create_pretraining(create_model("resnet8", 3, width=0.125), options)
     assert isinstance(images, SimCLR)
@@ -121,11 +121,11 @@ def test_the_inputs_of_a_model_decide_its_pretraining():
 )
 def test_wrong_settings(options, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        LanguageModelling(**({"model": encoder()} | options))
+        LanguageModeling(**({"model": encoder()} | options))
 
 
 def test_a_mask_that_is_no_token_is_refused():
     options = {"config": CONFIG, "mask_id": CONFIG["vocab_size"]}
     with pytest.raises(ValueError, match="is no token of the encoder's vocabulary"):
-        LanguageModelling("encoder", model_options=options)
-    LanguageModelling("encoder", "next", model_options=options)
+        LanguageModeling("encoder", model_options=options)
+    LanguageModeling("encoder", "next", model_options=options)

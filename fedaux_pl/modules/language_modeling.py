@@ -22,7 +22,7 @@ Objective = Literal["masked", "next"]
 _NEEDED = ("states", "trimmed", "token_embedding", "vocabulary", "pad_id", "mask_id")
 
 
-class LanguageModelling(SelfSupervised):
+class LanguageModeling(SelfSupervised):
     """Learns features h of text by predicting tokens from the tokens around or before them.
 
     Training batches are token ids (N, L), alone or first in a tuple. As in BERT, a small network
@@ -48,10 +48,10 @@ class LanguageModelling(SelfSupervised):
 
     Example:
         >>> import torch
-        >>> from fedaux_pl import LanguageModelling
+        >>> from fedaux_pl import LanguageModeling
         >>> config = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1}
         >>> config |= {"num_attention_heads": 2, "intermediate_size": 32}
-        >>> module = LanguageModelling("encoder", model_options={"config": config, "mask_id": 4})
+        >>> module = LanguageModeling("encoder", model_options={"config": config, "mask_id": 4})
         >>> ids = torch.randint(5, 60, (8, 12))  # 8 texts of 12 tokens
         >>> module.training_step(ids, 0).shape
         torch.Size([])

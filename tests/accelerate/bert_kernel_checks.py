@@ -72,7 +72,7 @@ def test_embedding(width, rate):
     config = pass_config(x, width, rate)
     tables = torch.randn(60, width), torch.randn(9, width), torch.randn(2, width)
     norm = torch.randn(width), torch.randn(width)
-    states, half, stats = embed(config, tables, norm)
+    states, half, saved = embed(config, tables, norm)
     word, position, token_type, weight, bias = exact(*tables, *norm)
     summed = (word[x.long()] + position[:7] + token_type[0]).view(21, width)
     expected = dropped(F.layer_norm(summed, (width,), weight, bias, 1e-5), config, 0)
@@ -81,15 +81,7 @@ def test_embedding(width, rate):
 
     dstates, dhalf = torch.randn(2, 21, width)
     partials = partial_sums(config, 3 * width)
-    dsum = embed_backward(
-        config,
-        dstates=dstates,
-        dhalf=dhalf.half(),
-        tables=tables,
-        norm_weight=norm[0],
-        norm_stats=stats,
-        partials=partials,
-    )
+    dsum = embed_backward(config, dstates, dhalf.half(), saved, partials)
     doutput = dstates.double() + dhalf.half().double()
     dwanted, *sums, dtypes = gradients(expected, doutput, summed, weight, bias, token_type)
     assert_close(dsum, dwanted)
@@ -116,7 +108,7 @@ def test_residual_sum_and_norm(width, has_half, rate):
     config = pass_config(width=width, rate=rate)
     y, residual, dstates, dhalf = torch.randn(4, 21, width)
     norm = torch.randn(width), torch.randn(width)
-    states, half, stats = add_norm(config, y, residual, norm, 3)
+    states, half, saved = add_norm(config, y, residual, norm, 3)
     exact_y, exact_residual, weight, bias = exact(y, residual, *norm)
     summed = exact_residual + dropped(exact_y, config, 3)
     expected = F.layer_norm(summed, (width,), weight, bias, 1e-5)
@@ -124,17 +116,8 @@ def test_residual_sum_and_norm(width, has_half, rate):
     assert torch.equal(half, states)  # in the dtype of y
 
     partials = partial_sums(config, 3 * width)
-    dresidual, dy = add_norm_backward(
-        config,
-        dstates=dstates,
-        dhalf=dhalf if has_half else None,
-        y=y,
-        residual=residual,
-        norm_weight=norm[0],
-        norm_stats=stats,
-        dropout=3,
-        partials=partials,
-    )
+    dhalf = dhalf if has_half else None
+    dresidual, dy = add_norm_backward(config, dstates, dhalf, saved, 3, partials)
     doutput = dstates.double() + (dhalf.double() if has_half else 0)
     wanted = gradients(expected, doutput, exact_residual, exact_y, weight, bias)
     assert_close(dresidual, wanted[0])

@@ -36,10 +36,6 @@ def with_relu(model):
     model.encoder.layer[1].intermediate.intermediate_act_fn = nn.ReLU()
 
 
-def with_eps(model):
-    model.embeddings.LayerNorm.eps = 0.1
-
-
 def with_pooler(model):
     model.pooler = nn.Linear(16, 16)
 
@@ -80,11 +76,9 @@ def test_subclasses_have_no_fast_version():
         lambda model: parametrize.register_parametrization(
             attention(model).key, "weight", nn.Identity()
         ),
-        lambda model: setattr(model.embeddings.word_embeddings, "max_norm", 1.0),
         lambda model: model.half(),
         lambda model: model.gradient_checkpointing_enable(),
         with_relu,
-        with_eps,
         with_pooler,
         with_shared_weights,
     ],

@@ -245,18 +245,15 @@ def _cast_weights(config: PassConfig, parameters: Parameters) -> dict[str, Tenso
 def _run_embedding(config: PassConfig, parameters: Parameters) -> tuple[Tensor, Tensor, _Backward]:
     """Return the states after the embedding in float32 and half precision, and its backward."""
     word, position, token_type = (parameters[name] for name in _TABLES)
-    tables = (word, position, token_type)
     weight, bias = (parameters[name] for name in _EMBEDDING_NORM)
-    states, half, stats = embed(config, tables, (weight, bias))
+    states, half, saved = embed(config, (word, position, token_type), (weight, bias))
 
     def backward(
         gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
     ) -> tuple[Tensor, None]:
         assert dhalf is not None  # noqa: S101 - there are layers
-        dsum = embed_backward(
-            config, dstates=dstates, dhalf=dhalf, tables=tables, norm_weight=weight,
-            norm_stats=stats, partials=gradients.partials(_EMBEDDING_NORM[0]),
-        )  # fmt: skip
+        partials = gradients.partials(_EMBEDDING_NORM[0])
+        dsum = embed_backward(config, dstates, dhalf, saved, partials)
         gradients.set(_TABLES[0], word_gradient, config, dsum, word)
         gradients.set(_TABLES[1], position_gradient, config, dsum, position)
         return dsum, None
@@ -283,17 +280,16 @@ def _run_layer(
         name = f"{number}.{product}"
         return torch.addmm(weights[f"{name}.bias"], x, weights[f"{name}.weight"].t())
 
-    attention_norm, output_norm = norm("attention.output"), norm("output")
     qkv = multiply("qkv", half)
     heads = attend(config, qkv, dropout)
     projected = multiply("projection", heads)
-    middle, middle_half, middle_stats = add_norm(
-        config, projected, states, attention_norm, dropout + 1
+    middle, middle_half, to_middle = add_norm(
+        config, projected, states, norm("attention.output"), dropout + 1
     )
     before_gelu = multiply("intermediate", middle_half)
     after_gelu = gelu(before_gelu)
     output = multiply("output", after_gelu)
-    last, last_half, last_stats = add_norm(config, output, middle, output_norm, dropout + 2)
+    last, last_half, to_last = add_norm(config, output, middle, norm("output"), dropout + 2)
 
     def backward(
         gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
@@ -305,19 +301,13 @@ def _run_layer(
         def partials(name: str) -> Tensor:
             return gradients.partials(layer + name)
 
-        dstates, dy = add_norm_backward(
-            config, dstates=dstates, dhalf=dhalf, y=output, residual=middle,
-            norm_weight=output_norm[0], norm_stats=last_stats, dropout=dropout + 2,
-            partials=partials("output.LayerNorm.weight"),
-        )  # fmt: skip
+        sums = partials("output.LayerNorm.weight")
+        dstates, dy = add_norm_backward(config, dstates, dhalf, to_last, dropout + 2, sums)
         dy = multiply_backward("output", dy, after_gelu)
         dy = gelu_backward(config, dy, before_gelu, partials("intermediate.dense.bias"))
         dhalf = multiply_backward("intermediate", dy, middle_half)
-        dstates, dy = add_norm_backward(
-            config, dstates=dstates, dhalf=dhalf, y=projected, residual=states,
-            norm_weight=attention_norm[0], norm_stats=middle_stats, dropout=dropout + 1,
-            partials=partials("attention.output.LayerNorm.weight"),
-        )  # fmt: skip
+        sums = partials("attention.output.LayerNorm.weight")
+        dstates, dy = add_norm_backward(config, dstates, dhalf, to_middle, dropout + 1, sums)
         dy = multiply_backward("projection", dy, heads)
         dy = attend_backward(config, dy, qkv, dropout, partials("attention.self.query.bias"))
         return dstates, multiply_backward("qkv", dy, half)

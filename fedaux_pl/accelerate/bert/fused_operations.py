@@ -24,8 +24,13 @@ SUM_WARPS = 8
 FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a row of partial sums
 MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
-# States (rows, width) in float32 and in half precision, and LayerNorm's mean and 1 / std (rows, 2).
-Normalized = tuple[Tensor, Tensor, Tensor]
+
+Tables = tuple[Tensor, Tensor, Tensor]
+"""The embedding tables of words, positions and token types."""
+Norm = tuple[Tensor, Tensor]
+"""The weight and bias of a LayerNorm."""
+Saved = tuple[Tensor, ...]
+"""What the backward function needs."""
 
 
 @dataclass(frozen=True)
@@ -80,30 +85,21 @@ class PassConfig:
         return {"DROPOUT": self.rates[dropout] > 0, "PACKED": self.packing.is_packed}
 
 
-def embed(
-    config: PassConfig, tables: tuple[Tensor, Tensor, Tensor], norm: tuple[Tensor, Tensor]
-) -> Normalized:
-    """Dropout(LayerNorm(word + position + token type))."""
+def embed(config: PassConfig, tables: Tables, norm: Norm) -> tuple[Tensor, Tensor, Saved]:
+    """Return dropout(LayerNorm(word + position + token type)) in float32 and half precision."""
     packing = config.packing
-    outputs = _allocate(config, config.dtype)
+    outputs = states, half, stats = _allocate(config, config.dtype)
     blocks = _row_blocks(config.width)
     launch("embed_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
         packing.ids, packing.slots, *tables, *norm, *outputs, len(tables[0]), config.seeds, 0,
         config.rows, packing.length, config.eps, config.rates[0],
         WIDTH=config.width, **config.constants(0), **blocks,
     )  # fmt: skip
-    return outputs
+    return states, half, (*tables, stats, norm[0])
 
 
 def embed_backward(
-    config: PassConfig,
-    *,
-    dstates: Tensor,
-    dhalf: Tensor,
-    tables: tuple[Tensor, Tensor, Tensor],
-    norm_weight: Tensor,
-    norm_stats: Tensor,
-    partials: Tensor,
+    config: PassConfig, dstates: Tensor, dhalf: Tensor, saved: Saved, partials: Tensor
 ) -> Tensor:
     """Return the gradient of each token's sum of embeddings, shape (rows, width).
 
@@ -112,8 +108,8 @@ def embed_backward(
     packing = config.packing
     dsum = torch.empty_like(dstates)
     launch("embed_backward_kernel", (config.parts,),
-        dstates, dhalf, packing.ids, packing.slots, *tables, norm_stats, norm_weight,
-        dsum, partials, len(tables[0]), config.seeds, 0,
+        dstates, dhalf, packing.ids, packing.slots, *saved,
+        dsum, partials, len(saved[0]), config.seeds, 0,
         config.rows, packing.length, config.rows_per_part, partials.stride(0), config.rates[0],
         WIDTH=config.width, **config.constants(0), **_row_blocks(config.width, SUM_WARPS),
     )  # fmt: skip
@@ -157,28 +153,24 @@ def position_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Ten
 
 
 def add_norm(
-    config: PassConfig, y: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor], dropout: int
-) -> Normalized:
-    """LayerNorm(residual + dropout(y)); the half-precision states have the dtype of y."""
-    outputs = _allocate(config, y.dtype)
+    config: PassConfig, y: Tensor, residual: Tensor, norm: Norm, dropout: int
+) -> tuple[Tensor, Tensor, Saved]:
+    """Return LayerNorm(residual + dropout(y)) in float32 and in the dtype of y."""
+    outputs = states, half, stats = _allocate(config, y.dtype)
     blocks = _row_blocks(config.width)
     launch("add_norm_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
         y, residual, config.packing.slots, *norm, *outputs, config.seeds, dropout,
         config.rows, config.eps, config.rates[dropout],
         WIDTH=config.width, **config.constants(dropout), **blocks,
     )  # fmt: skip
-    return outputs
+    return states, half, (y, residual, stats, norm[0])
 
 
 def add_norm_backward(
     config: PassConfig,
-    *,
     dstates: Tensor,
     dhalf: Tensor | None,
-    y: Tensor,
-    residual: Tensor,
-    norm_weight: Tensor,
-    norm_stats: Tensor,
+    saved: Saved,
     dropout: int,
     partials: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -186,10 +178,11 @@ def add_norm_backward(
 
     The partial sums are those of the norm's weight and bias and of the bias that was added to y.
     """
+    y, residual, *norm = saved
     dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
     launch("add_norm_backward_kernel", (config.parts,),
-        dstates, dstates if dhalf is None else dhalf, y, residual, config.packing.slots,
-        norm_stats, norm_weight, dresidual, dy, partials, config.seeds, dropout,
+        dstates, dstates if dhalf is None else dhalf, y, residual, config.packing.slots, *norm,
+        dresidual, dy, partials, config.seeds, dropout,
         config.rows, config.rows_per_part, partials.stride(0), config.rates[dropout],
         HAS_HALF=dhalf is not None, WIDTH=config.width, **config.constants(dropout),
         **_row_blocks(config.width, SUM_WARPS),
@@ -277,7 +270,8 @@ def _row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:
     return {"BLOCK_R": max(1, TILE // block), "BLOCK_W": block, "num_warps": warps}
 
 
-def _allocate(config: PassConfig, dtype: torch.dtype) -> Normalized:
+def _allocate(config: PassConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Allocate states in float32 and in another dtype, and the norm's mean and 1 / std."""
     shape, device = (config.rows, config.width), config.packing.ids.device
     return (
         torch.empty(shape, dtype=torch.float32, device=device),

@@ -42,7 +42,12 @@ def is_unmodified(encoder: Any) -> bool:
     """Whether a BERT is as the library builds it, in float32, with options the kernels support."""
     config, layers = encoder.config, len(encoder.encoder.layer)
     return (
-        all(_is_supported(module, config) for module in encoder.modules())
+        all(
+            (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
+            and not has_hooks(module)
+            and not (module.training and getattr(module, "gradient_checkpointing", False))
+            for module in encoder.modules()
+        )
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())
         and {name for name, _ in encoder.named_parameters()} == parameter_names(layers)
         and config.hidden_act == "gelu"
@@ -57,19 +62,3 @@ def is_unmodified(encoder: Any) -> bool:
 
 def _qualified_name(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
-
-
-def _is_supported(module: nn.Module, config: Any) -> bool:
-    name = _qualified_name(module)
-    if has_hooks(module) or not (type(module) in _TORCH_MODULES or name in _BERT_MODULES):
-        return False
-    if isinstance(module, nn.Embedding):
-        return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
-    if name == f"{_MODULE}.BertSelfAttention":
-        dim = config.hidden_size // config.num_attention_heads
-        square = (config.hidden_size, config.hidden_size)
-        weights = (module.query.weight, module.key.weight, module.value.weight)  # type: ignore[union-attr]
-        return module.scaling == dim**-0.5 and all(w.shape == square for w in weights)
-    if isinstance(module, nn.LayerNorm):
-        return module.eps == config.layer_norm_eps  # type: ignore[no-any-return]
-    return not (module.training and getattr(module, "gradient_checkpointing", False))

@@ -36,18 +36,12 @@ Replay = Callable[[], None]
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Whether and how the steps of a module can be captured.
+    """Whether and how the steps of a module can be captured."""
 
-    Attributes:
-        obstacle: Why they cannot be captured; empty if they can.
-        max_replicas: How many replicas of the module may train at the same time.
-        uses_rng: Whether the steps draw random numbers on the device.
-        optimizer_state: A state of the module's optimizer, with values that mean nothing.
-    """
-
-    obstacle: str = ""
-    max_replicas: int = 1
-    uses_rng: bool = False
+    obstacle: str = ""  # why they cannot be captured; empty if they can
+    max_replicas: int = 1  # how many replicas of the module may train at the same time
+    uses_rng: bool = False  # whether the steps draw random numbers on the device
+    # a state of the module's optimizer, with values that mean nothing
     optimizer_state: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
@@ -81,10 +75,8 @@ class DeviceRNG:
 class CudaGraphs:
     """Captures the steps of several replicas in one CUDA graph, each on its own stream.
 
-    Args:
-        device: The CUDA device.
-        overlap: Whether a single replica computes its weight gradients on a side stream, see
-            ``fedaux_pl.accelerate.convolution.weight_gradients``.
+    With ``overlap`` a single replica computes its weight gradients on a side stream, see
+    ``fedaux_pl.accelerate.convolution.weight_gradients``.
     """
 
     def __init__(self, device: torch.device, overlap: bool = True) -> None:
@@ -94,10 +86,9 @@ class CudaGraphs:
         self._streams = [torch.cuda.Stream(device) for _ in range(MAX_REPLICAS)]  # type: ignore[no-untyped-call]
 
     def memory_pool(self) -> object:
-        """Create a graph memory pool for the captured steps of one module.
+        """Create the memory pool that all graphs of one module share; freed with the last of them.
 
-        The graphs are replayed one after another and keep no values in between, so they can share
-        one pool. It is freed with the last of them.
+        They are replayed one after another.
         """
         return torch.cuda.graph_pool_handle()
 
@@ -128,7 +119,7 @@ class CudaGraphs:
         Args:
             steps: At most ``MAX_REPLICAS`` steps that share no tensors; they run concurrently.
             pool: A result of ``memory_pool``.
-            rngs: The generators that the steps draw from, from ``create_rng``.
+            rngs: The generators that the steps draw from.
         """
         graph = torch.cuda.CUDAGraph()
         for rng in rngs:
@@ -164,14 +155,8 @@ class CudaGraphs:
 
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
-        has an optimizer that is not ``is_resettable``.
-
-        Args:
-            module: The module.
-            batch: A batch of its data.
-            step: Takes one optimization step.
-            others: How many other jobs the module has. With some, its replicas will share the
-                device, and the kernels for an exclusive device need not be compiled.
+        has an optimizer that is not ``is_resettable``. With ``others``, further jobs of the module,
+        its replicas will share the device.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -130,10 +130,8 @@ class Replicas:
     def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
         """Train replicas for one epoch and return their mean losses.
 
-        Args:
-            batches: The data of each replica, longest first. So the replicas that have batches
-                left are always the first ones, and there are few kinds of steps.
-            epoch: The epoch.
+        The data of the replicas come longest first. So the replicas that have batches left are
+        always the first ones, and there are few kinds of steps.
         """
         for replica in self._replicas:
             replica.loss_sum.zero_()

@@ -1,23 +1,20 @@
 """Kernels are compiled in threads and not launched; here for a GPU that is not there."""
 
-import ast
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 import threading
-from types import ModuleType
 
-for name in ("fedaux_pl", "fedaux_pl.accelerate"):  # whose __init__ would import much more
-    sys.modules[name] = ModuleType(name)
-    sys.modules[name].__path__ = ["/".join([sys.argv[1], *name.split(".")])]
+import fedaux_pl.accelerate.bert
+
+# registering fast versions defines no kernels: they need Triton, which may be missing
+assert not any(name.startswith("fedaux_pl.accelerate.kernels") for name in sys.modules)
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -71,27 +68,16 @@ print("compiled", *sorted(len(one.asm["ptx"]) > 0 for one in compiled.values()))
 """
 
 
-def test_kernels_are_imported_at_their_first_launch():
-    """They need Triton, which may be missing."""
-    for path in (ROOT / "fedaux_pl" / "accelerate").rglob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if path.parent.name != "kernels" and isinstance(node, (ast.Import, ast.ImportFrom)):
-                assert not re.search("triton|accelerate.kernels", ast.unparse(node)), path
-
-
 def test_launches_become_compilations(tmp_path):
     pytest.importorskip("triton")
     environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
         "TRITON_CACHE_DIR": str(tmp_path),
         "TRITON_INTERPRET": "0",
         "OMP_NUM_THREADS": "1",
     }
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(ROOT)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "compiled True True\n"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedaux_pl.accelerate.bert import fused_operations, supported_encoders
+from fedaux_pl.accelerate.bert import fast_encoder, fused_operations
 from fedaux_pl.accelerate.bert.fused_operations import PassConfig
 from fedaux_pl.accelerate.bert.packing import pack
 from tests.texts import CONFIG, encoder, ids
@@ -20,7 +20,7 @@ def small_tiles(monkeypatch):
 
 @pytest.fixture
 def fused_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
+    monkeypatch.setattr(fast_encoder, "fusable", lambda x: True)
 
 
 def perturbed(config, **options):

@@ -8,8 +8,12 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from fedaux_pl.accelerate.bert.fast_encoder import FastEncoder, FastTinyBERT
-from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
+from fedaux_pl.accelerate.bert.fast_encoder import (
+    FastEncoder,
+    FastTinyBERT,
+    can_fuse,
+    is_unmodified,
+)
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.runner import CudaRunner

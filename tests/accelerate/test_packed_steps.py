@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import CudaRunner
-from fedaux_pl.accelerate.bert import supported_encoders
+from fedaux_pl.accelerate.bert import fast_encoder
 from fedaux_pl.accelerate.bert.fast_encoder import find_packable
 from fedaux_pl.accelerate.bert.packing import MAX_KINDS, choose_rows, packed_rows
 from fedaux_pl.accelerate.recording import runner as runner_module
@@ -161,7 +161,7 @@ def test_other_inputs_are_not_packed(recorded):
 
 def test_the_encoder_whose_passes_can_be_packed(monkeypatch):
     module, x = ClientModule("encoder", 3, model_options=OPTIONS), texts()
-    monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
+    monkeypatch.setattr(fast_encoder, "fusable", lambda x: True)
     with torch.autocast("cpu", torch.bfloat16):
         assert find_packable(module, x) is None  # not the fast version
         speed_up(module)

@@ -77,7 +77,7 @@ def bert_states(
     """Return the states of the last layer, float32, shape (N, L, width) or packed (rows, width).
 
     Args:
-        encoder: An encoder for which ``supported_encoders.can_fuse`` is true.
+        encoder: An encoder for which ``fast_encoder.can_fuse`` is true.
         packing: The texts, all tokens of type 0, and their rows.
         dtype: The dtype of matrix products.
         causal: Whether a token attends to itself and earlier tokens only.
@@ -125,68 +125,48 @@ class _BertFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
-        needed = [
-            name
-            for name, is_needed in zip(ctx.parameters, ctx.needs_input_grad[3:], strict=True)
-            if is_needed
-        ]
-        # the embedding, or the lowest layer with a gradient: below it no parameter needs one
-        lowest = min(int(n.split(".")[2]) + 1 if n.startswith("encoder.") else 0 for n in needed)
-        gradients = _Gradients(ctx.config, ctx.parameters, needed, ctx.side_stream, lowest > 0)
+        gradients = _Gradients(ctx.config, ctx.parameters, ctx.side_stream)
         terms: tuple[Tensor, Tensor | None] = dstates.float().contiguous(), None
-        for backward in reversed(ctx.backwards[lowest:]):
+        for backward in reversed(ctx.backwards):
             terms = backward(gradients, *terms)
-        found = gradients.collect()
-        return None, None, None, *(found.get(name) for name in ctx.parameters)
+        gradients.add_partial_sums()
+        return None, None, None, *(gradients.found.get(name) for name in ctx.parameters)
 
 
 class _Gradients:
-    """The gradients of a backward pass, by the names of parameters.
+    """The gradients of a backward pass, in ``found`` by the names of parameters.
 
     Some are sums over all tokens, such as those of biases. For these each kernel writes partial
     sums into its columns of one matrix, which one kernel adds up at the end. Gradients of weights
-    are never rounded to half precision.
-
-    Args:
-        config: The pass.
-        parameters: All parameters.
-        needed: The names of those that need a gradient.
-        side_stream: Where weight gradients are computed, if not on the current stream.
-        ends_early: Whether kernels of lower layers and of the embedding write no partial sums.
+    are never rounded to half precision. With a side stream they are computed there.
     """
 
     def __init__(
-        self,
-        config: PassConfig,
-        parameters: Parameters,
-        needed: list[str],
-        side_stream: SideStream | None,
-        ends_early: bool,
+        self, config: PassConfig, parameters: Parameters, side_stream: SideStream | None
     ) -> None:
-        self._parameters, self._needed, self._side_stream = parameters, needed, side_stream
-        self._found: dict[str, Tensor] = {}
+        self._parameters, self._side_stream = parameters, side_stream
+        self.found: dict[str, Tensor] = {}
         # The token type is the last of the sums. All tokens have type 0, so only its first row has
         # columns; the rows of other types, which follow in memory, are zero.
         summed = [*_in_layers(config.layers, _LAYER_SUMS), *_EMBEDDING_NORM, _TABLES[2]]
         self._sizes = {name: parameters[name].numel() for name in summed}
         self._columns = dict(zip(summed, accumulate(self._sizes.values(), initial=0), strict=False))
         columns = self._columns[_TABLES[2]] + config.width
-        allocate = torch.zeros if ends_early else torch.empty
-        self._partials = allocate(config.parts, columns, device=config.packing.ids.device)
+        self._partials = torch.empty(config.parts, columns, device=config.packing.ids.device)
 
     def partials(self, name: str) -> Tensor:
         """Return the columns of a kernel's partial sums; the first are of this parameter."""
         return self._partials[:, self._columns[name] :]
 
-    def set(self, name: str, compute: Callable[..., Tensor], *arguments: Any) -> None:
-        """Compute the gradient of a parameter if it needs one."""
-        if name in self._needed:
-            self._found[name] = compute(*arguments)
+    def add_partial_sums(self) -> None:
+        """Compute the gradients that are sums over all tokens."""
+        sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
+        add_partial_sums(self._partials, sums)
+        for name, part in zip(self._sizes, sums.split(list(self._sizes.values())), strict=True):
+            self.found[name] = part.view_as(self._parameters[name])
 
-    def set_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
+    def add_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
         """Compute the gradients dy.T @ x of weights whose outputs are side by side in dy."""
-        if not any(name in self._needed for name in names):
-            return
         weights = [self._parameters[name] for name in names]
         if self._side_stream is not None and self._side_stream.can_accumulate(weights):
             launch_linear_weight_gradient(self._side_stream, weights, dy, x)
@@ -194,15 +174,7 @@ class _Gradients:
         gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
         compute_linear_weight_gradient(dy, x, gradient)
         parts = torch.split(gradient, [len(weight) for weight in weights])
-        self._found.update(zip(names, parts, strict=True))
-
-    def collect(self) -> dict[str, Tensor]:
-        """Add up the partial sums and return the gradients of the parameters that need one."""
-        sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
-        add_partial_sums(self._partials, sums)
-        for name, part in zip(self._sizes, sums.split(list(self._sizes.values())), strict=True):
-            self._found[name] = part.view_as(self._parameters[name])
-        return {name: self._found[name] for name in self._needed if name in self._found}
+        self.found.update(zip(names, parts, strict=True))
 
 
 # Takes the gradients of an output, of the float32 residual stream and of its half-precision copy,
@@ -254,8 +226,8 @@ def _run_embedding(config: PassConfig, parameters: Parameters) -> tuple[Tensor, 
         assert dhalf is not None  # noqa: S101 - there are layers
         partials = gradients.partials(_EMBEDDING_NORM[0])
         dsum = embed_backward(config, dstates, dhalf, saved, partials)
-        gradients.set(_TABLES[0], word_gradient, config, dsum, word)
-        gradients.set(_TABLES[1], position_gradient, config, dsum, position)
+        gradients.found[_TABLES[0]] = word_gradient(config, dsum, word)
+        gradients.found[_TABLES[1]] = position_gradient(config, dsum, position)
         return dsum, None
 
     return states, half, backward
@@ -295,7 +267,7 @@ def _run_layer(
         gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         def multiply_backward(product: str, dy: Tensor, x: Tensor) -> Tensor:
-            gradients.set_weights([f"{layer}{name}.weight" for name in _PRODUCTS[product]], dy, x)
+            gradients.add_weights([f"{layer}{name}.weight" for name in _PRODUCTS[product]], dy, x)
             return dy @ weights[f"{number}.{product}.weight"]
 
         def partials(name: str) -> Tensor:

@@ -8,14 +8,14 @@ training. They are a single step of an epoch: cuDNN's trials would take longer t
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.bert.packing import choose_rows
@@ -32,6 +32,7 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.optimizer_state import restore
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
+from fedaux_pl.models.encoder import Encoder
 
 _Item = TypeVar("_Item")
 
@@ -84,7 +85,7 @@ class Replicas:
             step that creates it cannot be captured.
         tried: The ``StepKind.kernels`` that the probe has run, if steps have the same ones.
         preparing: Shows the first steps and the captures.
-        lengths: Computes the lengths of texts, if the module's steps can pack them.
+        encoder: The module's encoder of texts, if its steps can pack them.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ class Replicas:
         probe: ProbeResult,
         tried: tuple[int, int, bool] | None = None,
         preparing: Preparing = nullcontext,
-        lengths: Callable[[Tensor], Tensor] | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
-        self._step, self._recorder, self._lengths = step, recorder, lengths
+        self._step, self._recorder, self._encoder = step, recorder, encoder
         self._max_replicas, self._uses_rng = probe.max_replicas, probe.uses_rng
         self._preparing, self._name = preparing, network_name(module)
         self._pool = recorder.memory_pool()
@@ -144,7 +145,7 @@ class Replicas:
         full = batches[0].batch_size
         counts = [len(data) for data in batches]
         tokens = [
-            [] if self._lengths is None else replica.batches.count_tokens(self._lengths)
+            [] if self._encoder is None else replica.batches.count_tokens(self._encoder)
             for replica in active
         ]
         for index in range(counts[0]):
@@ -155,7 +156,7 @@ class Replicas:
             }
             for kind in _group_by_size(sizes, full):
                 is_full = kind.batch_size == full
-                if self._lengths is not None and is_full:  # others would be kinds of their own
+                if self._encoder is not None and is_full:  # others would be kinds of their own
                     most = max(tokens[number][index] for number in kind.replicas)
                     length = batches[0].tensors[0].shape[1]
                     kind = kind._replace(rows=choose_rows(most, full, length))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytorch_lightning as pl
@@ -68,8 +68,7 @@ class CudaRunner(StageRunner):
             if replicas is None:
                 return super().run_all(module, jobs, on_epoch, on_done)
             results: dict[int, StageResult] = {}
-            lengths = [len(job.batches) for job in jobs]
-            longest_first = sorted(range(len(jobs)), key=lambda number: -lengths[number])
+            longest_first = sorted(range(len(jobs)), key=lambda n: -len(jobs[n].batches))
             for wave in replicas.waves(longest_first):
                 done = self._run_wave(replicas, [jobs[number] for number in wave], on_epoch)
                 results.update(zip(wave, done, strict=True))
@@ -140,30 +139,20 @@ class CudaRunner(StageRunner):
             return None
         if self.scaler:
             probe = dataclasses.replace(probe, max_replicas=1)
-        # cuDNN tries no kernels for smaller batches, so those of the probe are others
-        tried = (len(index), 0, others > 0) if len(index) == batches.batch_size else None
-        lengths = self._find_lengths(module, batch[0])
+        # Under deterministic algorithms texts are not packed: the number of rows, and so the order
+        # of sums, depends on which replicas train at the same time.
+        with self.trainer.strategy.precision_plugin.train_step_context():
+            encoder = None if is_deterministic() else find_packable(module, batch[0])
         return Replicas(
             module,
             step=self.step,
             recorder=self.recorder,
             probe=probe,
-            tried=tried,
+            # cuDNN tries no kernels for smaller batches, so those of the probe are others
+            tried=(len(index), 0, others > 0) if len(index) == batches.batch_size else None,
             preparing=self.preparing,
-            lengths=lengths,
+            encoder=encoder,
         )
-
-    def _find_lengths(
-        self, module: pl.LightningModule, inputs: Tensor
-    ) -> Callable[[Tensor], Tensor] | None:
-        """Return the function that computes lengths of texts; None if they are not packed.
-
-        Under deterministic algorithms they are not: the number of rows, and so the order of sums,
-        depends on which replicas train at the same time.
-        """
-        with self.trainer.strategy.precision_plugin.train_step_context():
-            encoder = None if is_deterministic() else find_packable(module, inputs)
-        return None if encoder is None else lambda ids: encoder.lengths(ids).clamp(min=1)
 
     def _run_wave(
         self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None

@@ -1,11 +1,10 @@
 """Batches for captured steps, which read the same memory in every replay."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.models.encoder import Encoder
 
 
 class StaticBatches:
@@ -53,10 +52,11 @@ class StaticBatches:
         self._next += 1
         return tuple(tensor.index_select(0, index) for tensor in self._data)
 
-    def count_tokens(self, lengths: Callable[[Tensor], Tensor]) -> list[int]:
+    def count_tokens(self, encoder: Encoder) -> list[int]:
         """Sum the lengths of the texts of each full batch; wait for the device once."""
+        lengths = encoder.lengths(self._data[0]).clamp(min=1)
         full = self.num_samples // self._order.shape[1]
-        counts: list[int] = lengths(self._data[0])[self._order[:full]].sum(dim=1).tolist()
+        counts: list[int] = lengths[self._order[:full]].sum(dim=1).tolist()
         return counts
 
     def _load_data(self, tensors: tuple[Tensor, ...]) -> bool:

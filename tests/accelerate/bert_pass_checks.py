@@ -53,15 +53,24 @@ def assert_same(found, expected, of_states, of_gradients):
         assert (gradient - known).norm() <= of_gradients * size, name
 
 
+LONG = ONE_LAYER | {"hidden_size": 24, "intermediate_size": 40, "max_position_embeddings": 80}
+
+
 @pytest.mark.parametrize(
-    ("dtype", "causal", "of_states", "of_gradients"),
-    [(torch.float32, True, 1e-5, 1e-5), (torch.float16, False, 2e-3, 4e-3)],
+    ("config", "lengths", "causal", "dtype", "of_states", "of_gradients"),
+    [
+        (CONFIG, (11, 4, 7), False, torch.float16, 2e-3, 4e-3),
+        # sizes that are no powers of two; several blocks of queries
+        (LONG, (70, 30), True, torch.float32, 1e-5, 1e-5),
+    ],
 )
-def test_states_and_gradients_are_those_of_the_library(dtype, causal, of_states, of_gradients):
-    model = perturbed(CONFIG).eval()
-    x = ids(11, 4, 7, width=11)
+def test_states_and_gradients_are_those_of_the_library(
+    config, lengths, causal, dtype, of_states, of_gradients
+):
+    model = perturbed(config).eval()
+    x = ids(*lengths, width=lengths[0])
     x[0, 5] = 0
-    weight = torch.randn(3, 11, 16)
+    weight = torch.randn(*x.shape, config["hidden_size"])
     reference = copy.deepcopy(model).double()
     expected = backward(reference, reference.states(x, causal=causal), weight)
     found = backward(model, bert_states(model.encoder, pack(x, 0, 0), dtype, causal=causal), weight)

@@ -34,7 +34,7 @@ from fedaux_pl.scoring.release_once import release_once
 
 H0_SETTINGS = {
     "model": ("pretraining", "model_options", "seed", "threads"),
-    "data": ("private", "auxiliary", "negatives", "validation", "seed"),
+    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
     "trainer": ("precision",),
 }
 """The settings that h_0 of an architecture depends on; ``pretrain`` has them in its cache key."""

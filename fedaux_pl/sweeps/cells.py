@@ -267,8 +267,9 @@ def _pretraining_key(config: Mapping[str, Any]) -> str | None:
     from fedaux_pl.federation.preparation import H0_SETTINGS
 
     model = config["model"]
-    # a method of the user's without this option pre-trains in fit, once by the lock of the cache
-    is_pretrained = model["algorithm"].get("init_args", {}).get("pretrained", False)
+    algorithm = model["algorithm"]
+    always = _import_class(algorithm["class_path"]).pretrained
+    is_pretrained = algorithm.get("init_args", {}).get("pretrained", always)
     if not is_pretrained or not model["pretraining"]["epochs"]:
         return None
     parts = {part: {n: config[part][n] for n in names} for part, names in H0_SETTINGS.items()}
@@ -298,11 +299,7 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
-        module, _, name = path.rpartition(".")
-        try:
-            kind = getattr(import_module(module), name)
-        except Exception as error:  # the module's own code runs: of any class
-            raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
+        kind = _import_class(path)
         for base in getattr(kind, "__mro__", (kind,)):
             file = getattr(sys.modules.get(base.__module__), "__file__", None)
             package = base.__module__.partition(".")[0]
@@ -311,6 +308,14 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
             if not {"site-packages", "dist-packages"} & set(Path(file).parts):
                 files[base.__module__] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return files
+
+
+def _import_class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:  # the module's own code runs: of any class
+        raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
 
 
 def _class_paths(config: Any) -> Iterator[str]:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedaux_pl.cli.report import publish
 from fedaux_pl.data import Digits, FederatedDataModule
 from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.verb import publish
 
 FIGURES = {
     "fig6": [0.01, 1, 100],

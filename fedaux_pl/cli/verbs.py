@@ -11,10 +11,9 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedaux_pl.benchmark import format_table, summarize
 from fedaux_pl.cli import prediction
-from fedaux_pl.cli.entry import TERMINATED
 from fedaux_pl.cli.export import export
 from fedaux_pl.engine.checkpoints import find_tested
-from fedaux_pl.errors import ConfigurationError, FedauxError
+from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse, parse_benchmark
 from fedaux_pl.runs.run_folder import RunLogger, folder_of

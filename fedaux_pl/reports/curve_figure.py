@@ -16,10 +16,9 @@ from fedaux_pl.reports.panels import (
     mark_not_run,
     series_style,
 )
-from fedaux_pl.reports.tables import as_list
 from fedaux_pl.reports.values import Group, find, places, shown
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

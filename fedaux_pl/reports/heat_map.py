@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from fedaux_pl.callbacks.figures.style import INK, LABEL_SIZE, MUTED, NO_DATA, ORANGE, TICK_SIZE
 from fedaux_pl.reports.labels import short_names
 from fedaux_pl.reports.panels import Panel, create_panels, label_outer, mark_not_run
-from fedaux_pl.reports.tables import ABSENT, as_list
+from fedaux_pl.reports.tables import ABSENT
 from fedaux_pl.reports.values import Group, find, leading, places, shown
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize

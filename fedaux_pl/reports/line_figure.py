@@ -19,9 +19,8 @@ from fedaux_pl.reports.panels import (
     series_style,
     x_positions,
 )
-from fedaux_pl.reports.tables import as_list
 from fedaux_pl.reports.values import Group, find, places, shown
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -34,6 +34,6 @@ def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
         draw, description = _KINDS[layout["kind"]]
         caption = " ".join(filter(None, [layout.get("caption", ""), description]))
         if sweep.published and layout["kind"] == "lines":
-            caption += f" Hollow markers, if any, are published: {sweep.published.source}."
+            caption += f" Hollow markers, if any, are published: {sweep.published['source']}."
         items.append(FigureItem(layout["name"], caption, draw(sweep, groups, layout)))
     return items

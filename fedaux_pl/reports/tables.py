@@ -8,7 +8,7 @@ from fedaux_pl.reports.items import TableItem
 from fedaux_pl.reports.labels import place_text, short_names, value_text
 from fedaux_pl.reports.values import Group, describe_metric, find, leading, places, shown
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 ABSENT = "\N{EN DASH}"
 _BOLD = "Bold: the best, and all whose standard deviation overlaps with its own."
@@ -55,7 +55,7 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
             for text, group in zip(texts, column, strict=True):
                 text.append((group and group.published) or ABSENT)
     first = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
-    source = sweep.published.source if sweep.published and is_published else ""
+    source = sweep.published.get("source", "") if is_published else ""
     metric = describe_metric(sweep.metric, groups, source)
     return TableItem(
         name=layout["name"],
@@ -95,7 +95,7 @@ def _best_table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]
     if is_published:
         width = len(best) + 1
         header.insert(0, ["", *["ours"] * width, *[PAPER] * width])
-    source = sweep.published.source if sweep.published and is_published else ""
+    source = sweep.published.get("source", "") if is_published else ""
     metric = describe_metric(sweep.metric, groups, source)
     caption = " ".join(filter(None, [layout.get("caption", ""), metric]))
     return TableItem(layout["name"], caption, header, texts)
@@ -145,8 +145,3 @@ def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
         for result in group.results
     ]
     return TableItem("cells", "All cells; accuracies are in %.", [header], rows)
-
-
-def as_list(axes: str | Sequence[str]) -> list[str]:
-    """One axis or several of a layout as a list."""
-    return [axes] if isinstance(axes, str) else list(axes)

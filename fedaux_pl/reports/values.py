@@ -102,14 +102,9 @@ def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
         place = tuple(sorted(cell.coordinates.items()))
         groups.setdefault(place, []).append(_read(sweep.metric, cell))
     return [
-        Group(results[0].coordinates, results, _published(sweep, results[0].coordinates))
+        Group(results[0].coordinates, results, sweep.published_value(results[0].coordinates))
         for results in groups.values()
     ]
-
-
-def _published(sweep: Sweep, coordinates: Mapping[str, str]) -> str:
-    value = sweep.published.value(coordinates) if sweep.published else None
-    return value or ""
 
 
 def _read(metric: str, cell: Cell) -> Result:

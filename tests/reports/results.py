@@ -2,11 +2,11 @@
 
 from fedaux_pl.reports.values import Group, Result
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.published import Published
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 
 def sweep(axes, tables=(), figures=(), published=None, metric="best"):
+    published = published if published is None else {"axes": list(axes), "values": published}
     return Sweep(
         name="table",
         title="A title",
@@ -16,7 +16,9 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
         cells=(),
         tables=tuple(tables),
         figures=tuple(figures),
-        published=None if published is None else Published("Tab. 1", tuple(axes), published),
+        published={"source": "Tab. 1", "axes": list(axes), "values": published}
+        if published
+        else {},
     )
 
 

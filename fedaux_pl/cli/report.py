@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedaux_pl.cli.sweep import SweepParser
 from fedaux_pl.reports.items import Item, TableItem
-from fedaux_pl.sweeps.options import SweepParser
 
 _PRINTED = 10  # lines of cells that are not done
 

@@ -16,9 +16,7 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
         cells=(),
         tables=tuple(tables),
         figures=tuple(figures),
-        published={"source": "Tab. 1", "axes": list(axes), "values": published}
-        if published
-        else {},
+        published={} if published is None else {"source": "Tab. 1", **published},
     )
 
 

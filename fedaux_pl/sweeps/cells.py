@@ -277,13 +277,10 @@ def _pretraining_key(config: Mapping[str, Any]) -> str | None:
 
     Cells with the same key pre-train once. Which h_0 a run loads is decided by the cache.
     """
-    from fedaux_pl.algorithms import FedAUX, OneRelease
-
     model = config["model"]
-    kind = _import(model["algorithm"]["class_path"])
-    options = model["algorithm"].get("init_args", {})
-    # a method of the user's without this option pre-trains in fit, once by the lock of the cache
-    is_pretrained = options.get("pretrained", issubclass(kind, FedAUX | OneRelease))
+    algorithm = model["algorithm"]
+    always = _import_class(algorithm["class_path"]).pretrained
+    is_pretrained = algorithm.get("init_args", {}).get("pretrained", always)
     if not is_pretrained or not model["pretraining"]["epochs"]:
         return None
     parts = {part: {n: config[part][n] for n in names} for part, names in _H0_SETTINGS.items()}
@@ -313,7 +310,7 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
-        kind = _import(path)
+        kind = _import_class(path)
         for base in getattr(kind, "__mro__", (kind,)):
             file = getattr(sys.modules.get(base.__module__), "__file__", None)
             package = base.__module__.partition(".")[0]
@@ -324,7 +321,7 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     return files
 
 
-def _import(path: str) -> Any:
+def _import_class(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)

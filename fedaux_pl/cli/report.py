@@ -5,37 +5,60 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaux_pl.cli.sweep import SweepParser
-from fedaux_pl.reports.items import Item, TableItem
+from fedaux_pl.reports.formats import TableItem, to_text
+from fedaux_pl.sweeps.cells import resolve
+from fedaux_pl.sweeps.sweep_file import read_sweep
+
+if TYPE_CHECKING:
+    from fedaux_pl.reports.page import Item
 
 _PRINTED = 10  # lines of cells that are not done
 
 
 def report(args: Sequence[str]) -> list[Path]:
-    """Writes tables, figures and a page of what a sweep has measured so far.
+    """Write tables, figures and a page of what a sweep has measured so far; return the files.
 
     Args:
         args: The command line after the verb.
-
-    Returns:
-        The files.
 
     Raises:
         ConfigurationError: If the file, or the settings of a cell, cannot be used.
         SystemExit: If the options are wrong, as argparse does.
     """
-    options = _parse(args)
-    from fedaux_pl.sweeps.sweep_file import find_sweep
+    parser = SweepParser(
+        "report",
+        "Writes tables, figures and a page of what a sweep has measured so far. It finds the cells "
+        "by their settings: give the options of fit that sweep was given.",
+    )
+    about = "the folder of the report (default: ROOT/reports/NAME)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
+    options = parser.parse(args)
+    sweep = read_sweep(options.file, options.extra, options.seeds, options.select)
+    cells = resolve(sweep.cells, options.root)
+    # matplotlib and Lightning, which take seconds to import, are not needed to refuse an option
+    from fedaux_pl.reports.figures import make_figures
+    from fedaux_pl.reports.page import describe_status
+    from fedaux_pl.reports.tables import cells_table, make_tables
+    from fedaux_pl.reports.values import collect
 
-    path = find_sweep(options.file)
-    folder = options.output or options.root / "reports" / path.stem
-    return publish(folder, **_sweep(path, options, args))
+    groups = collect(sweep, cells)
+    changes = "All cells ran with these options, whatever else is said here: "
+    changes = changes + shlex.join(options.extra) if options.extra else ""
+    return publish(
+        options.output or options.root / "reports" / sweep.name,
+        sweep.title,
+        [*make_figures(sweep, groups), *make_tables(sweep, groups)],
+        note=f"{sweep.note}\n\n{changes}",
+        details=[cells_table(sweep, groups)],
+        status=describe_status(groups, _shared(args)),
+    )
 
 
-def publish(folder: Path, title: str, items: Sequence[Item], **parts: Any) -> list[Path]:
-    """Prints the tables of a report and what of its sweep is done, and writes its files.
+def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> list[Path]:
+    """Print the tables of a report and what of its sweep is done, and write its files.
 
     Args:
         folder: The folder of the files.
@@ -43,7 +66,6 @@ def publish(folder: Path, title: str, items: Sequence[Item], **parts: Any) -> li
         items: Tables and figures, in their order.
         parts: Further arguments of ``write_report``.
     """
-    from fedaux_pl.reports.formats import to_text
     from fedaux_pl.reports.page import write_report
 
     width = shutil.get_terminal_size((120, 24)).columns
@@ -62,45 +84,8 @@ def publish(folder: Path, title: str, items: Sequence[Item], **parts: Any) -> li
     return written
 
 
-def _sweep(path: Path, options: argparse.Namespace, args: Sequence[str]) -> dict[str, Any]:
-    from fedaux_pl.reports.status import describe_status
-    from fedaux_pl.reports.sweep_figures import make_figures
-    from fedaux_pl.reports.tables import cells_table, make_tables
-    from fedaux_pl.reports.values import collect
-    from fedaux_pl.sweeps.cells import resolve
-    from fedaux_pl.sweeps.sweep_file import read_sweep
-
-    sweep = read_sweep(path, options.extra, options.seeds, options.select)
-    groups = collect(sweep, resolve(sweep.cells, options.root))
-    return {
-        "title": sweep.title,
-        "note": f"{sweep.note}\n\n{_changes(options.extra)}",
-        "items": [*make_figures(sweep, groups), *make_tables(sweep, groups)],
-        "details": [cells_table(sweep, groups)],
-        "status": describe_status(groups, _shared(args)),
-    }
-
-
-def _changes(extra: Sequence[str]) -> str:
-    """A paragraph on options of the command line, which change what the sweep file describes."""
-    if not extra:
-        return ""
-    return f"All cells ran with these options, whatever else is said here: {shlex.join(extra)}"
-
-
-def _parse(args: Sequence[str]) -> argparse.Namespace:
-    parser = SweepParser(
-        "report",
-        "Writes tables, figures and a page of what a sweep has measured so far. It finds the cells "
-        "by their settings: give the options of fit that sweep was given.",
-    )
-    about = "the folder of the report (default: ROOT/reports/NAME)"
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
-    return parser.parse(args)
-
-
 def _shared(args: Sequence[str]) -> list[str]:
-    """The arguments that ``sweep`` takes, too."""
+    """Return the arguments that ``sweep`` takes, too."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output")
     return parser.parse_known_args(list(args))[1]

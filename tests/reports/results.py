@@ -1,7 +1,7 @@
 """Made-up sweeps and results."""
 
 from fedaux_pl.reports.values import Group, Result
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 
@@ -22,15 +22,10 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
 
 def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
     state = state or (State.MISSING if accuracy is None else State.DONE)
-    values = {
-        "rounds": len(curve),
-        "total": total,
-        "curve": dict(enumerate(curve, 1)),
-        "is_validated": False,
-        "command": "fedaux-pl fit",
-        "version": "1.0",
-    }
-    return Result(coordinates, seed, state, accuracy=accuracy, **{**values, **more})
+    cell = Cell(coordinates, seed, (), rounds=total)
+    made = {"command": "fedaux-pl fit", "version": "1.0"}
+    rounds = dict(enumerate(curve, 1))
+    return Result(cell, state, len(curve), accuracy, rounds, description=made, **more)
 
 
 def group(coordinates, *accuracies, published="", **more):

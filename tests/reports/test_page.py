@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.page import write_report
-from fedaux_pl.reports.status import Status, describe_status
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import TableItem
+from fedaux_pl.reports.page import Status, describe_status, write_report
 from fedaux_pl.sweeps.cells import State
 from tests.reports.results import group
 

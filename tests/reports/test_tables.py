@@ -1,5 +1,5 @@
-from fedaux_pl.reports.tables import ABSENT as GAP
 from fedaux_pl.reports.tables import cells_table, make_tables
+from fedaux_pl.reports.values import ABSENT as GAP
 from fedaux_pl.sweeps.cells import State
 from tests.reports.results import group, sweep
 

@@ -26,15 +26,14 @@ FIRST = (
 
 
 def pytest_collection_modifyitems(config, items):
-    """Puts ``FIRST`` first; skips ``cuda`` without a CUDA device, ``sites`` unless asked for."""
+    """Put ``FIRST`` first; deselect ``cuda`` without a device, and long tests without ``-m``."""
     items.sort(key=lambda item: not item.path.as_posix().endswith(FIRST))
-    for item in items:
-        if item.get_closest_marker("sites") and "sites" not in config.getoption("-m"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: pytest -n 0 -m sites"))
+    left_out = set() if config.getoption("-m") else {"nightly", "sites"}
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        left_out.add("cuda")
+    deselected = [i for i in items if left_out & {mark.name for mark in i.iter_markers()}]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item not in set(deselected)]
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ def method_costs(
         image_size: The height and width of the images.
     """
     cli = parse("report", args)
-    setting = Setting(cli.model, round(cli.datamodule.negatives * auxiliary), classes)
+    setting = Setting(cli.model, round(cli.datamodule.negative_fraction * auxiliary), classes)
     return [
         in_words(setting),
         *bytes_of(setting, rounds=cli.trainer.max_epochs),

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedaux_pl.algorithms import FedBE
+from fedaux_pl.cli.report import publish
 from fedaux_pl.engine import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model, of_head
 from fedaux_pl.modules import ClientModule, create_pretraining
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.runs.parser import parse
 
 BASE = ["--config", "fedaux_resnet8", "--config", "scoring/paper"]

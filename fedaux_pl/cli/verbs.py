@@ -19,10 +19,9 @@ from fedaux_pl.benchmark import (
     summarize,
 )
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.cli.entry import TERMINATED
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
-from fedaux_pl.errors import ConfigurationError, FedauxError, counted
+from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.parser import FederationCLI, parse, parse_with
 from fedaux_pl.runs.run_folder import RunLogger, folder_of

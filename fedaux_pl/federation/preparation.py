@@ -32,13 +32,6 @@ from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
 
-H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed", "threads"),
-    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
-    "trainer": ("precision",),
-}
-"""The settings that h_0 of an architecture depends on; ``pretrain`` has them in its cache key."""
-
 
 @dataclass(frozen=True)
 class Preparation:

@@ -10,9 +10,8 @@ which is gone.
 import argparse
 from pathlib import Path
 
-from fedaux_pl.data.image_files import list_images
-from fedaux_pl.data.sources._wordnet import hyponyms, lemma
-from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset
+from fedaux_pl.data.images import list_images
+from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset, hyponyms, lemma
 from fedaux_pl.reports.items import TableItem
 from fedaux_pl.reports.verb import publish
 

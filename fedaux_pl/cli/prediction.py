@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data import NpzImages
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.image_files import decode_images, is_image, list_images
-from fedaux_pl.data.text_reader import Columns, read_texts
+from fedaux_pl.data.images import decode_images, is_image, list_images
+from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.data.texts import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import load_checkpoint
@@ -77,7 +77,8 @@ def predict_texts(checkpoint: Path, texts: Path, output: Path, column: Sequence[
     if not text_format:
         raise ConfigurationError("this run was trained on images: give --images, not --texts")
     remedy = "give --column and the name of the text column"
-    found = read_texts(texts, Columns(text=tuple(column)), remedy, keep_empty=True).texts
+    layout = TextLayout(text=list(column), label=None)
+    found = read_texts(texts, layout, remedy, keep_empty=True).texts
     tokenize = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"])
     filled = [index for index, text in enumerate(found) if text]
     inputs = tokenize([found[index] for index in filled])
@@ -141,7 +142,7 @@ def _list_files(path: Path) -> list[Path]:
 
 
 def _read_npz(path: Path, key: str, shape: Sequence[int]) -> Images:
-    inputs = NpzImages(path, images=key).auxiliary()
+    inputs = NpzImages(path, arrays={"train_x": key}).auxiliary()
     if tuple(inputs.shape[1:]) != tuple(shape):
         raise DataError(
             f"{path} holds images of shape {tuple(inputs.shape[1:])}, but the run was trained on "

@@ -6,7 +6,12 @@ from torch import Tensor
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.datamodule import PRETRAIN_BATCHES
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_finite, check_pixels, check_same_kind
+from fedaux_pl.data.input_checks import (
+    check_finite,
+    check_pixels,
+    check_same_kind,
+    check_setting,
+)
 from fedaux_pl.data.source import Examples
 from fedaux_pl.functional import derive_seed
 
@@ -33,8 +38,7 @@ class AuxiliaryDataModule(pl.LightningDataModule):
         self, auxiliary: Data, probe: Data | None = None, batch_size: int = 512, seed: int = 0
     ) -> None:
         super().__init__()
-        if batch_size < 2:
-            raise ValueError(f"batch_size must be at least 2, but is {batch_size}")
+        check_setting("batch_size", batch_size, batch_size >= 2, "be at least 2")
         self.auxiliary = as_source("auxiliary", auxiliary)
         self.probe = None if probe is None else as_source("probe", probe)
         self.batch_size = batch_size
@@ -43,7 +47,7 @@ class AuxiliaryDataModule(pl.LightningDataModule):
         self._probes: list[Examples] = []
 
     def setup(self, stage: str | None = None) -> None:
-        """Loads the data, once, and moves it to the Trainer's device."""
+        """Load the data, once, and move it to the Trainer's device."""
         if self._inputs is None:
             self._inputs = self.auxiliary.auxiliary()
             check_finite(self._inputs)
@@ -61,26 +65,16 @@ class AuxiliaryDataModule(pl.LightningDataModule):
         """Shuffled batches of D_aux, split over the processes."""
         if self._inputs is None:
             raise RuntimeError("the data is not loaded yet: call setup() first")
-        rank, world_size = _process(self.trainer)
-        return TensorBatches(
-            self._inputs,
-            batch_size=self.batch_size,
-            shuffle=True,
-            seed=derive_seed(self.seed, PRETRAIN_BATCHES),
-            smallest=2,
-            rank=rank,
-            world_size=world_size,
-        )
+        options = {"batch_size": self.batch_size, "seed": derive_seed(self.seed, PRETRAIN_BATCHES)}
+        return TensorBatches(self._inputs, **options, shuffle=True, smallest=2, **self._process())
 
     def val_dataloader(self) -> list[TensorBatches]:
         """The probe's training data (the neighbors) and its test data (the queries)."""
-        rank, world_size = _process(self.trainer)
-        return [
-            TensorBatches(x.inputs, x.targets, batch_size=1024, rank=rank, world_size=world_size)
-            for x in self._probes
-        ]
+        own = self._process()
+        return [TensorBatches(x.inputs, x.targets, batch_size=1024, **own) for x in self._probes]
 
-
-def _process(trainer: pl.Trainer | None) -> tuple[int, int]:
-    """The rank of this process and the number of processes."""
-    return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+    def _process(self) -> dict[str, int]:
+        trainer = self.trainer
+        if trainer is None:
+            return {}
+        return {"rank": trainer.global_rank, "world_size": trainer.world_size}

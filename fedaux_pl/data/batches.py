@@ -9,7 +9,7 @@ from fedaux_pl.functional import derive_seed
 
 
 class TensorBatches:
-    """Iterates over batches of tensors by index, without worker processes or collation.
+    """Iterate over batches of tensors by index, without worker processes or collation.
 
     Can replace a DataLoader under a Lightning Trainer. The order depends on ``seed`` and the epoch
     only. Each iteration advances the epoch by one, unless ``set_epoch`` (which the Trainer calls)
@@ -74,7 +74,7 @@ class TensorBatches:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     @property

@@ -11,7 +11,7 @@ from PIL import Image
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
-from fedaux_pl.data.foreign_files import shorten
+from fedaux_pl.data.input_checks import shorten
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 

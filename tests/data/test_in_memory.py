@@ -201,7 +201,10 @@ def test_random_transforms_are_refused():
             (PIXELS, np.array([0, 5, 9] * 2)),
             "2 for 3 .* they are 0, 5, 9: pass class names",
         ),
-        ((PIXELS.astype(np.int64), np.array(LABELS)), "must be uint8 in .* but are int64"),
+        (
+            (PIXELS.astype(np.int64), np.array(LABELS)),
+            "must be uint8 with .* or floats, but is int64",
+        ),
         (Items([(PIXELS[0], 1, 2)]), "item 0 has 3 parts"),
         (Items([(PIXELS[0], 0), PIXELS[1]]), r"labels must be int64 of shape \(2,\)"),
         (Items([({}, 1)]), "item 0 of the train data must be an image .* but is a dict"),

@@ -1,7 +1,6 @@
 """Data sources, the split over the clients, data modules, batches and augmented views."""
 
 from fedaux_pl.data import sources
-from fedaux_pl.data.auxiliary_datamodule import AuxiliaryDataModule
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.datamodule import FederatedDataModule
 from fedaux_pl.data.in_memory import InMemory, as_source
@@ -11,7 +10,6 @@ from fedaux_pl.data.texts import TextDraw, TextLayout
 from fedaux_pl.data.views import SimCLRViews
 
 __all__ = [
-    "AuxiliaryDataModule",
     "Examples",
     "FederatedDataModule",
     "InMemory",

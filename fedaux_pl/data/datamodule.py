@@ -21,7 +21,7 @@ from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
-_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, PRETRAIN_BATCHES = range(5)
+_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, _PRETRAIN_BATCHES = range(5)
 _VALIDATION = 5
 _FAST_SAMPLES = 64  # of each client and data set, in a fast_dev_run
 
@@ -41,12 +41,10 @@ class FederatedDataModule(pl.LightningDataModule):
             source or, in Python, a data set or an array.
         num_clients: n, the number of clients of a Dirichlet split. Data that name their clients
             have their own number, which replaces this one.
-        alpha: The concentration of the Dirichlet distribution. With 0.01 a client holds little
-            more than one class; with 100 its classes are nearly balanced. Not used with given
-            clients.
+        alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
+            client holds little more than one class; with 100 its classes are nearly balanced.
         negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill.
-        seed: The seed of the split over clients, the split of the auxiliary data and the order of
-            all batches.
+        seed: The seed of the splits and of the order of all batches.
         validation_fraction: The fraction of every client's training data that is held out as
             validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
         classes: The names of the classes in an order that all sites agree on; null for those of the
@@ -81,12 +79,6 @@ class FederatedDataModule(pl.LightningDataModule):
         super().__init__()
         kinds = (None, *get_args(Holding))
         check_setting("holds", holds, holds in kinds, "be public, private or null")
-        if holds is not None and validation_fraction:
-            raise ValueError(
-                "validation_fraction must be 0 where data are at sites, but is "
-                f"{validation_fraction}: the server cannot measure on what sites hold out; give "
-                "its source validation data"
-            )
         are_names = classes is None or 2 <= len(set(classes)) == len(classes)
         check_setting("classes", classes, are_names, "be at least 2 different names")
         check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
@@ -94,6 +86,8 @@ class FederatedDataModule(pl.LightningDataModule):
         fraction, held_out = negative_fraction, validation_fraction
         check_setting("negative_fraction", fraction, 0 < fraction < 1, "lie strictly in (0, 1)")
         check_setting("validation_fraction", held_out, 0 <= held_out < 1, "lie in [0, 1)")
+        expected = "be 0 where data are at sites: the server's source can give validation data"
+        check_setting("validation_fraction", held_out, holds is None or not held_out, expected)
         self.private = as_source("private", private)
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
@@ -306,8 +300,7 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
         """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
-        public = self._auxiliary()
-        return {"negatives": public.negative_rows, "distill": public.distill_rows}
+        return self._auxiliary().rows
 
     @property
     def test_examples(self) -> Examples:
@@ -342,7 +335,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
         check_pixels(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
-        options = self._shuffled(batch_size, 2, PRETRAIN_BATCHES, seed)
+        options = self._shuffled(batch_size, 2, _PRETRAIN_BATCHES, seed)
         return TensorBatches(self.auxiliary_inputs, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:
@@ -356,12 +349,15 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def val_dataloader(self) -> TensorBatches:
         """The validation data or, without any, the test data, in order."""
-        # 10,000 test images are five equal batches: cuDNN tries its kernels for every other size
-        examples = self.evaluation_examples
-        return TensorBatches(examples.inputs, examples.targets, batch_size=2000)
+        return _in_order(self.evaluation_examples)
 
     def test_dataloader(self) -> TensorBatches:
         """The test data, in order."""
-        return TensorBatches(self.test_examples.inputs, self.test_examples.targets, batch_size=2000)
+        return _in_order(self.test_examples)
 
     predict_dataloader = test_dataloader
+
+
+def _in_order(examples: Examples) -> TensorBatches:
+    # 10,000 test images are five equal batches: cuDNN tries its kernels for every other size
+    return TensorBatches(examples.inputs, examples.targets, batch_size=2000)

@@ -214,10 +214,9 @@ class PublicData:
     """D_aux and its two disjoint parts D^- and D_distill, with their ascending rows in D_aux."""
 
     inputs: Tensor
+    rows: dict[str, Tensor]  # "negatives" and "distill"
     negatives: Tensor
     distill: Tensor
-    negative_rows: Tensor
-    distill_rows: Tensor
 
     @classmethod
     def split(cls, inputs: Tensor, fraction: float, seed: int) -> "PublicData":
@@ -236,9 +235,12 @@ class PublicData:
                 f"negative_fraction = {fraction}: use more auxiliary data, or change it"
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        negative_rows, distill_rows = order[:count].sort().values, order[count:].sort().values
-        return cls(inputs, inputs[negative_rows], inputs[distill_rows], negative_rows, distill_rows)
+        rows = {"negatives": order[:count].sort().values, "distill": order[count:].sort().values}
+        return cls(inputs, rows, *(inputs[part] for part in rows.values()))
 
     def to(self, device: torch.device | str) -> "PublicData":
         """Copy to another device."""
-        return PublicData(*(tensor.to(device) for tensor in vars(self).values()))
+        rows = {part: own.to(device) for part, own in self.rows.items()}
+        tensors = (self.inputs, self.negatives, self.distill)
+        inputs, negatives, distill = (tensor.to(device) for tensor in tensors)
+        return PublicData(inputs, rows, negatives, distill)

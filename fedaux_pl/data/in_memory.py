@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaux_pl.data.images import from_array, from_pil
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.tokenizer import MIN_LENGTH, TextSource
+from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
 _ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length")
@@ -21,8 +21,7 @@ _ARRAYS = (np.ndarray, Tensor)
 _ROWS_PER_READ = 1000
 
 if TYPE_CHECKING:
-    Data = Any
-    """A source, or what :class:`InMemory` takes."""
+    Data = Any  # a source, or what InMemory takes
 else:
     Data = Source  # the type that the command line reads: a configuration names sources
 
@@ -60,16 +59,14 @@ class InMemory(TextSource):
         >>> import numpy as np
         >>> from fedaux_pl import FederatedDataModule
         >>> images, labels = np.zeros((6, 8, 8), np.uint8), np.array([0, 1, 0, 1, 0, 1])
-        >>> site = ["north", "north", "south", "south", "south", "south"]
-        >>> train, test = (images, labels), (images[:2], labels[:2])
-        >>> data = FederatedDataModule({"train": train, "test": test, "clients": site})
+        >>> part, sites = (images, labels), ["north"] * 2 + ["south"] * 4
+        >>> data = FederatedDataModule({"train": part, "test": part, "clients": sites})
         >>> data.setup()
         >>> dict(zip(data.client_names, data.client_sizes))
         {'north': 2, 'south': 4}
     """
 
-    python_only: ClassVar[bool] = True
-    """A configuration cannot name the data."""
+    python_only: ClassVar[bool] = True  # a configuration cannot name the data
 
     def __init__(
         self,
@@ -80,10 +77,9 @@ class InMemory(TextSource):
         tokenizer: str | Path | None = None,
         max_length: int | None = None,
     ) -> None:
-        super().__init__(tokenizer, MIN_LENGTH if max_length is None else max_length)
+        super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
         self.clients = clients
-        self.holds_texts = max_length is not None
         self._classes: tuple[str, ...] = ()
 
     def train(self) -> Examples:
@@ -100,32 +96,24 @@ class InMemory(TextSource):
 
     def test(self) -> Examples:
         """The test data, with the classes of the training data."""
-        if self.parts["test"] is None:
+        if (test := self._load_other("test")) is None:
             raise DataError(
                 "there is training data only: pass a pair (training, test), or {'train': ..., "
                 "'test': ...}"
             )
-        return self._load_other("test")
+        return test
 
     def validation(self) -> Examples | None:
         """The validation data, with the classes of the training data; None without any."""
-        return None if self.parts["validation"] is None else self._load_other("validation")
+        return self._load_other("validation")
 
     def auxiliary(self) -> Tensor:
         """The training inputs; labels are not needed."""
         return self._read("train", labeled=False)[0]
 
-    @property
-    def input_format(self) -> dict[str, str | int]:
-        """The tokenizer and the length for texts, nothing for others."""
-        return super().input_format if self.holds_texts else {}
-
-    def check_model(self, model: nn.Module) -> None:
-        """Raise a DataError for an encoder whose padding token differs from the tokenizer's."""
-        if self.holds_texts:
-            super().check_model(model)
-
-    def _load_other(self, part: str) -> Examples:
+    def _load_other(self, part: str) -> Examples | None:
+        if self.parts[part] is None:
+            return None
         if not self._classes:
             self.train()
         inputs, labels, own = self._read(part)
@@ -137,14 +125,16 @@ class InMemory(TextSource):
     ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
         """Return the inputs, the labels if there are any, and the classes if the data name them."""
         inputs, labels, own = _read_samples(self.parts[part], f"the {part} data", labeled)
-        if isinstance(inputs, list) != self.holds_texts:
+        if not isinstance(inputs, list):
+            if self.max_length is not None:
+                raise DataError("the inputs are no texts: leave out max_length, which is for texts")
+            return inputs, labels, own
+        if self.max_length is None:
             raise DataError(
-                "the inputs are no texts: leave out max_length, which is for texts"
-                if self.holds_texts
-                else "the inputs are texts: pass InMemory(..., tokenizer=..., max_length=128), "
-                "which makes token ids"
+                "the inputs are texts: pass InMemory(..., tokenizer=..., max_length=128), which "
+                "makes token ids"
             )
-        return self._tokenize(inputs) if isinstance(inputs, list) else inputs, labels, own
+        return self._tokenize(inputs), labels, own
 
 
 def as_source(name: str, value: Data) -> Source:
@@ -155,12 +145,6 @@ def as_source(name: str, value: Data) -> Source:
         value: A source; data that :class:`InMemory` takes; a pair (training, test) of such data; or
             a mapping such as ``{"train": ..., "test": ...}`` with the arguments of
             :class:`InMemory`, which a ``DatasetDict`` is.
-
-    Example:
-        >>> import torch
-        >>> images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
-        >>> as_source("auxiliary", images).auxiliary().shape
-        torch.Size([4, 1, 8, 8])
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached
+from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.texts import Texts
@@ -38,8 +39,8 @@ class FixedLengthTokenizer:
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
-        if max_length < MIN_LENGTH:
-            raise ValueError(f"max_length must be at least {MIN_LENGTH}, but is {max_length}")
+        expected = f"be at least {MIN_LENGTH}"
+        check_setting("max_length", max_length, max_length >= MIN_LENGTH, expected)
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._loaded: Any = None
@@ -110,23 +111,27 @@ class TextSource(Source):
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
+            None if the inputs are no texts.
     """
 
-    def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
+    def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._tokenize = FixedLengthTokenizer(tokenizer, max_length)
+        length = MIN_LENGTH if max_length is None else max_length
+        self._tokenize = FixedLengthTokenizer(tokenizer, length)
 
     @property
     def input_format(self) -> dict[str, str | int]:
         """The tokenizer and the length, with which to tokenize new texts."""
+        if self.max_length is None:
+            return {}
         named = {} if self.tokenizer is None else {"tokenizer": str(self.tokenizer)}
         return {"kind": "text", "max_length": self.max_length, **named}
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a DataError for an encoder whose padding token differs from the tokenizer's."""
-        ours, theirs = self._tokenize.load().pad_token_id, getattr(model, "pad_id", None)
-        if theirs is not None and ours != theirs:
+        theirs = None if self.max_length is None else getattr(model, "pad_id", None)
+        if theirs is not None and theirs != (ours := self._tokenize.load().pad_token_id):
             raise DataError(
                 f"the tokenizer {self._tokenize.source} pads texts with token {ours}, but the "
                 f"encoder takes token {theirs} for padding: give the data's `tokenizer` and the "

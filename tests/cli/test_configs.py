@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shlex
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,9 +85,12 @@ def of_object(cli, path):
         return value[rest[3]] if rest[2:3] == ["init_args"] else value["class"]
     if name == "optimizer_state":
         return "carry" if cli.model.carry else "reset"
+    name = "class_order" if name == "classes" else name
     value = getattr(cli.model if part == "model" else cli.datamodule, name)
     if isinstance(value, Source):
-        value = type(value).__name__ if rest in ([], ["class_path"]) else getattr(value, rest[1])
+        if rest in ([], ["class_path"]):
+            return type(value).__name__
+        value = reduce(getattr, rest[1:], value)
     elif rest:
         value = getattr(value, rest[0]) if dataclasses.is_dataclass(value) else value[rest[0]]
     return str(value) if isinstance(value, Path) else value

@@ -1,7 +1,6 @@
 """The results of a benchmark as plain values, and as a table."""
 
 import copy
-import dataclasses
 import math
 import os
 import platform
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.benchmark.flops import forward_flops, matmul_peak, training_flops
 from fedaux_pl.benchmark.measured_federation import MeasuredFederation, RoundClock
-from fedaux_pl.modules import SimCLR, create_pretraining
+from fedaux_pl.modules import SimCLR
 
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _UNITS = {"pre-": "views", "whol": "rounds"}  # by the beginning of a stage's name
@@ -60,10 +59,9 @@ class Workload:
 
     def pretraining(self, architecture: str) -> tuple[float, float]:
         """Return the views (one of a text, two of an image) and FLOPs of a pre-training epoch."""
-        options = dataclasses.asdict(self.federation.pretraining)
-        del options["epochs"]
-        batches = self.data.pretrain_batches(options.pop("batch_size"))
-        module = create_pretraining(copy.deepcopy(self.federation.students[architecture]), options)
+        settings = self.federation.pretraining
+        batches = self.data.pretrain_batches(settings.batch_size)
+        module = settings.create_module(copy.deepcopy(self.federation.students[architecture]))
         samples = sum(len(index) for index in batches.positions(0))
         flops = training_flops(module, (self._public,))
         return samples * (2 if isinstance(module, SimCLR) else 1), flops * samples

@@ -7,7 +7,7 @@ from fedaux_pl.data.datamodule import FederatedDataModule
 from fedaux_pl.data.in_memory import InMemory, as_source
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources import *  # noqa: F403 - one list of all sources
-from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.data.views import SimCLRViews, ViewSettings
 
 __all__ = [
     "AuxiliaryDataModule",
@@ -17,6 +17,7 @@ __all__ = [
     "SimCLRViews",
     "Source",
     "TensorBatches",
+    "ViewSettings",
     "as_source",
 ]
 __all__ += sources.__all__

@@ -25,12 +25,7 @@ from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
-from fedaux_pl.modules.model_argument import (
-    model_hyperparameter,
-    note_networks,
-    resolve_model,
-    without_head,
-)
+from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
 from fedaux_pl.scoring import (
     Budget,
     Identity,
@@ -96,6 +91,7 @@ class ScoringHead(pl.LightningModule):
         model_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        save_arguments(self, model)
         self.automatic_optimization = False
         self.scorer = Logistic(regularization, normalized, tolerance)
         self.scoring = Scoring(
@@ -110,9 +106,6 @@ class ScoringHead(pl.LightningModule):
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
             check_separate_records(self.backbone)
-            model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
         self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None

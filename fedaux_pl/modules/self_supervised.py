@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.model_argument import without_head
+from fedaux_pl.modules.model_argument import resolve_model, without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import Processes
@@ -25,45 +25,50 @@ class SelfSupervised(OptimizedModule):
     neighbors and queries in turn. ``forward`` returns the features.
 
     Args:
-        model: f, whose head is not used.
+        model: The name of an architecture, or f, whose head is not used.
         knn_k: The number of neighbors of the kNN accuracy.
         optimizer: The optimizer of all parameters.
+        model_options: Further arguments of ``create_model``.
+        **plain: See ``OptimizedModule``.
     """
 
     option: ClassVar[str] = "pretraining"
     is_distributed = False  # whether a training step communicates with other processes
 
-    def __init__(self, model: nn.Module, knn_k: int, optimizer: OptimizerSettings) -> None:
-        super().__init__(optimizer)
+    def __init__(
+        self,
+        model: str | nn.Module,
+        knn_k: int,
+        optimizer: OptimizerSettings,
+        model_options: dict[str, Any] | None = None,
+        **plain: Any,
+    ) -> None:
+        super().__init__(model, optimizer, **plain)
         # Without the head all parameters have gradients, which DDP requires.
-        self.backbone: Any = without_head(model)
+        self.backbone: Any = without_head(resolve_model(model, 1, model_options))
         self.knn_accuracy = KNNAccuracy(k=knn_k)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Computes h(x), the features of shape (N, d)."""
+        """Compute h(x), the features of shape (N, d)."""
         features: Tensor = self.backbone.features(x)
         return features
 
     def backbone_state(self) -> dict[str, Tensor]:
-        """Returns a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
+        """Return a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
         return copy_state(self.backbone)
 
     def save_backbone(self, path: str | Path) -> Path:
-        """Saves h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model.
-
-        Args:
-            path: The file to write, such as ``h0.safetensors``.
-        """
+        """Save h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model."""
         return save_backbone(path, self.backbone)
 
     def share_batches(self, processes: Processes) -> None:
-        """Divides each batch among processes that all get the same batches, as ``SimCLR`` does.
+        """Divide each batch among processes that all get the same batches, as ``SimCLR`` does.
 
         Without an override every process computes the whole batch.
         """
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collects the features of labeled inputs for the kNN accuracy."""
+        """Collect the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
         features, labels = self(first_entry(batch)), batch[1]
@@ -74,13 +79,13 @@ class SelfSupervised(OptimizedModule):
             self.knn_accuracy.update(features[1::2], labels[1::2], query=True)
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the kNN accuracy if there were labels."""
+        """Log the kNN accuracy if there were labels."""
         if self.knn_accuracy.ready:
             accuracy = self.knn_accuracy.compute()
             self.log("val/knn_accuracy", accuracy, prog_bar=True, sync_dist=False)
         self.knn_accuracy.reset()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Computes the features of shape (N, d)."""
+        """Compute the features of shape (N, d)."""
         features: Tensor = self(first_entry(batch))
         return features

@@ -246,7 +246,7 @@ def config_key(config: Mapping[str, Any]) -> str:
         ConfigurationError: If such a class cannot be imported.
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
-    content = {**config, "trainer": trainer}
+    content = {**_as_before(config), "trainer": trainer}
     content.pop("ckpt_path", None)
     return digest({**content, "sources": _sources(config) or None})
 
@@ -266,6 +266,7 @@ def _pretraining_key(config: Mapping[str, Any]) -> str | None:
     """The key of the h_0 that a cell starts from; None if it trains none."""
     from fedaux_pl.federation.preparation import H0_SETTINGS
 
+    config = _as_before(config)
     model = config["model"]
     # a method of the user's without this option pre-trains in fit, once by the lock of the cache
     is_pretrained = model["algorithm"].get("init_args", {}).get("pretrained", False)
@@ -273,6 +274,14 @@ def _pretraining_key(config: Mapping[str, Any]) -> str | None:
         return None
     parts = {part: {n: config[part][n] for n in names} for part, names in H0_SETTINGS.items()}
     return digest({**parts, "architectures": sorted(model["clients"])})
+
+
+def _as_before(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as version 0.6 had them, so that its finished cells are found."""
+    model = dict(config["model"])
+    pretraining = dict(model["pretraining"])
+    model["pretraining"] = pretraining | pretraining.pop("views")
+    return {**config, "model": model}
 
 
 def _check(config: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
 from fedaux_pl.models import create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
+from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
 from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.cuda
@@ -96,7 +96,13 @@ def deterministic(monkeypatch):
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize(
-    "options", [{}, {"mu": 0.1}, {"train": "head"}, {"optimizer": "sgd", "momentum": 0.9}]
+    "options",
+    [
+        {},
+        {"mu": 0.1},
+        {"trained": "head"},
+        {"optimizer": OptimizerSettings("sgd", momentum=0.9)},
+    ],
 )
 def test_replayed_steps_agree_with_uncaptured_ones(deterministic, precision, options):
     """The same kernels on the same samples: they differ by rounding at most."""
@@ -138,7 +144,8 @@ def test_replayed_steps_of_shufflenet(deterministic, precision):
 def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, train):
     """SCAFFOLD's clients: two rounds with other corrections, in the same replicas."""
     torch.manual_seed(0)
-    options = {"train": train, "optimizer": "sgd", "lr": 0.01, "corrected": True}
+    sgd = OptimizerSettings("sgd", lr=0.01)
+    options = {"trained": train, "optimizer": sgd, "corrected": True}
     module = ClientModule(create_model("resnet8", 10), 10, **options)
     start = module.trained_state()
     trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
@@ -186,7 +193,7 @@ def test_replayed_steps_agree_with_plain_training(precision):
 
 def test_students(deterministic):
     torch.manual_seed(0)
-    module = DistillationModule(create_model("resnet8", 10), 10, lr=1e-3)
+    module = DistillationModule(create_model("resnet8", 10), 10, optimizer=OptimizerSettings())
     start = module.trained_state()
     uncaptured, replayed = results(
         module,
@@ -239,7 +246,7 @@ class TwoPasses(ClientModule):
 def test_overlapping_weight_gradients_change_nothing(deterministic, create, precision):
     """The same kernels on other streams; a missing wait would give other values."""
     torch.manual_seed(0)
-    module = create(create_model("resnet8", 10), 10, lr=1e-3)
+    module = create(create_model("resnet8", 10), 10, optimizer=OptimizerSettings())
     start = module.trained_state()
     targets = "soft" if create is DistillationModule else "labels"
     inline, overlapped = results(
@@ -343,7 +350,9 @@ def test_texts_are_captured_with_dropout(precision):
     torch.manual_seed(0)
     config = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule(
+        "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
+    )
     start = module.trained_state()
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(5, 500, (400, 64), generator=generator, dtype=torch.int32)

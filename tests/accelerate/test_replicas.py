@@ -18,7 +18,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
-from fedaux_pl.modules import ClientModule
+from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
 
@@ -39,6 +39,9 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(self.features(x))
+
+
+SGD = OptimizerSettings("sgd", lr=0.1)
 
 
 def client(**options):
@@ -91,7 +94,7 @@ def assert_same_results(plain, replayed):
         ({}, 3),
         ({"mu": 0.1}, 2),
         ({"train": "head"}, 3),
-        ({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}, 8),
+        ({"optimizer": OptimizerSettings("sgd", lr=0.1, momentum=0.9)}, 8),
         ({"optimizer": "adamw", "weight_decay": 0.1}, 2),
     ],
 )
@@ -118,7 +121,7 @@ def test_each_replica_has_its_own_correction(limit):
     """In two rounds with other corrections; an empty one is zero, not the last one."""
 
     def rounds(runner):
-        module, results = client(corrected=True, optimizer="sgd", lr=0.1), []
+        module, results = client(corrected=True, optimizer=SGD), []
         for seed in (1, 2):
             made = zip(jobs(), [*corrections(seed)[:-1], {}], strict=True)
             results += runner.run_all(
@@ -130,7 +133,7 @@ def test_each_replica_has_its_own_correction(limit):
     plain, replayed = both(rounds, recorder)
     assert_same_results(plain, replayed)
     assert recorder.replayed > 0
-    uncorrected = within(lambda runner: runner.run_all(client(optimizer="sgd", lr=0.1), jobs()))
+    uncorrected = within(lambda runner: runner.run_all(client(optimizer=SGD), jobs()))
     weight = "hidden.weight"
     for number, one in enumerate(uncorrected):
         first, second = plain[number].state[weight], plain[len(SIZES) + number].state[weight]
@@ -361,9 +364,10 @@ def test_first_steps_leave_room_for_the_steps_of_others(sizes, others):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"optimizer": "adamw"}, {"optimizer": "sgd", "momentum": 0.9}]
+    "optimizer",
+    [OptimizerSettings(name, momentum=m) for name, m in (("adam", 0), ("adamw", 0), ("sgd", 0.9))],
 )
-def test_optimizers_have_their_state_before_a_step_is_captured(options):
+def test_optimizers_have_their_state_before_a_step_is_captured(optimizer):
     """Of all replicas: what a capture allocates is overwritten by other captured steps."""
     parameters, found = {name for name, _ in Net().named_parameters()}, []
 
@@ -376,7 +380,7 @@ def test_optimizers_have_their_state_before_a_step_is_captured(options):
             return super().capture(steps, pool, rngs)
 
     def rounds(runner):
-        module = client(**options)
+        module = client(optimizer=optimizer)
         for count in (2, 5):
             runner.run_all(module, jobs()[:count])
 

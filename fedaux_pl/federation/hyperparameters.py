@@ -38,6 +38,8 @@ def describe(value: Any) -> Any:
         return str(value)
     if isinstance(value, Algorithm):
         arguments = value.arguments()
+    elif isinstance(value, TrainingSettings):
+        arguments = value.plain()
     elif isinstance(value, _KINDS) and is_dataclass(value):
         arguments = {field.name: getattr(value, field.name) for field in fields(value)}
     else:
@@ -76,7 +78,7 @@ def rebuild(plain: Any) -> Any:
         return entries
     kind = _find(str(plain["class_path"]))
     try:
-        return kind(**entries["init_args"])
+        return getattr(kind, "from_plain", kind)(**entries["init_args"])
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{kind.__name__} cannot be created from the checkpoint ({error}): create the object "

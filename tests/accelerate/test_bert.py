@@ -21,7 +21,12 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
+from fedaux_pl.modules import (
+    ClientModule,
+    DistillationModule,
+    LanguageModeling,
+    OptimizerSettings,
+)
 from tests.accelerate.bert_reference import fused_on_the_cpu  # noqa: F401
 from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
@@ -200,7 +205,9 @@ def test_cuda_features_of_many_texts(pooling):
 def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
     """With dropout other values are dropped, and only the losses are about the same."""
     torch.manual_seed(0)
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule(
+        "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
+    )
     start = module.trained_state()
     x = texts(320, 64)
     y = (x[:, 1] % 4).long()
@@ -293,10 +300,10 @@ def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     options = {"config": WIDE, "mask_id": 4, "pooling": pooling}
     language = kind in ("masked", "next")
     if language:
-        module = LanguageModeling("encoder", kind, lr=1e-4, model_options=options)
+        module = LanguageModeling("encoder", kind, model_options=options)
     else:
         create = ClientModule if kind == "clients" else DistillationModule
-        module = create("encoder", 4, lr=1e-4, model_options=options)
+        module = create("encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options=options)
     x = texts(333, 64)
     y = (x[:, 1] % 4).long()
     y = torch.nn.functional.one_hot(y, 4).float() if kind == "student" else y

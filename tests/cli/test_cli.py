@@ -329,7 +329,14 @@ MISTAKES = {
         ["model.local.optimizer must be adam, adamw or sgd, but is lbfgs"],
     ),
     "momentum": (["--model.local.momentum=0.9"], ["momentum belongs to sgd"]),
-    "crops": (["--model.pretraining.min_scale=2"], ["min_scale must lie in (0, 1], but is 2.0"]),
+    "crops": (
+        ["--model.pretraining.views.min_scale=2"],
+        ["views.min_scale must lie in (0, 1], but is 2.0"],
+    ),
+    "a former option": (
+        ["--model.pretraining.flip=0"],
+        ["--model.pretraining.flip is now model.pretraining.views.flip"],
+    ),
     "rounds": (
         ["--trainer.max_epochs=many"],
         ["trainer.max_epochs must be an integer or null, but is many"],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedaux_pl.federation import *  # noqa: F403
     from fedaux_pl.models import *  # noqa: F403
     from fedaux_pl.modules import *  # noqa: F403
+    from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
     "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
@@ -31,6 +32,7 @@ _NAMES = {
     "models": "create_model load_backbone load_exported save_backbone",
     "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
     "ScoringHead SimCLR",
+    "scoring": "Privacy",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 _FORMER = {"Centralised": "Centralized", "LanguageModelling": "LanguageModeling"}

@@ -107,10 +107,10 @@ def method_costs(
 def in_words(setting: Setting) -> TableItem:
     """Return the paper's table."""
     scoring = setting.scoring
-    budget, uses_negatives = scoring.budget, scoring.scorer.uses_negatives
+    privacy, uses_negatives = scoring.privacy, scoring.scorer.uses_negatives
     guarantee = "none: no noise"
-    if budget.epsilon is not None:
-        guarantee = f"({budget.epsilon:g}, {budget.delta:g})-DP of D_i"
+    if privacy.epsilon is not None:
+        guarantee = f"({privacy.epsilon:g}, {privacy.delta:g})-DP of D_i"
     if scoring.flaw:
         guarantee = f"none: {scoring.flaw}"
     head = "logistic regression of D_i against D^-" if uses_negatives else "features, their mean"

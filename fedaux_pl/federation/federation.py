@@ -53,7 +53,7 @@ from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import ReleasedHead, Total
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.records import describe_all, describe_privacy
 
 
@@ -174,7 +174,7 @@ class Federation(Students):
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}
         self.heads: list[ReleasedHead] = []  # ordered by client
-        self.total_cost: Total | None = None  # of all releases about the clients' records
+        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
         self.memory.load_state_dict({})

@@ -28,7 +28,7 @@ from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
 
@@ -109,7 +109,7 @@ class Preparation:
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
-    ) -> tuple[list[ReleasedHead], Total | None]:
+    ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
         """The scoring heads of all clients, ordered by id, and with secret noise their total cost.
 
         Earlier heads of the same settings and data are used again: a second release would cost

@@ -27,16 +27,17 @@ from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
 from fedaux_pl.scoring import (
-    Budget,
     Identity,
     Logistic,
     NormBound,
+    Privacy,
     PublicMap,
     Release,
     Scoring,
     Sigmoid,
     spent,
 )
+from fedaux_pl.scoring.scorers import check_converged
 
 
 class ScoringHead(pl.LightningModule):
@@ -99,7 +100,7 @@ class ScoringHead(pl.LightningModule):
             feature_map=Identity(),
             calibration=Sigmoid(xi),
             norm_bound=norm_bound,
-            budget=Budget(),  # replaced in each release
+            privacy=Privacy(),  # replaced in each release
             shrink=False,
         )
         self.backbone: Any = None
@@ -128,11 +129,12 @@ class ScoringHead(pl.LightningModule):
 
     def _fit(self, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """``fit_features``; returns the rows of norm at most 1 that the head was fitted to."""
-        if not len(negatives):
-            raise ValueError(
-                "there are no negatives: the head separates a client's samples (membership 1) from "
-                "public negatives (membership 0), so give at least one of them"
-            )
+        for name, rows in (("samples of the client", positives), ("negatives", negatives)):
+            if not len(rows):
+                raise ValueError(
+                    f"there are no {name}: the head separates a client's samples (membership 1) "
+                    "from public negatives (membership 0), so give at least one of each"
+                )
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
@@ -223,26 +225,26 @@ class ScoringHead(pl.LightningModule):
         """
         if epsilon is None:
             raise PrivacyError("epsilon is None: call release_without_privacy to add no noise")
-        return self._release(Budget(epsilon, delta, mechanism), compose, noise_seed)
+        return self._release(Privacy(epsilon, delta, mechanism), compose, noise_seed)
 
     def release_without_privacy(self, compose: bool = False) -> Tensor:
         """Release the fitted weight without noise and without any guarantee: for comparison."""
-        return self._release(Budget(epsilon=None), compose, None)
+        return self._release(Privacy(epsilon=None), compose, None)
 
-    def _release(self, budget: Budget, compose: bool, noise_seed: int | None) -> Tensor:
+    def _release(self, privacy: Privacy, compose: bool, noise_seed: int | None) -> Tensor:
         if self._fitted is None:
             raise PrivacyError(
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
                 "never the fit itself)"
             )
-        self.scorer.check_converged(self._gradient_norm)
+        check_converged(self._gradient_norm, self.scorer.tolerance)
         if self.ledger and not compose:
             epsilon, delta = self.spent
             raise PrivacyError(
                 f"this client has released its scoring head already, at ({epsilon:g}, {delta:g}): "
                 "a second release costs more privacy; pass compose=True to make it anyway"
             )
-        self.weight, record = budget.release(self._fitted, self._sensitivity, noise_seed)
+        self.weight, record = privacy.release(self._fitted, self._sensitivity, noise_seed)
         self.public_map = self._fitted_map
         self.ledger.append(replace(record, flaw=self.scoring.flaw))
         return self.weight

@@ -23,7 +23,7 @@ def test_keys_depend_on_what_changes_the_result():
     base, same, moved, other, seeded, called = resolve(
         [
             cell(),
-            cell("--data.alpha", "1e-2", "--model.algorithm.delta", "1e-5"),  # the defaults
+            cell("--data.alpha", "1e-2", "--model.algorithm.privacy.delta", "1e-5"),  # the defaults
             cell("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.devices=2"),
             cell("--data.alpha", "0.02"),
             cell("--seed_everything", "1"),
@@ -105,7 +105,7 @@ def test_pretraining_happens_once_for_each_h0(tmp_path):
     tasks = planned(
         tmp_path,
         seeded("--data.alpha=1"),
-        seeded("--data.alpha=2", "--model.algorithm.epsilon=0.5"),
+        seeded("--data.alpha=2", "--model.algorithm.privacy.epsilon=0.5"),
         seeded("--config=methods/feddf_p", "--model.clients={resnet8: 3}"),  # the same h_0
         seeded(seed=1),
         seeded("--model.clients={shufflenet: 3}"),

@@ -41,6 +41,8 @@ def describe(value: Any) -> Any:
         return str(value)
     if isinstance(value, Algorithm):
         arguments = value.arguments()
+    elif isinstance(value, TrainingSettings):
+        arguments = value.plain()
     elif isinstance(value, _KINDS) and is_dataclass(value):
         arguments = {field.name: getattr(value, field.name) for field in fields(value)}
     else:
@@ -83,7 +85,7 @@ def rebuild(plain: Any) -> Any:
             arguments.pop("pretrained", None)  # was always true
             former = {new: arguments.pop(old) for old, new in _FORMER.items() if old in arguments}
             arguments |= {"privacy": Privacy(**former)} if former else {}
-        return kind(**arguments)
+        return getattr(kind, "from_plain", kind)(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{kind.__name__} cannot be created from the checkpoint ({error}): create the object "

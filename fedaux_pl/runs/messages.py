@@ -71,6 +71,10 @@ _RENAMED = {
     "data.negatives": "data.negative_fraction",
     "data.validation": "data.validation_fraction",
     "model.train": "model.trained",
+    **{
+        f"model.pretraining.{name}": f"model.pretraining.views.{name}"
+        for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
+    },
     **{f"model.algorithm.{name}": f"model.algorithm.privacy.{name}" for name in _PRIVACY},
     "model.algorithm.secret_noise": "model.algorithm.privacy.secret",
 }

@@ -12,7 +12,6 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation import preparation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Pretraining
@@ -39,7 +38,7 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.pretrained = self.released = 0
-        create, prepare = preparation.create_pretraining, LocalClients.prepare
+        create, prepare = Pretraining.create_module, LocalClients.prepare
 
         def counted_pretraining(*args, **kwargs):
             self.pretrained += 1
@@ -49,7 +48,7 @@ class Counted:
             self.released += 1
             return prepare(*args, **kwargs)
 
-        monkeypatch.setattr(preparation, "create_pretraining", counted_pretraining)
+        monkeypatch.setattr(Pretraining, "create_module", counted_pretraining)
         monkeypatch.setattr(LocalClients, "prepare", counted_prepare)
 
     def since(self):

@@ -86,7 +86,7 @@ def test_a_resumed_run_does_not_pretrain_again(tmp_path, monkeypatch):
     def forbidden(*args, **kwargs):
         raise AssertionError("pre-trained again")
 
-    monkeypatch.setattr("fedaux_pl.federation.preparation.create_pretraining", forbidden)
+    monkeypatch.setattr("fedaux_pl.federation.Pretraining.create_module", forbidden)
     rest = create(FedDF(pretrained=True))
     fit(tmp_path, rest, 2, ckpt_path=tmp_path / "last.ckpt")
     assert_same(weights(rest), weights(whole))

@@ -5,7 +5,7 @@ answer says why by a code, never by the text of an exception: that could hold pa
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -133,9 +133,10 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
 
 def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
     """Read a finite number; raise a RefusalError if it is missing or out of range."""
-    value = fields.get(name)
+    value: Any = fields.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
+    # no math.isfinite: it raises for an integer that is larger than any float
+    if not is_number or not low <= value <= min(high, sys.float_info.max):
         raise RefusalError("message", f"{name} must be a finite number from {low:g} to {high:g}")
     return value
 

@@ -64,7 +64,9 @@ def test_metrics_of_a_round_are_logged_over_the_round(finished):
 
 def test_one_row_of_any_logger_holds_a_round(finished):
     done, federation, _, _ = finished
-    rows = list(csv.DictReader((Path(done.loggers[1].log_dir) / "metrics.csv").open()))
+    table = (Path(done.loggers[1].log_dir) / "metrics.csv").read_text().splitlines()
+    # pre-training has rows of its own
+    rows = [row for row in csv.DictReader(table) if row["accuracy"] or row["client_loss/mean"]]
     assert [float(row["accuracy"]) for row in rows] == pytest.approx(
         [entry["accuracy"] for entry in federation.history]
     )

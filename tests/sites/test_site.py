@@ -16,7 +16,14 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Whitened
 from fedaux_pl.sites import Limits
-from fedaux_pl.sites.wire import CODES, Message, RefusalError, read_message, write_tensors
+from fedaux_pl.sites.wire import (
+    CODES,
+    Message,
+    RefusalError,
+    read_message,
+    read_number,
+    write_tensors,
+)
 from tests.federations import split
 from tests.sites.loopback import apart, fit, prepare
 from tests.sites.test_same_results import images
@@ -116,6 +123,16 @@ def test_the_server_may_ask_for_epochs_within_the_limits(plain):
 def test_plain_values_of_a_message_are_checked(fields):
     with pytest.raises(RefusalError):
         read_message(fields, b"")
+
+
+@pytest.mark.parametrize("value", [None, True, "1", -1, 11, math.nan, math.inf, 10**400])
+def test_numbers_of_a_message_are_checked(value):
+    assert read_number({"bound": 1}, "bound", 0, 10) == 1
+    with pytest.raises(RefusalError, match="bound must be a finite number from 0 to 10"):
+        read_number({"bound": value}, "bound", 0, 10)
+    if value not in (-1, 11):
+        with pytest.raises(RefusalError, match="finite"):
+            read_number({"bound": value}, "bound", 0, math.inf)
 
 
 def test_a_server_cannot_fill_the_journal_of_a_site(plain, capsys):

@@ -26,7 +26,7 @@ _NAMES = {
     "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
     "FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint",
-    "data": "AuxiliaryDataModule FederatedDataModule",
+    "data": "FederatedDataModule",
     "federation": "Distillation Federation LocalTraining Pretraining",
     "models": "create_model load_backbone load_exported save_backbone",
     "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling ScoringHead SimCLR",

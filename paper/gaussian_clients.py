@@ -20,8 +20,9 @@ from matplotlib.patheffects import Normal, Stroke
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.cli.report import publish
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.scoring import Budget, Identity, Logistic, Scoring, Sigmoid
 
 COLORS, MARKERS = ("#0072B2", "#D55E00", "#009E73"), ("o", "s", "^")  # of Okabe and Ito

@@ -23,11 +23,12 @@ from torchvision.transforms.functional import to_pil_image
 
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.cli.report import publish
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import create_extractor
-from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.runs.parser import parse
 
 CIFAR = ["--config", "fedaux_resnet8", "--config", "auxiliary/imagenet_dogs"]

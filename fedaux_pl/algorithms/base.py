@@ -175,6 +175,7 @@ class Algorithm:
     trains_clients: ClassVar[bool] = True
     needs_all_updates: ClassVar[bool] = False
     has_payload: ClassVar[bool] = False
+    pretrained: bool = False
     mu: float = 0.0
     scoring: Scoring | None = None
     secret_noise: bool = False

@@ -64,6 +64,8 @@ class FedAUX(FedDF):
         ... )
     """
 
+    pretrained = True
+
     # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
         self,

@@ -28,6 +28,7 @@ class OneRelease(Algorithm, ABC):
     """
 
     distills = True
+    pretrained = True
     trains_clients = False
     scoring: Scoring
 

@@ -15,28 +15,19 @@ from torch import Tensor, nn
 
 from fedaux_pl.data import color
 from fedaux_pl.data.crop import NUMBERS_PER_BOX, Boxes, boxes_from, resized_crop
+from fedaux_pl.data.input_checks import check_setting
 
 
 class ViewParameters(NamedTuple):
-    """The random numbers of N views; every tensor has shape (N,).
+    """The random numbers of N views; every tensor has shape (N,)."""
 
-    Args:
-        boxes: The part of its image that each view shows.
-        flip: Whether the view is flipped left to right, bool.
-        brightness: Factor, float32; 1 changes nothing.
-        contrast: Factor, as for brightness.
-        saturation: Factor, as for brightness.
-        hue: Shift as a fraction of the color circle, float32 in [-0.5, 0.5]; 0 changes nothing.
-        grayscale: Whether the view is gray, bool.
-    """
-
-    boxes: Boxes
-    flip: Tensor
-    brightness: Tensor
+    boxes: Boxes  # the part of its image that each view shows
+    flip: Tensor  # bool: whether the view is flipped left to right
+    brightness: Tensor  # float32 factors; 1 changes nothing
     contrast: Tensor
     saturation: Tensor
-    hue: Tensor
-    grayscale: Tensor
+    hue: Tensor  # float32 in [-0.5, 0.5], a fraction of the color circle; 0 changes nothing
+    grayscale: Tensor  # bool: whether the view is gray
 
     def part(self, images: slice, views: int = 1) -> "ViewParameters":
         """Select the parameters of some images, with ``views`` views per image."""
@@ -130,22 +121,13 @@ class SimCLRViews(nn.Module):
         grayscale: float = 0.2,
     ) -> None:
         super().__init__()
-        if not 0 < min_scale <= 1:
-            raise ValueError(
-                f"min_scale must lie in (0, 1], but is {min_scale}: give the fraction of the image "
-                "that the smallest crop covers (1 for crops as large as the image allows)"
-            )
+        expected = "lie in (0, 1], the part of the image that the smallest crop covers"
+        check_setting("min_scale", min_scale, 0 < min_scale <= 1, expected)
         for name, value in (("flip", flip), ("jitter", jitter), ("grayscale", grayscale)):
-            if not 0 <= value <= 1:
-                raise ValueError(
-                    f"{name} must lie in [0, 1], but is {value}: give a probability, 0 for never"
-                )
+            check_setting(name, value, 0 <= value <= 1, "lie in [0, 1], a probability")
         # beyond 2.5 the hue would shift by more than half the circle
-        if not 0 <= strength <= 2.5:
-            raise ValueError(
-                f"strength must lie in [0, 2.5], but is {strength}: give the paper's s (0.5 for "
-                "CIFAR-10, 1 for ImageNet, 0 for no change of color)"
-            )
+        expected = "lie in [0, 2.5], the paper's s (0.5 for CIFAR-10, 1 for ImageNet, 0 for none)"
+        check_setting("strength", strength, 0 <= strength <= 2.5, expected)
         self.min_scale = min_scale
         self.flip = flip
         self.jitter = jitter
@@ -169,19 +151,11 @@ class SimCLRViews(nn.Module):
 
         Factors are drawn as by torchvision's ColorJitter. Views without jitter get the factors that
         change nothing. The numbers of a seed depend on the type of device.
-
-        Args:
-            count: Number of views N.
-            height: Rows of an image.
-            width: Columns of an image.
-            device: Where to draw (default: torch's default device).
-            generator: Generator on that device (default: the device's own).
         """
         # torch.compile with batches of several sizes fails if None is passed as generator
         given: dict[str, Any] = {} if generator is None else {"generator": generator}
-        uniform = torch.rand(
-            (7 + NUMBERS_PER_BOX, count), dtype=torch.float32, device=device, **given
-        )
+        shape = (7 + NUMBERS_PER_BOX, count)
+        uniform = torch.rand(shape, dtype=torch.float32, device=device, **given)
         unchanged = uniform[1] >= self.jitter
         spread = 0.8 * self.strength
         lowest = max(0.0, 1 - spread)

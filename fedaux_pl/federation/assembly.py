@@ -8,7 +8,7 @@ from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.door import create_runner
+from fedaux_pl.federation.create_runner import create_runner
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Predictor, Server

@@ -34,14 +34,6 @@ from fedaux_pl.scoring.release_once import release_once
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
 
-H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed", "threads"),
-    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
-    "trainer": ("precision",),
-}
-"""The settings that h_0 of an architecture depends on; ``pretrain`` has them in its cache key."""
-
-
 @dataclass(frozen=True)
 class Preparation:
     """Pre-training and the release of scoring heads.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.data.foreign_files import shorten
+from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng

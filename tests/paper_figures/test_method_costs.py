@@ -1,9 +1,10 @@
 import pytest
+import torch
 
 from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.runs.parser import parse
-from paper.method_costs import BASE, Setting, method_costs
+from paper.method_costs import BASE, Setting, count_flops, method_costs
 from tests import federations
 
 TINY = ["--config", "quickstart", "--model.model_options", "{width: 0.125, in_channels: 1}"]
@@ -37,6 +38,17 @@ def test_bytes_and_totals_by_hand(tables):
     assert up == down == pytest.approx(8 * 100 * 19.636, rel=1e-4)
     more = float(fedaux[4].replace(",", "")) - down
     assert more == pytest.approx(20 * (19.615 + 40.96), rel=1e-3)
+
+
+def test_operations_of_a_network_are_those_of_its_layers():
+    """One convolution of 3x3, 3 to 4 channels on 8x8, and a linear layer from 4 to 10."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4, 10),
+    )
+    assert count_flops(model, torch.randn(5, 3, 8, 8)) == 2 * (64 * 4 * 27 + 40)
 
 
 def test_operations(tables):

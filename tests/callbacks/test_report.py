@@ -363,7 +363,9 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
 def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
     federation = create(FedDF(remember=True))
     reported(tmp_path, federation, 1, data=split(3, validation_fraction=0.25))
-    assert all("evaluation" in kept["logits"] for kept in federation.memory.state_dict().values())
+    assert all(
+        "evaluation" in kept["logits"] for kept in federation.carried.memory.state_dict().values()
+    )
     line = federation.privacy()[-1]
     assert line.startswith("NOT private: the clients' logits on the validation data")
 

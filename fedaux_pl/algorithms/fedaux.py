@@ -36,7 +36,7 @@ class FedAUX(FedDF):
         norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
             (the largest norm among the public negatives), ``unit`` (all are scaled to norm 1), or
             ``private`` (the paper's, over private data too: NOT private, for comparison).
-        privacy: The privacy of a client's release: epsilon, delta, and whether noise is secret.
+        privacy: The privacy of a client's release.
         shrink: Whether the server first moves the released vectors towards their mean, as far as
             noise explains that they differ; at no cost in privacy.
         remember: Whether absent clients keep teaching with the logits of the last round in which

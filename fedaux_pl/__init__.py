@@ -15,68 +15,37 @@ from typing import TYPE_CHECKING, Any
 from fedaux_pl._version import __version__
 
 if TYPE_CHECKING:
-    from fedaux_pl.algorithms import Algorithm as Algorithm
-    from fedaux_pl.algorithms import Centralised as Centralised
-    from fedaux_pl.algorithms import FedAdam as FedAdam
-    from fedaux_pl.algorithms import FedAUX as FedAUX
-    from fedaux_pl.algorithms import FedAUXfdp as FedAUXfdp
-    from fedaux_pl.algorithms import FedAvg as FedAvg
-    from fedaux_pl.algorithms import FedAvgM as FedAvgM
-    from fedaux_pl.algorithms import FedBE as FedBE
-    from fedaux_pl.algorithms import FedClassMeans as FedClassMeans
-    from fedaux_pl.algorithms import FedDF as FedDF
-    from fedaux_pl.algorithms import FedProx as FedProx
-    from fedaux_pl.algorithms import Scaffold as Scaffold
-    from fedaux_pl.data import AuxiliaryDataModule as AuxiliaryDataModule
-    from fedaux_pl.data import FederatedDataModule as FederatedDataModule
-    from fedaux_pl.federation import Federation as Federation
-    from fedaux_pl.models import create_model as create_model
-    from fedaux_pl.models import load_backbone as load_backbone
-    from fedaux_pl.models import load_exported as load_exported
-    from fedaux_pl.models import save_backbone as save_backbone
-    from fedaux_pl.modules import ClientModule as ClientModule
-    from fedaux_pl.modules import DistillationModule as DistillationModule
-    from fedaux_pl.modules import KNNAccuracy as KNNAccuracy
-    from fedaux_pl.modules import LanguageModelling as LanguageModelling
-    from fedaux_pl.modules import ScoringHead as ScoringHead
-    from fedaux_pl.modules import SimCLR as SimCLR
+    from fedaux_pl.algorithms import *  # noqa: F403
+    from fedaux_pl.callbacks import *  # noqa: F403
+    from fedaux_pl.data import *  # noqa: F403
+    from fedaux_pl.federation import *  # noqa: F403
+    from fedaux_pl.models import *  # noqa: F403
+    from fedaux_pl.modules import *  # noqa: F403
+    from fedaux_pl.scoring import *  # noqa: F403
 
-_MODULES = {
-    "Algorithm": "fedaux_pl.algorithms",
-    "FedAUX": "fedaux_pl.algorithms",
-    "FedAUXfdp": "fedaux_pl.algorithms",
-    "FedAvg": "fedaux_pl.algorithms",
-    "FedBE": "fedaux_pl.algorithms",
-    "FedClassMeans": "fedaux_pl.algorithms",
-    "FedDF": "fedaux_pl.algorithms",
-    "FedProx": "fedaux_pl.algorithms",
-    "FedAdam": "fedaux_pl.algorithms",
-    "FedAvgM": "fedaux_pl.algorithms",
-    "Scaffold": "fedaux_pl.algorithms",
-    "Centralised": "fedaux_pl.algorithms",
-    "AuxiliaryDataModule": "fedaux_pl.data",
-    "FederatedDataModule": "fedaux_pl.data",
-    "Federation": "fedaux_pl.federation",
-    "create_model": "fedaux_pl.models",
-    "load_backbone": "fedaux_pl.models",
-    "load_exported": "fedaux_pl.models",
-    "save_backbone": "fedaux_pl.models",
-    "ClientModule": "fedaux_pl.modules",
-    "DistillationModule": "fedaux_pl.modules",
-    "KNNAccuracy": "fedaux_pl.modules",
-    "LanguageModelling": "fedaux_pl.modules",
-    "ScoringHead": "fedaux_pl.modules",
-    "SimCLR": "fedaux_pl.modules",
+_NAMES = {
+    "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
+    "FedClassMeans FedDF FedProx Scaffold",
+    "callbacks": "BestCheckpoint",
+    "data": "FederatedDataModule ViewSettings",
+    "federation": "Distillation Federation LocalTraining Pretraining",
+    "models": "create_model load_backbone load_exported save_backbone",
+    "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
+    "ScoringHead SimCLR",
+    "scoring": "Privacy",
 }
+_ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
+_FORMER = {"Centralised": "Centralized", "LanguageModelling": "LanguageModeling"}
 
-__all__ = ["__version__", *_MODULES]
+__all__ = ["__version__", *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _ROOMS:
+        return getattr(import_module(f"fedaux_pl.{_ROOMS[name]}"), name)
+    new = f": it is now {_FORMER[name]}" if name in _FORMER else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{new}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted(__all__)

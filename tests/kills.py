@@ -24,12 +24,12 @@ import yaml
 
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.entry import main
-from fedaux_pl.cli.run_folder import RunFolder
 from fedaux_pl.data import cache
 from fedaux_pl.data.fingerprints import key_id
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO, find_last, load_checkpoint
 from fedaux_pl.federation import Federation, preparation
 from fedaux_pl.files import SCRATCH
+from fedaux_pl.runs.run_folder import RunFolder
 from fedaux_pl.scoring import Ledger
 
 ROUNDS = 4
@@ -49,7 +49,7 @@ data:
   auxiliary: tests.federations.FewDigits
   alpha: 1.0
 """
-KINDS = {"fit": [], "pretrain": [], "secret": ["--model.algorithm.secret_noise=true"]}
+KINDS = {"fit": [], "pretrain": [], "secret": ["--model.algorithm.privacy.secret=true"]}
 # What a process does, by the function that does it; "start" and "between" are all other moments.
 STAGES = {
     "claiming the folder": (RunFolder, "on_fit_start"),

@@ -1,7 +1,7 @@
 """The methods, one file each."""
 
 from fedaux_pl.algorithms.base import Algorithm, Answer, Ensemble, Round, Update
-from fedaux_pl.algorithms.centralised import Centralised
+from fedaux_pl.algorithms.centralized import Centralized
 from fedaux_pl.algorithms.fedadam import FedAdam
 from fedaux_pl.algorithms.fedaux import FedAUX
 from fedaux_pl.algorithms.fedauxfdp import FedAUXfdp
@@ -20,7 +20,7 @@ __all__ = [
     "Aggregate",
     "Algorithm",
     "Answer",
-    "Centralised",
+    "Centralized",
     "Ensemble",
     "FedAUX",
     "FedAUXfdp",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pytorch_lightning.cli import LightningArgumentParser
 
-from fedaux_pl.cli.parser import FederationCLI, FederationParser, parse_with
 from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse_with
 from fedaux_pl.sites import Limits, SiteFederation
 from fedaux_pl.sites.provisioning import write_project
 from fedaux_pl.sites.site_status import describe_status
@@ -67,7 +67,7 @@ class SiteCLI(FederationCLI):
     def before_instantiate_classes(self) -> None:
         """A site has its private data alone, and writes no logs and checkpoints."""
         self.config.data.holds = "private"
-        self.config.data.validation = 0.0
+        self.config.data.validation_fraction = 0.0
         for name in ("logger", "enable_checkpointing", "enable_progress_bar"):
             self.config.trainer[name] = False
         super().before_instantiate_classes()

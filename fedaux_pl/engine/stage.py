@@ -101,7 +101,7 @@ class StageRunner:
     Trainer's precision plugin. A nested Trainer would not inherit that, would log a page for every
     client, and would split each client's batches over the processes.
 
-    ``fedaux_pl.accelerate`` has a faster subclass for CUDA (see ``fedaux_pl.federation.door``).
+    ``fedaux_pl.accelerate`` has a faster subclass for CUDA, see ``federation.create_runner``.
 
     Args:
         trainer: The outer Trainer.

@@ -8,7 +8,7 @@ from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.door import create_runner
+from fedaux_pl.federation.create_runner import create_runner
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Predictor, Server
 from fedaux_pl.federation.server_steps import ServerSteps
@@ -43,7 +43,7 @@ def assemble(federation: "Federation") -> Parts:
     Raises:
         ConfigurationError: If a ``fast_dev_run`` would spend privacy.
     """
-    trainer, algorithm, train = federation.trainer, federation.algorithm, federation.train_part
+    trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
     local, distillation = federation.local, federation.distillation
     pretraining = federation.pretraining
     cache: Path | None = Path(trainer.default_root_dir) / "cache"
@@ -51,7 +51,7 @@ def assemble(federation: "Federation") -> Parts:
         if algorithm.secret_noise:
             raise ConfigurationError(
                 "fast_dev_run would make releases with secret noise, which cost privacy: set "
-                "secret_noise to false in it"
+                "algorithm.privacy.secret to false in it"
             )
         local, distillation = replace(local, epochs=1), replace(distillation, epochs=1)
         pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))
@@ -63,7 +63,7 @@ def assemble(federation: "Federation") -> Parts:
         federation.data, runner, progress, federation.processes, federation.seed, federation.carry
     )
     modules = federation.create_modules(
-        ClientModule, local, train=train, mu=algorithm.mu, corrected=algorithm.has_payload
+        ClientModule, local, trained=trained, mu=algorithm.mu, corrected=algorithm.has_payload
     )
     models = {name: module.model for name, module in modules.items()}
     pool = federation.create_pool(
@@ -79,7 +79,7 @@ def assemble(federation: "Federation") -> Parts:
         context,
         algorithm,
         predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
-        distillers=federation.create_modules(DistillationModule, distillation, train=train),
+        distillers=federation.create_modules(DistillationModule, distillation, trained=trained),
         settings=distillation,
         memory=federation.memory,
         optimizer_states=federation.server_optimizers,

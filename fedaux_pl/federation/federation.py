@@ -8,7 +8,6 @@ an interrupted run resumes after its last finished round.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -54,7 +53,7 @@ from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import ReleasedHead, Total
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.records import describe_all, describe_privacy
 
 
@@ -70,7 +69,7 @@ class Federation(Students):
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
         clients: How many clients train each architecture, e.g. {resnet8: 20}.
         participation: C, the fraction of the clients that take part in a round (at least one).
-        train: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
+        trained: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
         local: How clients train.
         distillation: How the server distills its students, in methods with distillation.
         pretraining: How h_0 is learned, in methods that start from it.
@@ -100,7 +99,7 @@ class Federation(Students):
         algorithm: Algorithm,
         clients: dict[str, int],
         participation: float = 0.4,
-        train: TrainedPart = "full",
+        trained: TrainedPart = "full",
         local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
@@ -119,7 +118,7 @@ class Federation(Students):
             model_options or {},
             seed,
             threads,
-            train=train,
+            trained=trained,
             optimizer_state=optimizer_state,
             batchnorm=batchnorm,
         )
@@ -127,8 +126,8 @@ class Federation(Students):
         self.algorithm = algorithm
         self.clients = clients
         self.participation = participation
-        self.train_part: TrainedPart = train
-        self.head_only = train == "head"
+        self.trained: TrainedPart = trained
+        self.head_only = trained == "head"
         self.local = local
         self.distillation = distillation
         self.pretraining = pretraining
@@ -175,7 +174,7 @@ class Federation(Students):
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}
         self.heads: list[ReleasedHead] = []  # ordered by client
-        self.total_cost: Total | None = None  # of all releases about the clients' records
+        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
         self.memory.load_state_dict({})
@@ -201,7 +200,8 @@ class Federation(Students):
         check_data(self.data, self.algorithm, self.clients)
         check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
         if stage == "fit":
-            self.algorithm.check_clients(self.local.optimizer_options, str(self.trainer.precision))
+            optimizer = self.local.optimizer_settings.plain()
+            self.algorithm.check_clients(optimizer, str(self.trainer.precision))
         begins = stage == "fit" and self.current_epoch == 0
         self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
         if self.loaded_from is not None:
@@ -440,7 +440,7 @@ class Federation(Students):
             "algorithm": self.algorithm,
             "clients": dict(self.clients),
             "participation": self.participation,
-            "train": self.train_part,
+            "train": self.trained,
             "local": self.local,
             "distillation": self.distillation,
             "pretraining": self.pretraining,
@@ -456,7 +456,7 @@ class Federation(Students):
         training = (self.local, self.distillation, self.pretraining)
         settings = {
             **self.arguments(),
-            **{part.option: asdict(part) for part in training},
+            **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }

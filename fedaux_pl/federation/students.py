@@ -113,7 +113,7 @@ class Students(pl.LightningModule):
             settings: Which optimizer trains.
             **options: Further arguments of the modules.
         """
-        options = {**settings.optimizer_options, **options}
+        options["optimizer"] = settings.optimizer_settings
         return {
             name: module_type(copy.deepcopy(student), len(self.classes), **options).to(
                 self.trainer.strategy.root_device
@@ -188,7 +188,7 @@ class Students(pl.LightningModule):
     def holds_out(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
         data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
-        return isinstance(data, FederatedDataModule) and data.validation > 0
+        return isinstance(data, FederatedDataModule) and data.validation_fraction > 0
 
     def _evaluate(self, batch: Sequence[Tensor], prefix: str) -> None:
         x, labels = batch[0], batch[1]

@@ -106,7 +106,7 @@ def _check_callbacks(
         if callback.monitor not in (*metrics, *others):
             remedy = did_you_mean(callback.monitor, metrics)
             if callback.monitor in on_validation:
-                remedy = ": set data.validation, e.g. to 0.1, to have validation data"
+                remedy = ": set data.validation_fraction, e.g. to 0.1, to have validation data"
             raise ValueError(
                 f"trainer.callbacks: {type(callback).__name__} must monitor one of "
                 f"{', '.join([*metrics, *losses])}, but monitors {callback.monitor}{remedy}"
@@ -119,8 +119,8 @@ def _check_callbacks(
         if callback.monitor in names and has_validation is False:
             rank_zero_warn(
                 f"{type(callback).__name__} monitors {callback.monitor}, which is measured on the "
-                "test data, so what it selects is no estimate for new data: set data.validation, "
-                "e.g. to 0.1, and monitor val/accuracy"
+                "test data, so what it selects is no estimate for new data: set "
+                "data.validation_fraction, e.g. to 0.1, and monitor val/accuracy"
             )
 
 

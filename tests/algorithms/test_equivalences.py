@@ -177,7 +177,7 @@ def test_carried_optimizers_change_clients_and_students(tmp_path):
 def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):
     """For clients and for students, BatchNorm's statistics included."""
     calls = spy(monkeypatch, LocalClients, "train")
-    federation = run(tmp_path, FedDF(), 3, train="head")
+    federation = run(tmp_path, FedDF(), 3, trained="head")
     start = start_of(federation, None).state_dict()
     heads = {"head.weight", "head.bias"}
     for states in [
@@ -190,7 +190,7 @@ def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):
     assert federation.history[0]["distillation_loss/resnet8"] > 0
     assert not torch.equal(
         federation.students["resnet8"].head.weight,
-        run(tmp_path, FedAvg(), 3, train="head").students["resnet8"].head.weight,
+        run(tmp_path, FedAvg(), 3, trained="head").students["resnet8"].head.weight,
     )
 
 

@@ -145,7 +145,7 @@ def test_scaffold_is_fedavg_while_c_and_c_i_are_equal(tmp_path, clients, number)
 
 
 def test_with_a_fixed_h_only_g_is_stepped_and_sent(tmp_path):
-    federation = run(tmp_path, Scaffold(server_lr=0.5), 2, train="head", **SGD)
+    federation = run(tmp_path, Scaffold(server_lr=0.5), 2, trained="head", **SGD)
     start, end = start_of(federation, None).state_dict(), federation.students["resnet8"]
     heads = {"head.weight", "head.bias"}
     assert {k for k, v in end.state_dict().items() if not torch.equal(v, start[k])} == heads
@@ -235,7 +235,7 @@ def test_scaffold_needs_plain_sgd(tmp_path, local, trainer, message):
     federation = create(Scaffold(), local=LocalTraining(**({"optimizer": "sgd"} | local)))
     with pytest.raises(ConfigurationError, match=message) as error:
         federation.algorithm.check_clients(
-            federation.local.optimizer_options, trainer.get("precision", "32-true")
+            federation.local.optimizer_settings.plain(), trainer.get("precision", "32-true")
         )
     assert "\n" not in str(error.value)
     if not trainer:  # the CPU has no 16-mixed

@@ -7,7 +7,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.data import AuxiliaryDataModule, Digits
 from fedaux_pl.engine import StageRunner, isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -193,7 +192,7 @@ def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, neede
 
 
 def test_with_a_fixed_h_only_g_is_sent(tmp_path):
-    federation = run(tmp_path, FedAvg(), 2, train="head")
+    federation = run(tmp_path, FedAvg(), 2, trained="head")
     head = 4 * (10 * create_model("resnet8", 10, width=0.125).feature_dim + 10)
     assert [entry["bytes/up"] for entry in federation.history] == [3 * head] * 2
     assert federation.history[-1]["bytes/up_total"] == 6 * head
@@ -233,11 +232,6 @@ def test_wrong_model_options():
         create(model_options={"depth": 3})
 
 
-def test_fedaux_needs_pretraining():
-    with pytest.raises(ValueError, match="set pretrained to true, or choose FedDF"):
-        FedAUX(pretrained=False)
-
-
 @pytest.mark.parametrize("algorithm", [paper_fedaux(), FedDF(), FedAvg(pretrained=True)])
 def test_auxiliary_data_are_needed(tmp_path, algorithm):
     with pytest.raises(ConfigurationError, match=r"needs auxiliary data: set data\.auxiliary"):
@@ -258,7 +252,7 @@ def test_data_and_federation_have_the_same_number_of_clients(tmp_path):
 
 def test_a_federated_data_module_is_needed(tmp_path):
     with pytest.raises(ConfigurationError, match="give the Trainer a FederatedDataModule"):
-        fit(tmp_path, create(), data=AuxiliaryDataModule(Digits()))
+        fit(tmp_path, create(), data=pl.LightningDataModule())
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,

@@ -29,7 +29,7 @@ class Wards(FewDigits):
 
 def run(root, rounds, validation=0.25, ckpt_path=None):
     federation = create()
-    data = split(20, private=Wards(), validation=validation)
+    data = split(20, private=Wards(), validation_fraction=validation)
     callbacks = [ModelCheckpoint(root, filename="last", enable_version_counter=False)]
     options = {"callbacks": callbacks, "enable_checkpointing": True}
     fit(root.parent, federation, rounds, data, ckpt_path, **options)
@@ -65,8 +65,8 @@ def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):
         "--data.private.size=8",
         "--data.private.channels=1",
         "--data.private.clients=folders",
-        "--data.private.test_share=0.2",
-        "--data.validation=0.1",
+        "--data.private.test_fraction=0.2",
+        "--data.validation_fraction=0.1",
         "--trainer.max_epochs=1",
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",

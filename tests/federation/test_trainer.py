@@ -50,7 +50,7 @@ def check(has_validation=False, **options):
         ),
         (
             {"callbacks": EarlyStopping("val/accuracy")},
-            "but monitors val/accuracy: set data.validation, e.g. to 0.1",
+            "but monitors val/accuracy: set data.validation_fraction, e.g. to 0.1",
         ),
         (
             {"callbacks": EarlyStopping("accuracy"), "has_validation": True},

@@ -105,7 +105,7 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
 
 
 def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_path, monkeypatch):
-    from fedaux_pl.cli import parser
+    from fedaux_pl.runs import parser
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])

@@ -8,7 +8,8 @@ from fedaux_pl.models import create_model, load_backbone
 from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
-    LanguageModelling,
+    LanguageModeling,
+    OptimizerSettings,
     ScoringHead,
     SimCLR,
 )
@@ -54,7 +55,7 @@ def test_feature_dim_is_that_of_the_head():
         (DistillationModule, lambda: Images(7)),
         (SimCLR, lambda: Images(7)),
         (ScoringHead, lambda: Images(7)),
-        (LanguageModelling, encoder),
+        (LanguageModeling, encoder),
     ],
 )
 def test_reloading_says_in_one_line_what_to_pass(trainer, tmp_path, kind, network):
@@ -95,10 +96,9 @@ class OwnClient(ClientModule):
         self.warmup = warmup
 
 
-@pytest.mark.filterwarnings("ignore:Attribute 'model' is an instance")
 def test_a_subclass_saves_no_network_either(trainer, tmp_path):
     fit = trainer()
-    fit.strategy.connect(OwnClient(Images(7), warmup=3, lr=0.5))
+    fit.strategy.connect(OwnClient(Images(7), warmup=3, optimizer=OptimizerSettings(lr=0.5)))
     fit.save_checkpoint(tmp_path / "own.ckpt", weights_only=True)
     again = OwnClient.load_from_checkpoint(
         tmp_path / "own.ckpt", weights_only=True, model=Images(7)

@@ -46,7 +46,7 @@ def apart(data):
     auxiliary = None
     if data.auxiliary is not None:
         auxiliary = Given(auxiliary=data.auxiliary_inputs)
-    own = {"seed": data.seed, "num_clients": data.num_clients, "negatives": data.negatives}
+    own = {"seed": data.seed, "num_clients": data.num_clients, "negatives": data.negative_fraction}
     server = FederatedDataModule(Given(test=data.test_examples), auxiliary, holds="public", **own)
     classes = list(data.classes)
     sites = [

@@ -1,0 +1,34 @@
+"""Centralized training: one model on all private data, a reference line of the paper's figures."""
+
+from collections.abc import Mapping
+
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.errors import ConfigurationError
+
+
+class Centralized(Algorithm):
+    """Trains one model on all private data: FedAVG with a single client that holds everything.
+
+    A round is ``local.epochs`` epochs of ordinary training. With ``optimizer_state: carry`` the
+    optimizer goes on from round to round, as in a training without rounds. ``data.alpha`` and
+    ``participation`` change nothing: the only client holds all samples and always takes part.
+
+    Args:
+        pretrained: Whether to start from h_0, learned on the auxiliary data (Centralized+P).
+
+    Example:
+        >>> Centralized().check_architectures({"resnet8": 1})
+        >>> Centralized().check_architectures({"resnet8": 20})
+        Traceback (most recent call last):
+        fedaux_pl.errors.ConfigurationError: Centralized trains one model on all data, but clients \
+is {'resnet8': 20}: set it to one client of one architecture (--model.clients '{resnet8: 1}')
+    """
+
+    def check_architectures(self, clients: Mapping[str, int]) -> None:
+        """Raise a ConfigurationError unless there is one client of one architecture."""
+        if sum(clients.values()) != 1:
+            raise ConfigurationError(
+                f"Centralized trains one model on all data, but clients is {dict(clients)}: set it "
+                "to one client of one architecture "
+                f"(--model.clients '{{{next(iter(clients))}: 1}}')"
+            )

@@ -1,0 +1,157 @@
+"""Runs as their folders describe them: curve.csv and summary.json; imports no torch."""
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaux_pl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its folder.
+
+    Attributes:
+        name: Its folder, as short as it is unique among the compared runs.
+        curve: The measurements of each round, by name.
+        summary: summary.json; empty if there is none.
+    """
+
+    name: str
+    curve: list[dict[str, float]]
+    summary: Mapping[str, Any]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Return a metric by round, of the rounds in which it was measured."""
+        return {int(entry["round"]): entry[metric] for entry in self.curve if metric in entry}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings by path, such as "data/alpha"."""
+        return _flatten(self.summary.get("settings", {}))
+
+    @property
+    def without_seeds(self) -> dict[str, Any]:
+        """The settings and the number of rounds: the same in repetitions of a run."""
+        settings = {k: v for k, v in self.settings.items() if k not in ("seed", "data/seed")}
+        return settings | {"rounds": int(self.curve[-1]["round"])}
+
+    @property
+    def data(self) -> str:
+        """The private and the auxiliary data."""
+        names = [self.settings.get(f"data/{part}") for part in ("private", "auxiliary")]
+        former = " + ".join(name for name in names if name)  # of runs that did not write the name
+        return str(self.summary.get("data", former))
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.summary.get("method", ""))
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = prefix + name
+        flat |= _flatten(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
+    return flat
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read the runs at or below the paths, each of them once.
+
+    Raises:
+        ConfigurationError: If a path does not exist or holds no run, or a file cannot be read.
+    """
+    curves: dict[Path, Path] = {}
+    for path in paths:
+        found = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
+        if not found:
+            problem = "has no curve.csv below it" if path.is_dir() else "does not exist"
+            raise ConfigurationError(
+                f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
+            )
+        curves |= {file.resolve(): file for file in found}
+    names = _short_names([file.parent for file in curves])
+    return [_load(name, file) for name, file in zip(names, curves.values(), strict=True)]
+
+
+def _load(name: str, file: Path) -> Run:
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            curve = [
+                {key: float(value) for key, value in row.items() if value}
+                for row in csv.DictReader(opened)
+            ]
+        if not curve or any("round" not in entry for entry in curve):
+            raise ValueError("it has no column 'round', or no rows")
+        summary = file.with_name("summary.json")
+        content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+        if not isinstance(content, dict):
+            raise ValueError("its summary.json is not an object")
+    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ConfigurationError(
+            f"{file} is not the curve.csv of a run, or its summary.json is damaged ({error}): "
+            "give runs of fedaux-pl fit"
+        ) from error
+    return Run(name, curve, content)
+
+
+def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Group runs that differ in their seeds only, by a label that tells the groups apart.
+
+    Runs of different length, such as one that still runs, are not in the same group.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:  # without settings, each run is a group of its own
+        key = json.dumps(run.without_seeds, sort_keys=True) if run.settings else run.name
+        groups.setdefault(key, []).append(run)
+    labels = _labels([group[0] for group in groups.values()])
+    return dict(zip(labels, groups.values(), strict=True))
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The method of each run, with the settings that tell it from the others."""
+    parts = [[run.method or run.name] for run in runs]
+    for described in (
+        [run.data for run in runs],
+        [f"alpha {run.settings.get('data/alpha')}" for run in runs],
+    ):
+        if len(set(described)) > 1:
+            for part, text in zip(parts, described, strict=True):
+                part.append(text)
+    labels = [", ".join(filter(None, part)) for part in parts]
+    for i, label in enumerate(list(labels)):
+        twins = [run for run, part in zip(runs, parts, strict=True) if part == parts[i]]
+        if len(twins) > 1:
+            labels[i] = f"{label}, {_difference(runs[i], twins)}"
+    return labels
+
+
+def _difference(run: Run, twins: Sequence[Run]) -> str:
+    """One or two settings that other runs do not have; else the name of the run."""
+    differing = [
+        f"{path.rsplit('/', 1)[-1]} {value}"
+        for path, value in run.without_seeds.items()
+        if any(twin.without_seeds.get(path) != value for twin in twins)
+        and not path.startswith("data/contents/")  # checksums
+    ]
+    return ", ".join(differing) if 0 < len(differing) <= 2 else run.name
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of paths, as few as tell all of them apart."""
+    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _natural_key(path: Path) -> list[tuple[str, int]]:
+    """Sorts version_10 after version_9."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", str(path))]

@@ -1,0 +1,246 @@
+"""Error messages of the command line: jsonargparse's, rewritten to one line."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from inspect import isabstract, signature
+from itertools import takewhile
+from typing import get_args, get_type_hints
+
+from fedaux_pl.errors import did_you_mean
+from fedaux_pl.runs.config_files import config_names
+
+# The names that messages give to Python's types.
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a mapping such as {name: value}",
+    "float": "a number",
+    "int": "an integer",
+    "NoneType": "null",
+    "str": "text",
+}
+_QUICKSTART = "or a file such as --config quickstart"
+# Messages that do not name a value, and their replacements.
+_REWRITTEN = {
+    r'Linked "([\w.]+)" must be given via "([\w.]+)"\.': r"\1 is set by \2: give --\2 instead",
+    r"the following arguments are required: run": (
+        "the run is missing: give its folder, a checkpoint, or 'last'"
+    ),
+    r'Parser key "((?:model|data)\.\w+)":.*Got value: None\b.*': (
+        rf"\1 is not set: add --\1, {_QUICKSTART}"
+    ),
+    r'Parser key "config": File does not exist: (.*)': r"config: the file \1 does not exist",
+    r'Parser key "config": Path is not a file: (.*)': r"config: \1 is not a file",
+    r"Problems parsing config: (.*)": r"config: the file is not valid YAML: \1",
+    r"Unexpected config: (?:---\s*)?([^\n]*).*": (
+        r"config: the file must hold options such as `model: {participation: 0.4}`, but begins "
+        r"with '\1'"
+    ),
+    r".*argument after \*\* must be a mapping, not NoneType": (
+        "model.algorithm.privacy must be a mapping such as {epsilon: 0.1}, but is null: set "
+        "model.algorithm.privacy.epsilon to null for no noise"
+    ),
+    # what a class refuses when it is created
+    r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
+    r"unrecognized arguments: --compare_plain.*": (
+        "benchmark has no option compare_plain any more: leave it out; a test compares rounds with "
+        "a plain PyTorch loop"
+    ),
+    r"No supported gpu backend found!": (
+        "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose auto "
+        "or cpu"
+    ),
+}
+# Messages about an option that does not exist; its name is what the groups hold.
+_UNKNOWN_OPTION = (
+    r"unrecognized arguments: (.*)",
+    r"Option '([\w.]+)' is not accepted",
+    r"Group '([\w.]+)' does not accept option '([\w.]+)'",
+)
+# Names under which people look for an option, and its name.
+_SYNONYMS = {
+    "dataset": "data.private",
+    "gpus": "trainer.devices",
+    "method": "model.algorithm",
+    "rounds": "trainer.max_epochs",
+    "seed": "seed_everything",
+}
+_PRIVACY = ("epsilon", "delta", "mechanism")
+# Former options, and what they are called now.
+_RENAMED = {
+    "data.negatives": "data.negative_fraction",
+    "data.validation": "data.validation_fraction",
+    "model.train": "model.trained",
+    **{
+        f"model.pretraining.{name}": f"model.pretraining.views.{name}"
+        for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
+    },
+    **{f"model.algorithm.{name}": f"model.algorithm.privacy.{name}" for name in _PRIVACY},
+    "model.algorithm.secret_noise": "model.algorithm.privacy.secret",
+}
+
+
+def clarify(
+    message: str,
+    prog: str,
+    roots: Mapping[str, type],
+    meanings: Mapping[str, str],
+    options: Collection[str] = (),
+) -> str:
+    """Rewrites a message of jsonargparse to one line; a message of unknown form is not changed.
+
+    Args:
+        message: The message of jsonargparse.
+        prog: The program and its verb, for commands that show help.
+        roots: The class behind the first part of an option, such as "model".
+        meanings: The allowed values of options whose type does not describe them.
+        options: The options of the parser, such as "model.local.lr".
+    """
+    for pattern, replacement in _REWRITTEN.items():
+        if match := re.fullmatch(pattern, message, re.DOTALL):
+            one_line = " ".join(match.expand(replacement).split())
+            return one_line.replace('in "<unicode string>",', "at")
+    if missing := re.fullmatch(r"the following arguments are required: ([\w., ]+)", message):
+        names = [f"--{name}" for name in missing[1].split(", ")]
+        remedy = f", {_QUICKSTART}" if re.match("--(model|data)", names[0]) else ""
+        which, them = ("options", "them") if names[1:] else ("option", "it")
+        return f"missing {which} {', '.join(names)}: add {them}{remedy}"
+    for pattern in _UNKNOWN_OPTION:
+        if match := re.fullmatch(pattern, message):
+            dashes = "--" if "unrecognized" in pattern else ""  # otherwise it stands in a file
+            names = [f"{dashes}{option}" for option in options]
+            return _unknown_option(".".join(match.groups()), prog, names)
+    if match := re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message):
+        names = class_names(roots, match[1])
+        return f"--{match[1]}.help takes one of {', '.join(names)}" + did_you_mean(match[2], names)
+    keys = list(dict.fromkeys(re.findall(r'Parser key "([\w.]+)"', message)))
+    key, reason = ".".join(keys), _innermost(message)
+    failed = r"class_path '([\w.]+)':\s+(No module named .*|module '.*' has no attribute .*)"
+    if missing := re.search(failed, message):
+        advice = "correct it" if "attribute" in missing[2] else "add its folder to PYTHONPATH"
+        return f"{key}: cannot import {missing[1]} ({missing[2]}): {advice}"
+    if wrong := re.search(r"Unable to load config '(.*?)'", message):
+        mapping = f"a mapping such as {{name: value}}, or an option of it --{key}.NAME"
+        return f"{key} must be {mapping}, but is {wrong[1]}"
+    owners = list(dict.fromkeys(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)))
+    if len(owners) < len(keys) and (names := class_names(roots, key)):
+        allowed = f"one of {', '.join(names)}, or the import path of your own class"
+        if early := re.search(r"value: NestedArg\(key='([\w.]+)'", reason):
+            return f"{key}.{early[1]} needs a class for {key}: add --{key} before it, {allowed}"
+        wrong = (
+            r"(?:import path string:|Not a valid subclass of \w+\. Got value:|Import path) (\S+)"
+        )
+        if name := re.search(wrong, reason):
+            hint = did_you_mean(name[1], names)
+            return f"{key} must be {allowed}, but is {name[1]}{hint}"
+    if owners:
+        owned = ".".join(keys[: len(owners)])
+        chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
+        show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
+        unknown = r"(?:Option '|Group '([\w.]+)' .* option '|unrecognized arguments: --)([\w.]+)"
+        if match := re.search(unknown, message):
+            option = ".".join(filter(None, match.groups()))
+            same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
+            own = list(_parameters(roots, owned, owners[-1]))
+            new = _RENAMED.get(f"{owned}.{option}", "")
+            if new.removeprefix(f"{owned}.") in own:
+                return f"{owned}.{option} is now {new}"
+            meant = same[0] if same and "." in option else did_you_mean(option, own)
+            problem = f"{owners[-1]} has no option {option}{meant}"
+            return f"{owned}: {problem}; all options: {show_help}"
+        if missing := re.search(r"arguments are required: (.*)", message):
+            first = missing[1].split(",")[0]
+            what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
+            return f"{owned}: {what}; all options: {show_help}"
+    value = re.search(r"(?:Got|Given) value: (.*)", reason)
+    allowed = meanings.get(key) or _allowed_values(reason)
+    if not (key and value and allowed):
+        return message
+    return f"{key} must be {allowed}, but is {'not set' if value[1] == 'None' else value[1]}"
+
+
+def class_names(roots: Mapping[str, type], key: str) -> list[str]:
+    """The classes that an option accepts by name; empty if it does not take a class.
+
+    These are the imported subclasses of the class in the option's type, a user's own included.
+
+    Args:
+        roots: The class behind the first part of the key.
+        key: The option, such as "model.algorithm" or "model.algorithm.scorer".
+    """
+    is_foreign = {
+        owner.__name__: not owner.__module__.startswith("fedaux_pl.")
+        for owner in _classes(roots, key)
+    }
+    return sorted(is_foreign, key=lambda name: (is_foreign[name], name)) if "." in key else []
+
+
+def _classes(roots: Mapping[str, type], key: str) -> list[type]:
+    """The classes that an option accepts by name; the class behind a key without dots."""
+    root, *parameters = key.split(".")
+    owners = [roots[root]] if root in roots else []
+    for name in parameters:
+        hints = [get_type_hints(owner.__init__).get(name) for owner in owners]  # type: ignore[misc]
+        types = {part for hint in hints for part in (get_args(hint) or (hint,))}
+        bases = [t for t in types if isinstance(t, type) and t.__module__ != "builtins"]
+        owners = [subclass for base in bases for subclass in concrete_subclasses(base)]
+    return owners
+
+
+def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str]:
+    """The options of the class of that name which an option accepts, and of their defaults."""
+    for kind in (kind for kind in _classes(roots, key) if kind.__name__ == owner):
+        for name, parameter in signature(kind).parameters.items():
+            yield name
+            if is_dataclass(parameter.default):
+                yield from (f"{name}.{part.name}" for part in fields(parameter.default))
+
+
+def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
+    """The message about an option that does not exist, and the one that was probably meant."""
+    name = re.split(r"[\s=]", given, maxsplit=1)[0]
+    if name.endswith((".yaml", ".yml")) or name in config_names():
+        return f"there is no option {name} (did you mean --config {name}?)"
+    if new := _RENAMED.get(name.removeprefix("--")):
+        return f"{name} is now {new}"
+    last = re.split(r"[.-]", name)[-1]
+    known = _SYNONYMS.get(last, last).rpartition(".")[2]
+    same = [option for option in options if re.split(r"[.-]", option)[-1] == known]
+    meant = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, options)
+    root = re.match(r"(?:--)?(model|data)", name)
+    show_help = f"; all options: {prog} --{root[1]}.help" if root else ""
+    return f"there is no option {name}{meant}{show_help}"
+
+
+def concrete_subclasses(base: type) -> Iterator[type]:
+    """Yields the imported subclasses of a class that can be created by name."""
+    subclasses: list[type] = base.__subclasses__()
+    for subclass in subclasses:
+        is_private = subclass.__name__.startswith("_") or "<locals>" in subclass.__qualname__
+        is_in_python_only = getattr(subclass, "python_only", False)  # takes objects, not options
+        if not is_private and not is_in_python_only and not isabstract(subclass):
+            yield subclass
+        yield from concrete_subclasses(subclass)
+
+
+def _innermost(message: str) -> str:
+    """The lines that belong to the last "Parser key": those that are indented below it."""
+    *_, last = re.split(r"^(?=.*Parser key)", message, flags=re.MULTILINE)
+    first, *others = last.splitlines() or [""]
+    indent = len(first) - len(first.lstrip())
+    inner = takewhile(lambda line: not line.strip() or line[: indent + 1].isspace(), others)
+    return "\n".join([first, *inner])
+
+
+def _allowed_values(message: str) -> str:
+    """The expected types in words; empty if one of them is unknown."""
+    allowed: dict[str, None] = {}
+    for expected in re.findall(r"Expected an? (.+?)(?:\. Got value: .*)?$", message, re.MULTILINE):
+        if literal := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected):
+            allowed |= dict.fromkeys(re.sub(r"['\"]", "", literal[1]).split(", "))
+        elif (name := re.fullmatch(r"<class '(\w+)'>", expected)) and name[1] in _TYPES:
+            allowed[_TYPES[name[1]]] = None
+        else:
+            return ""
+    *others, last = allowed or [""]
+    return f"{', '.join(others)} or {last}" if others else last

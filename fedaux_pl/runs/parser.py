@@ -1,0 +1,319 @@
+"""The parser of the verbs that run a federation, and the model, data and Trainer it creates."""
+
+import json
+import logging
+import re
+import sys
+import threading
+import warnings
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pytorch_lightning as pl
+from jsonargparse import Namespace
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.accelerators import MPSAccelerator
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities import rank_zero_only
+
+from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.callbacks.progress import FederationProgress
+from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
+from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
+from fedaux_pl.errors import UsageError
+from fedaux_pl.federation import Federation
+from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
+from fedaux_pl.runs.config_files import complete_configs
+from fedaux_pl.runs.messages import clarify
+from fedaux_pl.runs.run_folder import RunFolder, RunLogger
+from fedaux_pl.sites import Sites
+
+_ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
+_MAX_SEED = 2**32 - 1  # numpy's
+# The allowed values of options whose type does not describe them.
+_MEANINGS = {
+    "model.clients": (
+        "architectures with their numbers of clients, like {resnet8: 20} (a space follows the "
+        "colon)"
+    ),
+    "seed_everything": f"an integer from 0 to {_MAX_SEED}",
+    "trainer.precision": f"one of {', '.join(PRECISIONS)}",
+}
+_print_failure = threading.excepthook
+_WRITING = ("fit", "pretrain", "benchmark")  # verbs with a folder for their output
+_TRAINER_DEFAULTS = {
+    "default_root_dir": "logs",
+    "devices": 1,
+    "benchmark": True,  # cuDNN benchmarks its kernels: there are few input shapes
+    "max_epochs": 100,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+}
+
+
+class FederationParser(LightningArgumentParser):
+    """Raises errors in one line without the usage, and adds --model.help and --data.help."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # A prefix of an option is a misspelled option, as it is in a configuration file.
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def parse_args(self, *args: Any, **options: Any) -> Any:
+        """Parse the command line, or print the help of the model's or the data's options."""
+        for part in ("model", "data"):
+            if args and args[0] is not None and f"--{part}.help" in args[0]:
+                sections = self.format_help().split("\n\n")
+                of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
+                print("\n\n".join(section for section in sections if of_part.search(section)))
+                self.exit()
+        if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
+            args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
+        try:
+            return super().parse_args(*args, **options)
+        except UnicodeDecodeError as error:
+            self.error("Problems parsing config: it is not a text file", error)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise a UsageError."""
+        if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
+            super().error(message, ex)
+        options = [
+            name.removeprefix("--")
+            for name, action in self._option_string_actions.items()
+            if name.startswith("--") and action.help != SUPPRESS  # hidden: set by another option
+        ]
+        problem = clarify(message, self.prog, _ROOTS, _MEANINGS, options)
+        raise UsageError(problem, self.prog) from ex
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps last.ckpt; Lightning tells its state by the class from that of another callback."""
+
+
+class FederationCLI(LightningCLI):
+    """The parser of the verbs that run a federation, and the objects that it creates.
+
+    Attributes:
+        checkpoint: The checkpoint that the run resumes or evaluates.
+        best: The callback that keeps the best model on validation data; None without checkpoints.
+    """
+
+    checkpoint: Path | None = None
+    best: BestCheckpoint | None = None
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add --ckpt_path and --sites; link the seed and the number of clients."""
+        about = (
+            "A checkpoint to resume, or the folder of a run; 'last' for the newest below "
+            "default_root_dir, without which fit begins a new run."
+        )
+        parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
+        about = "Real sites that hold the private data; null simulates all clients in this process."
+        parser.add_argument("--sites", type=Sites | None, default=None, help=about)
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse the command line, and refuse values that Lightning takes for something else."""
+        self.config = parser.parse_args(args)
+        seed, settings = self.config.seed_everything, self.config.trainer
+        precision = str(settings.precision or 32)
+        for name, value, is_allowed in (
+            ("seed_everything", seed, not isinstance(seed, bool) and 0 <= seed <= _MAX_SEED),
+            ("trainer.precision", precision, precision in (*PRECISIONS, *PRECISION_ALIASES)),
+        ):
+            if not is_allowed:
+                parser.error(f"{name} must be {_MEANINGS[name]}, but is {str(value).lower()}")
+        for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
+            if rounds is not None and rounds < 1 and rounds != -1:
+                parser.error(
+                    f"trainer.max_{name}, the number of rounds, must be at least 1, or -1 for no "
+                    f"limit, but is {rounds}: `fedaux-pl pretrain` runs no rounds"
+                )
+
+    def before_instantiate_classes(self) -> None:
+        """Find the checkpoint and add the callbacks of every run."""
+        settings, ckpt_path = self.config.trainer, self.config.ckpt_path
+        root = Path(settings.default_root_dir)
+        if ckpt_path == "last" and self.save_config_callback and not find_last(root):
+            # a job that is requeued before its first round has the same command line
+            say = rank_zero_only(print)
+            say(f"there is no last.ckpt below {root.absolute()} to resume: a new run begins")
+            ckpt_path = None
+        self.checkpoint = find_checkpoint(ckpt_path, root)
+        if self.checkpoint is not None:
+            load_checkpoint(self.checkpoint)  # raises if it is not a checkpoint of a federation
+            # A resumed run writes to the same folder, or to one that was moved: both are intended.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* is not empty")
+            warnings.filterwarnings("ignore", message="The dirpath has changed")
+        if settings.deterministic:  # the fastest kernel can differ from run to run
+            settings.benchmark = False
+        callbacks: list[Callback] = [FederationReport()]
+        if settings.enable_checkpointing is not False:
+            every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+            last = LastCheckpoint(filename="last", enable_version_counter=False, **every_round)
+            self.best = BestCheckpoint(**every_round)
+            callbacks += [self.best, last]  # so that last.ckpt knows the best round so far
+        self.trainer_defaults["callbacks"] = callbacks
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Create a Trainer that logs to TensorBoard in the folder of the run."""
+        settings = self.config.trainer
+        if settings.logger in (None, True):
+            root = settings.default_root_dir
+            kwargs["logger"] = RunLogger(root) if self.save_config_callback else False
+        if settings.accelerator == "auto" and MPSAccelerator.is_available():
+            kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
+        if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
+            kwargs["strategy"] = ClientParallel()
+        plugins = _as_list(settings.plugins)
+        kwargs["plugins"] = [AtomicCheckpointIO(background="last.ckpt"), *plugins]
+        given = _as_list(self.config_init.trainer.callbacks)
+        has_bar = any(isinstance(callback, ProgressBar) for callback in given)
+        if settings.enable_progress_bar is not False and not has_bar:
+            self.trainer_defaults["callbacks"].append(FederationProgress())
+        trainer = super().instantiate_trainer(**kwargs)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks.sort(key=lambda callback: not isinstance(callback, RunFolder))  # comes first
+        return trainer
+
+    def instantiate_classes(self) -> None:
+        """Create all objects; a setting that a class refuses is an error of the command line."""
+        try:
+            super().instantiate_classes()
+            check_trainer(self.trainer, self.model.clients)
+        except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
+            self.parser.error(str(error))
+
+
+_CLI = TypeVar("_CLI", bound=FederationCLI)
+
+
+class ConfigResolver(FederationCLI):
+    """Resolves command lines of ``fit`` to all their settings; runs and seeds nothing."""
+
+    def __init__(self) -> None:
+        self._created: list[Any] = []
+        super().__init__(Federation, FederatedDataModule, **_options("fit", []))
+
+    def resolve(self, args: Sequence[str]) -> dict[str, Any]:
+        """Return all settings of a command line, defaults and links included, as plain values.
+
+        Raises:
+            ConfigurationError: If an option is wrong, or there is no configuration of that name.
+        """
+        super().parse_arguments(self.parser, complete_configs(args))
+        options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
+        settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))
+        return settings
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Create model and data of the last command line, so that wrong values are refused.
+
+        Not if both were created before, but for the seed. No Trainer is created: its devices can be
+        those of another machine.
+
+        Args:
+            settings: What ``resolve`` returned.
+
+        Raises:
+            UsageError: If a class refuses its arguments.
+        """
+        parts = [{**settings[name], "seed": None} for name in ("model", "data")]
+        if all(part in self._created for part in parts):
+            return
+        self._created += parts
+        config = Namespace(model=self.config.model, data=self.config.data)  # type: ignore[no-untyped-call]
+        try:
+            self.parser.instantiate_classes(config)
+        except (ValueError, TypeError, ImportError) as error:
+            self.parser.error(str(error))
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse nothing, since there is no command line yet."""
+        self.config = Namespace(seed_everything=False)  # type: ignore[no-untyped-call]
+
+    def before_instantiate_classes(self) -> None:
+        """Look for no checkpoint."""
+
+    def instantiate_classes(self) -> None:
+        """Create nothing."""
+
+
+def parse(verb: str, args: Sequence[str]) -> FederationCLI:
+    """Parse a command line and create model, data and Trainer, without running anything.
+
+    Args:
+        verb: The verb, for messages.
+        args: The command line after the verb.
+
+    Raises:
+        UsageError: If an option is wrong.
+    """
+    return parse_with(FederationCLI, Federation, verb, args)
+
+
+def parse_with(
+    kind: type[_CLI],
+    model: type[Federation],
+    verb: str,
+    args: Sequence[str],
+    data: type[FederatedDataModule] = FederatedDataModule,
+) -> _CLI:
+    """Parse a command line with another parser, model and data than ``fit`` has."""
+    return kind(model, data, **_options(verb, args))
+
+
+def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
+    """The arguments of LightningCLI for a verb; also silences warnings without a meaning here."""
+    # Lightning uses a deprecated function of torch, and advertises a product at every start.
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+    threading.excepthook = _report_failure
+    # For class paths in the user's folder; last, so that it hides no package. Verbs that take class
+    # paths from a file (predict, export) do without: a file must not choose what runs.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    return {
+        "args": complete_configs(args),
+        "run": False,
+        "auto_configure_optimizers": False,
+        "seed_everything_default": 0,
+        "trainer_defaults": dict(_TRAINER_DEFAULTS),
+        "parser_class": FederationParser,
+        "parser_kwargs": {"prog": f"fedaux-pl {verb}"},
+        # the other verbs write nothing to the folder of the run that they measure
+        "save_config_callback": RunFolder if verb in _WRITING else None,
+    }
+
+
+def _as_list(given: Any) -> list[Any]:
+    """What Lightning takes as None, one object or a list."""
+    return given if isinstance(given, list) else [] if given is None else [given]
+
+
+def _is_one_device(devices: Any, num_nodes: int) -> bool:
+    """Whether exactly one device is requested; 'auto' and -1 can mean several."""
+    count = len(devices) if isinstance(devices, list) else devices
+    return num_nodes == 1 and count in (1, "1")
+
+
+def _report_failure(args: threading.ExceptHookArgs) -> None:
+    """Print what a thread raised, but of TensorBoard's writer: the run raises that, too."""
+    if not type(args.thread).__module__.startswith("tensorboard."):
+        _print_failure(args)
+
+
+def _is_not_tip(record: logging.LogRecord) -> bool:
+    return "Tip:" not in record.getMessage()
+
+
+def _total_clients(clients: dict[str, int]) -> int:
+    return sum(clients.values())

@@ -1,0 +1,209 @@
+"""The folder of a run, ``ROOT/runs/METHOD-DATA-alphaA-seedS``, whatever its logger."""
+
+import re
+import shutil
+import time
+import warnings
+from contextlib import ExitStack, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytorch_lightning as pl
+from jsonargparse import Namespace
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.loggers.logger import DummyExperiment  # type: ignore[attr-defined]
+
+from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import SCRATCH, locked, write_text_atomically
+
+_LOCK = ".lock"
+_KEY = "run_folder"
+_PATIENCE = 1.0  # seconds: another process may hold the lock to remove scratch files
+
+
+class RunLogger(TensorBoardLogger):
+    """Logs to TensorBoard in the folder of the run; nothing is written before it is known.
+
+    Args:
+        root: The folder of all runs' output.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(root, name="runs")
+        self.folder: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """The name of the run's folder."""
+        return "" if self.folder is None else self.folder.name
+
+    @property
+    def experiment(self) -> Any:
+        """TensorBoard's writer; before the folder is known, one that ignores everything."""
+        return DummyExperiment() if self.folder is None else super().experiment
+
+
+class RunFolder(SaveConfigCallback):
+    """Gives every run a folder of its own: config.yaml, report, checkpoints and events.
+
+    A new run claims its folder by an exclusive mkdir when all its settings are accepted; a resumed
+    run keeps the folder of its checkpoint. A lock keeps other processes from resuming a run that
+    still runs. The first process does it, the others follow.
+
+    Attributes:
+        folder: The folder, once the run has started.
+        callbacks_without_dirpath: The checkpoint callbacks that write to it.
+    """
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        super().__init__(parser, config)
+        self.folder: Path | None = None
+        self.callbacks_without_dirpath: list[ModelCheckpoint] = []
+        self._is_new = False
+        self._held = ExitStack()  # the lock
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Remember which checkpoint callbacks have no folder; Lightning gives them one later."""
+        self.callbacks_without_dirpath = [
+            callback
+            for callback in trainer.checkpoint_callbacks
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None
+        ]
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the name of the folder, for checkpoints outside of it (Lightning's for SLURM)."""
+        if self.folder is not None:
+            checkpoint[_KEY] = self.folder.name
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Find the folder of a resumed run, before other callbacks are restored."""
+        path, saved = Path(str(trainer.ckpt_path)), str(checkpoint.get(_KEY, ""))
+        self._enter(_folder_of_checkpoint(path, _runs(trainer), saved))
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Claim the folder and write config.yaml: the settings and the checkpoint are accepted.
+
+        Raises:
+            ConfigurationError: If another process runs in this folder, or if the processes of this
+                run have found different checkpoints.
+        """
+        checkpoint = str(trainer.ckpt_path)
+        if (first := trainer.strategy.broadcast(checkpoint)) != checkpoint:
+            raise ConfigurationError(
+                f"the first process resumes from {first}, but this one from {checkpoint}: "
+                "give --ckpt_path the path of a checkpoint"
+            )
+        if trainer.is_global_zero:
+            self._is_new = self.folder is None
+            self.folder = self.folder or _claim(_runs(trainer), run_name(pl_module))
+            self._lock(self.folder)
+            self.config.model.threads = pl_module.threads  # chosen in setup, if not given
+            text = self.parser.dump(self.config, skip_none=False)
+            write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
+        self._enter(trainer.strategy.broadcast(self.folder))
+        for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
+            if isinstance(part, RunLogger | FederationReport):
+                part.folder = self.folder
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Unlock the folder."""
+        self._held.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Unlock the folder; remove it if a new run has written nothing but its settings."""
+        if self._is_new and self.folder is not None and self.folder.is_dir():
+            names = {path.name for path in self.folder.iterdir()}
+            if names <= {_LOCK, self.config_filename}:
+                shutil.rmtree(self.folder)
+        self._held.close()
+
+    def _enter(self, folder: Path | None) -> None:
+        """Makes it the folder of the run and of its checkpoints."""
+        self.folder = folder
+        for callback in self.callbacks_without_dirpath if folder is not None else ():
+            callback.dirpath = str(folder / "checkpoints")
+
+    def _lock(self, folder: Path) -> None:
+        start = time.monotonic()
+
+        def refuse() -> None:
+            if time.monotonic() - start > _PATIENCE:
+                raise ConfigurationError(
+                    f"another process still runs in {folder}: wait for its end, give --ckpt_path "
+                    "the checkpoint of another run, or start a new one without it"
+                )
+
+        try:
+            self._held.enter_context(locked(folder / _LOCK, on_wait=refuse, interval=0))
+        except OSError as error:
+            warnings.warn(
+                f"{folder} cannot be locked ({error}): do not resume this run before it ends",
+                stacklevel=2,
+            )
+
+
+def folder_of(trainer: pl.Trainer) -> Path:
+    """Return the folder of a Trainer's run; its root if the run has none (``fast_dev_run``)."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    folders = [callback.folder for callback in callbacks if isinstance(callback, RunFolder)]
+    return next((folder for folder in folders if folder), Path(trainer.default_root_dir))
+
+
+def _runs(trainer: pl.Trainer) -> Path:
+    return Path(trainer.default_root_dir) / "runs"
+
+
+def run_name(federation: Any) -> str:
+    """Return a name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
+    alpha = federation.data.settings()["alpha"]
+    split = "given-clients" if alpha is None else f"alpha{alpha:g}"
+    method = federation.algorithm.name.replace(" with memory", "")
+    parts = (method, federation.data.private.data_name, split, f"seed{federation.seed}")
+    return re.sub(r"[^\w.+-]", "_", "-".join(parts))
+
+
+def _claim(runs: Path, name: str) -> Path:
+    """Creates a folder of that name, numbered from 2 on; two processes never get the same one."""
+    runs.mkdir(parents=True, exist_ok=True)
+    for folder in runs.iterdir():
+        _remove_scratch(folder)
+    for number in count(1):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):  # of an earlier run, or another process was faster
+            folder.mkdir()
+            break
+    return folder
+
+
+def _remove_scratch(folder: Path) -> None:
+    """Removes what a killed process was writing, unless another one has resumed its run."""
+    left = list(folder.rglob(f".*{SCRATCH}"))
+
+    def skip() -> NoReturn:
+        raise BlockingIOError
+
+    with suppress(OSError):
+        if left:
+            with locked(folder / _LOCK, on_wait=skip):
+                for path in left:
+                    path.unlink(missing_ok=True)
+
+
+def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:
+    """The run's folder if the checkpoint is inside it, or beside the runs as SLURM's are."""
+    checkpoint, inside = checkpoint.resolve(), runs.resolve()
+    if checkpoint.is_relative_to(inside):
+        name = checkpoint.relative_to(inside).parts[0]
+    else:
+        name = saved if checkpoint.parent == inside.parent else ""
+    return runs / name if name and (runs / name).is_dir() else None

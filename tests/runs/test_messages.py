@@ -1,0 +1,335 @@
+"""Messages of jsonargparse, as this version writes them, become one line."""
+
+from abc import ABC, abstractmethod
+
+import pytest
+from pytorch_lightning.cli import LightningArgumentParser
+
+from fedaux_pl.algorithms import Algorithm, FedAvg
+from fedaux_pl.cli import main
+from fedaux_pl.data import FederatedDataModule, Source, sources
+from fedaux_pl.federation import Federation
+from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
+from tests.command_line import QUICKSTART, refusal
+
+ROOTS = {"model": Federation, "data": FederatedDataModule}
+
+
+class Distance(ABC):
+    @abstractmethod
+    def measure(self):
+        """Any abstract method."""
+
+
+class Euclidean(Distance):
+    def measure(self):
+        pass
+
+
+class Minkowski(Distance):
+    def __init__(self, power: int, scale: float = 1.0):
+        pass
+
+    def measure(self):
+        pass
+
+
+class Clusters(FedAvg):
+    """A method of a user, with an option that takes a class."""
+
+    def __init__(self, distance: Distance | None = None):
+        super().__init__()
+
+
+class Model:
+    def __init__(self, algorithm: Algorithm, other: Distance | None = None):
+        pass
+
+
+def message(*args):
+    """What the user reads."""
+
+    class Parser(LightningArgumentParser):
+        def error(self, message, ex=None):
+            if not self.exit_on_error:
+                super().error(message, ex)
+            raise RuntimeError(clarify(message, "prog", {"model": Model}, {}))
+
+    parser = Parser(prog="prog")
+    parser.add_class_arguments(Model, "model")
+    with pytest.raises(RuntimeError) as caught:
+        parser.parse_args([f"--model.{arg}" for arg in args])
+    return str(caught.value)
+
+
+METHODS = [
+    *("Centralized", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
+    *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
+]
+
+
+def test_classes_are_the_imported_subclasses_those_of_the_package_first():
+    known = class_names(ROOTS, "model.algorithm")
+    assert known[: len(METHODS)] == METHODS
+    assert "Clusters" in known[len(METHODS) :]
+    for key in ("data.private", "data.auxiliary"):
+        names = class_names(ROOTS, key)
+        assert names[: len(sources.__all__)] == sorted(sources.__all__)
+    assert class_names({"model": Model}, "model.algorithm.distance") == ["Euclidean", "Minkowski"]
+
+
+def test_classes_that_cannot_be_created_by_name_are_not_listed():
+    class Local(Source):
+        def train(self):
+            pass
+
+    names = class_names(ROOTS, "data.private")
+    assert not {"Local", "TextSource", "_HubText", "InMemory"} & set(names)
+
+
+@pytest.mark.parametrize("key", ["model", "model.clients", "model.seed", "trainer.devices", ""])
+def test_options_without_classes(key):
+    assert class_names(ROOTS, key) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["other=Foo"], "model.other must be one of Euclidean, Minkowski, or the import path of "),
+        (
+            ["algorithm=Clusters", "algorithm.distance=Foo"],
+            "model.algorithm.distance must be one ",
+        ),
+        (["algorithm=Clusters", "algorithm.distance=Foo"], ", but is Foo"),
+        (
+            ["algorithm=own.Method"],
+            "model.algorithm: cannot import own.Method (No module named 'own'): add its folder to "
+            "PYTHONPATH",
+        ),
+        (["other.power=3"], "model.other.power needs a class for model.other: add --model.other"),
+        (["other=Euclidean", "other.power=3"], "model.other: Euclidean has no option power;"),
+        (
+            ["algorithm=Clusters", "algorithm.distance=Euclidean", "algorithm.distance.power=3"],
+            "model.algorithm.distance: Euclidean has no option power; all options: "
+            "prog --model.algorithm Clusters --model.algorithm.distance.help Euclidean",
+        ),
+        (
+            ["algorithm=Clusters", "algorithm.distance=Minkowski"],
+            "model.algorithm.distance: Minkowski needs power: add --model.algorithm.distance.power",
+        ),
+        (
+            ["other=Minkowski", "other.power=much"],
+            "model.other.power must be an integer, but is much",
+        ),
+        (
+            ["other=Minkowski", "other.power=2", "other.scale=much"],
+            "model.other.scale must be a number, but is much",
+        ),
+    ],
+)
+def test_options_of_classes(args, expected):
+    assert expected in message(*args)
+
+
+@pytest.mark.parametrize(
+    ("original", "expected"),
+    [
+        (
+            'Linked "model.seed" must be given via "seed_everything".',
+            "model.seed is set by seed_everything: give --seed_everything instead",
+        ),
+        (
+            "Group 'model' does not accept option 'client.resnet8'",
+            "there is no option model.client.resnet8; all options: prog --model.help",
+        ),
+        (
+            "unrecognized arguments: --data.beta=1 --other",
+            "there is no option --data.beta; all options: prog --data.help",
+        ),
+        ("Option 'modle.clients' is not accepted", "there is no option modle.clients"),
+        ("unrecognized arguments: --foo", "there is no option --foo"),
+        (
+            "the following arguments are required: ckpt_path",
+            "missing option --ckpt_path: add it",
+        ),
+        ('Parser key "config": Path is not a file: a', "config: a is not a file"),
+        (
+            'Problems parsing config: while scanning\n  in "<unicode string>", line 2, column 1',
+            "config: the file is not valid YAML: while scanning at line 2, column 1",
+        ),
+        (
+            "No supported gpu backend found!",
+            "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose "
+            "auto or cpu",
+        ),
+        (
+            "the following arguments are required: model.algorithm, data.private",
+            "missing options --model.algorithm, --data.private: add them, or a file such as "
+            "--config quickstart",
+        ),
+        (
+            "the following arguments are required: server, certificates",
+            "missing options --server, --certificates: add them",
+        ),
+        (
+            'Parser key "config": File does not exist: a.yaml',
+            "config: the file a.yaml does not exist",
+        ),
+    ],
+)
+def test_messages_without_a_value(original, expected):
+    assert clarify(original, "prog", ROOTS, {}) == expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Parser key \"a\": Expected a <class 'some.Thing'>. Got value: 3",
+        'Parser key "a": something new',
+        "Expected a <class 'int'>",
+    ],
+)
+def test_a_message_of_an_unknown_form_is_kept(message):
+    assert clarify(message, "fedaux-pl fit", {}, {}) == message
+
+
+def refused(capsys, *args):
+    """What fit says about a mistake; nothing is run."""
+    if (message := refusal(args)) is None:
+        assert main(["fit", *args]) == 2
+        message = capsys.readouterr().err.splitlines()[-2]
+    return message.removeprefix("fedaux-pl fit: error: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (
+            "--model.particpation=0.3",
+            "there is no option --model.particpation (did you mean --model.participation?); all "
+            "options: fedaux-pl fit --model.help",
+        ),
+        (  # a prefix was taken for the option
+            "--trainer.max_epoch=3",
+            "there is no option --trainer.max_epoch (did you mean --trainer.max_epochs?)",
+        ),
+        (
+            "--model.local={epoch: 3}",
+            "there is no option model.local.epoch (did you mean model.local.epochs?)",
+        ),
+        (
+            "--lr=1",
+            "--lr (did you mean --model.local.lr or --model.distillation.lr or --model.pret",
+        ),
+        ("--data.clients={resnet8: 3}", "(did you mean --model.clients?)"),
+        ("--seed=3", "(did you mean --seed_everything?)"),
+        ("model.trained=head", "no option model.trained (did you mean --model.trained?)"),
+        ("--model.train=head", "--model.train is now model.trained"),
+        ("--data={negatives: 0.5}", "data.negatives is now data.negative_fraction"),
+        ("--model.algorithm=Centralised", "but is Centralised (did you mean Centralized?)"),
+        ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
+        (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
+        ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
+        (
+            "--model.algorithm.epsilonn=1",
+            "has no option epsilonn (did you mean privacy.epsilon?); ",
+        ),
+        (
+            "--model.algorithm.epsilon=1",
+            "model.algorithm.epsilon is now model.algorithm.privacy.ep",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {secret_noise: true}}",
+            "model.algorithm.secret_noise is now model.algorithm.privacy.secret",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
+            "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options: fed",
+        ),
+        ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
+        (
+            "--model.algorithm.pretraining.epochs=2",
+            "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
+        ),
+        ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options: fed"),
+        ("--model.algorithm.scorer=mean", "but is mean (did you mean Mean?)"),
+        ("--model.algorithm=fedaux_pl.Federation", ", but is fedaux_pl.Federation"),
+        (
+            "--model.algorithm=fedaux_pl.FedFoo",
+            "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
+            "'FedFoo'): correct it",
+        ),
+        (
+            "--model.algorithm.help=FedAvgg",
+            "--model.algorithm.help takes one of Centralized, FedAUX, ",
+        ),
+        ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
+        ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
+        ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
+        ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
+        ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
+        (
+            "--model.local=3",
+            "model.local must be a mapping such as {name: value}, or an option of ",
+        ),
+        ("--model.local.epochs=0", "local.epochs must be an integer of at least 1, but is 0"),
+        (f"--model.local.batch_size={10**20}", f"is {10**20} (at most 2147483647 is allowed)"),
+        ("--model.local.lr=1e300", "lr must be a positive number, but is 1e+300 (at most 1e+30 is"),
+        ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
+        ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
+        ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
+        ("--trainer.callbacks=Foo", "trainer.callbacks must be one of BestCheck"),
+        ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
+        ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
+        ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
+        ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
+    ],
+)
+def test_mistakes_of_a_newcomer(args, expected, tmp_path, capsys):
+    common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
+    assert expected in refused(capsys, *common, "--trainer.accelerator=cpu", args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
+    callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
+    common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
+    assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
+        "trainer.callbacks: EarlyStopping must monitor one of val/accuracy, "
+        "val/accuracy/resnet8, accuracy, accuracy/resnet8, "
+        "client_loss/mean, distillation_loss/resnet8, but monitors val_loss"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            b"- a\n- b\n",
+            "config: the file must hold options such as `model: {participation: 0.4}`, ",
+        ),
+        (b"- a\n- b\n", "but begins with '- a'"),
+        (b"", "but begins with ''"),
+        (
+            b"model: {a: [1\n",
+            "config: the file is not valid YAML: while parsing a flow sequence at ",
+        ),
+        (b"\xb7\xff\x00", "config: the file is not valid YAML: it is not a text file"),
+    ],
+)
+def test_a_configuration_that_holds_no_options(content, expected, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_bytes(content)
+    assert expected in refused(capsys, f"--config={tmp_path / 'a.yaml'}")
+
+
+@pytest.mark.parametrize("verb", ["fit", "pretrain", "benchmark"])
+def test_a_verb_without_options_names_a_configuration(verb, capsys):
+    assert main([verb]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("or a file such as --config quickstart")
+    assert second.endswith(f"fedaux-pl {verb} --help all)")
+
+
+def test_the_names_under_which_people_look_for_an_option(capsys):
+    for looked_for, option in _SYNONYMS.items():
+        assert f"(did you mean --{option}?)" in refused(capsys, f"--{looked_for}=1")

@@ -7,7 +7,7 @@ from pathlib import Path
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse_with
+from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, SiteFederation
 from fedaux_pl.sites.provisioning import write_project
 from fedaux_pl.sites.site_status import describe_status
@@ -78,7 +78,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     """Answers the server until it is ended by SIGTERM or Ctrl-C."""
     from fedaux_pl.sites import transport  # raises if NVFlare is not installed
 
-    cli = parse_with(SiteCLI, SiteFederation, "site", args)
+    cli = SiteCLI("site", args, SiteFederation)
     options, model = cli.config_init, cli.model
     names = Limits.__dataclass_fields__
     model.limits = Limits(**{name: options[name] for name in names})

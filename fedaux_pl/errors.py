@@ -40,6 +40,16 @@ class UsageError(ConfigurationError):
         self.prog = prog
 
 
+EXPECTED = (FedauxError, FloatingPointError, OSError)
+"""The errors that are told in one line, without a traceback."""
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+TERMINATED = 143
+"""The exit status after SIGTERM."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if it has none.
 

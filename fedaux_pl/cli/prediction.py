@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data import NpzImages
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.image_files import decode_images, is_image, list_images
-from fedaux_pl.data.text_reader import Columns, read_texts
+from fedaux_pl.data.images import decode_images, is_image, list_images
+from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.data.texts import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
@@ -73,7 +73,8 @@ def predict(args: Sequence[str]) -> Path:
 def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any]) -> Samples:
     """The texts of a file; a row of the file without a text is not predicted."""
     remedy = "give --column and the name of the text column"
-    found = read_texts(path, Columns(text=tuple(columns)), remedy, keep_empty=True).texts
+    layout = TextLayout(text=list(columns), label=None)
+    found = read_texts(path, layout, remedy, keep_empty=True).texts
     tokenize = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"])
     filled = [index for index, text in enumerate(found) if text]
     empty = len(found) - len(filled)
@@ -88,7 +89,7 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
         if not path.exists():
             raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
     if [path.suffix for path in paths] == [".npz"] and paths[0].is_file():
-        inputs = NpzImages(paths[0], images=key).auxiliary()
+        inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()
         if tuple(inputs.shape[1:]) != tuple(shape):
             raise DataError(
                 f"{paths[0]} holds images of shape {tuple(inputs.shape[1:])}, but the run was "

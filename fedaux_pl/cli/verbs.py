@@ -19,10 +19,9 @@ from fedaux_pl.benchmark import (
     summarize,
 )
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.cli.entry import TERMINATED
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
-from fedaux_pl.errors import ConfigurationError, FedauxError, counted
+from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.parser import FederationCLI, parse
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
@@ -109,7 +108,7 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
             "set model.algorithm.pretrained to true, or choose FedAUX"
         )
-    cli.model.only_pretrain = True
+    cli.model.in_place_of_rounds = cli.model.measure_h0
     _run(cli, cli.trainer.fit)
     if cli.trainer.is_global_zero:
         for name, accuracy in cli.model.h0_accuracy.items():

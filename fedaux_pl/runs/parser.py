@@ -72,6 +72,8 @@ class FederationParser(LightningArgumentParser):
                 of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
                 print("\n\n".join(section for section in sections if of_part.search(section)))
                 self.exit()
+        if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
+            args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
         try:
             return super().parse_args(*args, **options)
         except UnicodeDecodeError as error:

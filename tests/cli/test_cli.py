@@ -180,7 +180,7 @@ def test_a_checkpoint_that_does_not_exist(tmp_path, capsys):
     [
         ("--model.participation=0.7", "participation", "0.4", "0.7"),
         ("--model.local.lr=0.5", "local.lr", "0.001", "0.5"),
-        ("--model.algorithm.epsilon=7", "algorithm.epsilon", "1.0", "7.0"),
+        ("--model.algorithm.privacy.epsilon=7", "algorithm.epsilon", "1.0", "7.0"),
         ("--data.alpha=3", "data.alpha", "0.01", "3.0"),
     ],
 )
@@ -227,19 +227,19 @@ MISTAKES = {
         ["FedAUX needs auxiliary data: set data.auxiliary"],
     ),
     "epsilon": (
-        ["--model.algorithm.epsilon=0"],
+        ["--model.algorithm.privacy.epsilon=0"],
         ["epsilon must be positive and finite, but is 0.0"],
     ),
     "epsilon in words": (
-        ["--model.algorithm.epsilon=lots"],
-        ["model.algorithm.epsilon must be a number or null, but is lots"],
+        ["--model.algorithm.privacy.epsilon=lots"],
+        ["model.algorithm.privacy.epsilon must be a number or null, but is lots"],
     ),
     "delta": (
-        ["--model.algorithm.delta=1"],
+        ["--model.algorithm.privacy.delta=1"],
         ["delta must lie strictly between 0 and 1, but is 1.0"],
     ),
     "classical mechanism": (
-        ["--model.algorithm.mechanism=classical", "--model.algorithm.epsilon=2"],
+        ["--model.algorithm.privacy.mechanism=classical", "--model.algorithm.privacy.epsilon=2"],
         ["epsilon <= 1", "2.0", "analytic"],
     ),
     "norm bound": (
@@ -303,7 +303,14 @@ MISTAKES = {
         ["model.local.optimizer must be adam, adamw or sgd, but is lbfgs"],
     ),
     "momentum": (["--model.local.momentum=0.9"], ["momentum belongs to sgd"]),
-    "crops": (["--model.pretraining.min_scale=2"], ["min_scale must lie in (0, 1], but is 2.0"]),
+    "crops": (
+        ["--model.pretraining.views.min_scale=2"],
+        ["views.min_scale must lie in (0, 1], but is 2.0"],
+    ),
+    "a former option": (
+        ["--model.pretraining.flip=0"],
+        ["--model.pretraining.flip is now model.pretraining.views.flip"],
+    ),
     "rounds": (
         ["--trainer.max_epochs=many"],
         ["trainer.max_epochs must be an integer or null, but is many"],
@@ -407,7 +414,10 @@ def test_wrong_options_are_told_in_two_lines_with_status_2(capsys):
     ("args", "words"),
     [
         (["--model.help"], ["--model.participation", "--model.clients", "linear evaluation"]),
-        (["--model.algorithm.help", "FedAUX"], ["--model.algorithm.epsilon", "null for no"]),
+        (
+            ["--model.algorithm.help", "FedAUX"],
+            ["--model.algorithm.privacy.epsilon", "null for no"],
+        ),
         (
             ["--model.algorithm.help", "FedAUX"],
             ["--model.algorithm.scorer", "--model.algorithm.feature_map", "known subclasses"],

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
-from fedaux_pl.data.foreign_files import shorten
+from fedaux_pl.data.input_checks import shorten
 
 
 @pytest.fixture

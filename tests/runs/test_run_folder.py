@@ -111,7 +111,7 @@ def test_a_run_is_named_after_its_folder_of_images(tmp_path):
             (tmp_path / name / label).mkdir(parents=True)
             for i in range(4):
                 Image.new("L", (8, 8), 30 * i).save(tmp_path / name / label / f"{i}.png")
-        source = ImageFolder(tmp_path / name, size=8, channels=1, test_share=0.2)
+        source = ImageFolder(tmp_path / name, size=8, channels=1, test_fraction=0.2)
         data = FederatedDataModule(source, Digits("auxiliary"), num_clients=2)
         data.setup()
         run = SimpleNamespace(data=data, algorithm=FedAvg(), seed=0)

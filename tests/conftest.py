@@ -52,3 +52,22 @@ def _own_folders(tmp_path_factory):
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user_cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """One run for all tests that only look at a finished run."""
+    from tests.command_line import create, without_figures
+
+    torch.set_num_threads(1)
+    with without_figures():
+        return create(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def without_figures():
+    """Runs of the command line draw no figures, which take longer than small rounds."""
+    from tests.command_line import without_figures
+
+    with without_figures():
+        yield

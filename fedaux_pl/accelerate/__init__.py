@@ -1,13 +1,13 @@
 """Everything that only makes the package faster on CUDA: kernels, fused layers, CUDA graphs.
 
-Only ``fedaux_pl.federation.door`` imports this folder. A copy of the package without it computes
-the same, more slowly. ``speed_up`` turns the layers of a model into their fast versions;
+Only ``fedaux_pl.federation.create_runner`` imports this folder. A copy of the package without it
+computes the same, more slowly. ``speed_up`` turns the layers of a model into their fast versions;
 ``CudaRunner`` runs the stages of a federation.
 """
 
 # imported to register their fast versions
-from fedaux_pl.accelerate import bert as bert
 from fedaux_pl.accelerate import views as views
+from fedaux_pl.accelerate.bert import fast_encoder as fast_encoder
 from fedaux_pl.accelerate.convolution import networks as networks
 from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up

@@ -37,7 +37,7 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a convolution or a linear layer computes: of autocast, or of ``x``."""
+    """Return the dtype in which convolutions and linear layers compute: autocast's or that of x."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

@@ -35,14 +35,8 @@ def fast_version(plain: type[nn.Module]) -> Callable[[_Version], _Version]:
 def speed_up(module: nn.Module) -> nn.Module:
     """Turn a module and all its submodules into their fast versions, in place.
 
-    Networks of others, in an ``AdaptedNetwork``, stay as they are: the kernels are tested in our
-    architectures only.
-
-    Args:
-        module: Any module; modules without a fast version stay as they are.
-
-    Returns:
-        The same module.
+    Return the same module. Networks of others, in an ``AdaptedNetwork``, stay as they are: the
+    kernels are tested in our architectures only.
 
     Example:
         >>> from fedaux_pl.accelerate import speed_up
@@ -57,7 +51,6 @@ def speed_up(module: nn.Module) -> nn.Module:
     networks = [part.network for part in module.modules() if isinstance(part, AdaptedNetwork)]
     foreign = {id(part) for network in networks for part in network.modules()}
     for part in module.modules():
-        if id(part) in foreign:
-            continue
-        part.__class__ = _VERSIONS.get(type(part), type(part))
+        if id(part) not in foreign:
+            part.__class__ = _VERSIONS.get(type(part), type(part))
     return module

@@ -12,9 +12,9 @@ from fedaux_pl.algorithms.fedclassmeans import FedClassMeans
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.algorithms.fedprox import FedProx
 from fedaux_pl.algorithms.memory import TeacherMemory
-from fedaux_pl.algorithms.one_release import OneRelease, Released
+from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold
-from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.algorithms.steps import Aggregate, LocalResult, Released, ServerState
 
 __all__ = [
     "Aggregate",

@@ -1,15 +1,17 @@
 """The interface of a method, and the records that it works on."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Signature, signature
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.memory import TeacherMemory
-from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.algorithms.steps import Aggregate, LocalResult, Released, ServerState
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
@@ -158,13 +160,13 @@ class Algorithm:
     processes, as FedBE does.
 
     With ``trains_clients = False`` clients send one release before the first round and nothing
-    afterwards; see ``OneRelease``.
+    afterwards, from which ``label`` makes a teacher; see ``OneRelease``.
 
     Every imported subclass can be chosen by its name on the command line.
 
     Args:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
-            paper's +P) instead of random weights.
+            paper's +P) instead of random weights. A class attribute of methods that always do.
 
     Example:
         >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
@@ -178,19 +180,18 @@ class Algorithm:
     pretrained: bool = False
     mu: float = 0.0
     scoring: Scoring | None = None
-    secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Shows the constructor's signature in help, not that of ``__new__``."""
+        """Show the constructor's signature in help, not that of ``__new__``."""
         super().__init_subclass__(**options)
         parameters = list(signature(cls.__init__).parameters.values())
         cls.__signature__ = Signature(parameters[1:])  # type: ignore[attr-defined]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Keeps the arguments of the constructor for ``arguments``."""
+        """Keep the arguments of the constructor for ``arguments``."""
         algorithm = super().__new__(cls)
         algorithm._given = args, options
         return algorithm
@@ -207,9 +208,21 @@ class Algorithm:
 
     @property
     def name(self) -> str:
-        """The name in tables, as the paper writes it."""
+        """The name in tables, as the paper writes it: +P if it could do without pre-training."""
+        chosen = self.pretrained and not type(self).pretrained
         memory = " with memory" if self.remember else ""
-        return type(self).__name__ + ("+P" if self.pretrained else "") + memory
+        return type(self).__name__ + ("+P" if chosen else "") + memory
+
+    @property
+    def secret_noise(self) -> bool:
+        """Whether the noise of a release comes from the operating system, not from the seed."""
+        return self.scoring is not None and self.scoring.privacy.secret
+
+    def use_secret_noise(self) -> None:
+        """Take the noise of releases from the operating system, whatever was configured."""
+        if self.scoring is not None:
+            secret = replace(self.scoring.privacy, secret=True)
+            self.scoring = replace(self.scoring, privacy=secret)
 
     @property
     def needs_auxiliary(self) -> bool:
@@ -217,14 +230,14 @@ class Algorithm:
         return self.pretrained or self.distills
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Raises a ConfigurationError for numbers of clients that the method cannot use.
+        """Raise a ConfigurationError for numbers of clients that the method cannot use.
 
         Args:
             clients: How many clients train each architecture.
         """
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
-        """Raises a ConfigurationError for a training of the clients that the method cannot use.
+        """Raise a ConfigurationError for a training of the clients that the method cannot use.
 
         Args:
             optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
@@ -270,6 +283,15 @@ class Algorithm:
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )
 
+    def label(self, released: Released) -> Tensor:
+        """Return a teacher's probabilities of the classes on public data, shape (N, C).
+
+        Called only for methods with ``trains_clients = False``, which must override it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} sets trains_clients to False: it must override label"
+        )
+
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values, which must not change within a run."""
         plain: dict[str, Any] = {"method": type(self).__name__}
@@ -278,3 +300,24 @@ class Algorithm:
                 continue
             plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain
+
+
+def check_positive(**options: float) -> None:
+    """Raise a ValueError for an option that is not a positive number.
+
+    Example:
+        >>> check_positive(server_lr=0.1, tau=1e-3)
+        >>> check_positive(server_lr=-1)
+        Traceback (most recent call last):
+        ValueError: server_lr must be a positive number, but is -1
+    """
+    for name, value in options.items():
+        if not (isinstance(value, Real) and 0 < value < math.inf):
+            raise ValueError(f"{name} must be a positive number, but is {value!r}")
+
+
+def check_decay(**options: float) -> None:
+    """Raise a ValueError for an option that does not lie in [0, 1)."""
+    for name, value in options.items():
+        if not (isinstance(value, Real) and 0 <= value < 1):
+            raise ValueError(f"{name} must lie in [0, 1), but is {value!r}")

@@ -6,21 +6,22 @@ The defaults are the paper's for images.
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.data.views import ViewSettings
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
+from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -66,13 +67,21 @@ class TrainingSettings:
                     f"{value!r} (at most {_MAX_COUNT} is allowed)"
                 )
         with _prefixed(self.option):
-            OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
+            self.optimizer_settings  # noqa: B018 - checks them
 
     @property
-    def optimizer_options(self) -> dict[str, Any]:
-        """The arguments of a module that choose its optimizer."""
-        names = ("optimizer", "lr", "momentum", "weight_decay")
-        return {name: getattr(self, name) for name in names}
+    def optimizer_settings(self) -> OptimizerSettings:
+        """The optimizer of the trained modules."""
+        return OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values that checkpoints, cache keys and ``from_plain`` have."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, **values: Any) -> Self:
+        """Create the settings of which ``plain`` has the values."""
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -108,11 +117,7 @@ class Pretraining(TrainingSettings):
         epochs: Passes over D_aux; with 0, h_0 has the initial weights of the model.
         batch_size: Samples per step, at least 2; SimCLR sees two views of each.
         temperature: The temperature of the NT-Xent loss, for images.
-        min_scale: The smallest fraction of an image's area that a crop covers.
-        flip: The probability of mirroring a view.
-        jitter: The probability of changing the colors of a view.
-        strength: How much the colors change, s in the paper of SimCLR.
-        grayscale: The probability of removing the colors of a view.
+        views: How the views of an image differ from it.
         objective: For text, ``masked`` predicts masked tokens and ``next`` each next token.
         mask_rate: The fraction of a text's tokens that is masked.
     """
@@ -124,24 +129,13 @@ class Pretraining(TrainingSettings):
     epochs: int = 100
     batch_size: int = 512
     temperature: float = 0.5
-    min_scale: float = 0.08
-    flip: float = 0.5
-    jitter: float = 0.8
-    strength: float = 0.5
-    grayscale: float = 0.2
+    views: ViewSettings = ViewSettings()  # noqa: RUF009 - frozen
     objective: Objective = "masked"
     mask_rate: float = 0.15
 
     def __post_init__(self) -> None:
         super().__post_init__()
         with _prefixed(self.option):
-            SimCLRViews(
-                min_scale=self.min_scale,
-                flip=self.flip,
-                jitter=self.jitter,
-                strength=self.strength,
-                grayscale=self.grayscale,
-            )
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
             if self.objective not in get_args(Objective):
@@ -151,6 +145,23 @@ class Pretraining(TrainingSettings):
                     f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
                 )
 
+    def plain(self) -> dict[str, Any]:
+        """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
+        values = super().plain()
+        return values | values.pop("views")
+
+    @classmethod
+    def from_plain(cls, **values: Any) -> Self:
+        """Create the settings of which ``plain`` has the values."""
+        return cls(views=ViewSettings.pop_from(values), **values)
+
+    def create_module(self, model: nn.Module) -> SelfSupervised:
+        """Create ``SimCLR`` for a model of images, ``LanguageModeling`` for a model of text."""
+        optimizer = self.optimizer_settings
+        if getattr(model, "inputs", "images") == "images":
+            return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
+        return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
+
 
 def check_objects(
     algorithm: Algorithm,
@@ -158,7 +169,7 @@ def check_objects(
     distillation: Distillation,
     pretraining: Pretraining,
 ) -> None:
-    """Raises a TypeError for a class, or anything else, in place of one of these objects."""
+    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
     for name, value, kind, example in (
         ("algorithm", algorithm, Algorithm, "FedAUX()"),
         ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
@@ -182,21 +193,9 @@ def check_settings(
     threads: int | None,
     **choices: str,
 ) -> None:
-    """Raises a ValueError or TypeError for wrong settings of a federation.
-
-    Args:
-        clients: See ``Federation``, also for the other arguments.
-        participation: C.
-        model_options: Arguments of ``create_model``.
-        seed: The seed of the run.
-        threads: The number of CPU threads.
-        **choices: ``trained``, ``optimizer_state`` and ``batchnorm``.
-    """
-    if (
-        not isinstance(clients, Mapping)
-        or not clients
-        or not all(_is_int(count, 1) for count in clients.values())
-    ):
+    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
+    is_mapping = isinstance(clients, Mapping)
+    if not is_mapping or not clients or not all(_is_int(n, 1) for n in clients.values()):
         raise ValueError(
             "clients must name architectures with at least 1 client each, such as "
             f"{{'resnet8': 20}}, but is {clients!r}"
@@ -220,7 +219,7 @@ def check_settings(
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
-    """Raises a ConfigurationError if the data do not fit the method or the clients."""
+    """Raise a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())
     if data.num_clients != count and data.has_given_clients:
         raise ConfigurationError(
@@ -247,16 +246,9 @@ def check_batches(
     local: LocalTraining,
     distillation: Distillation | None,
 ) -> None:
-    """Raises a ConfigurationError if a model would train on a single sample and cannot.
+    """Raise a ConfigurationError if a model would train on a single sample and cannot.
 
     With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
-
-    Args:
-        data: The data of the clients and the server.
-        students: The model of each architecture.
-        architectures: The architecture of each client.
-        local: How clients train.
-        distillation: How the server distills; None if it does not.
     """
     sizes = data.client_sizes
     for name, model in students.items():
@@ -287,11 +279,9 @@ def check_batches(
 
 
 def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
-    probe = copy.deepcopy(model).train()
-    device = next(model.parameters()).device
     try:
         with torch.no_grad(), isolated_rng(0):
-            probe(sample.to(device))
+            copy.deepcopy(model).train()(sample.to(next(model.parameters()).device))
     except ValueError:  # of BatchNorm: the model can read the inputs
         return False
     return True
@@ -299,7 +289,7 @@ def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
 
 @contextmanager
 def _prefixed(option: str) -> Iterator[None]:
-    """Puts the name of the option before a message that begins with the name of an argument."""
+    """Put the name of the option before a message that begins with the name of an argument."""
     try:
         yield
     except ValueError as error:

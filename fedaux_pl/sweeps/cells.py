@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl._version import __version__
-from fedaux_pl.errors import ConfigurationError, UsageError, first_line
+from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.finished_runs import Run, load_runs
 from fedaux_pl.sweeps.cell_lock import is_held
@@ -215,9 +215,9 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
                     resolver.check(config)
             _check(config)
             key = _config_key(config)
-        except (ConfigurationError, UsageError) as error:
+        except ConfigurationError as error:
             # a message of an unknown form has many lines
-            problem = " ".join(getattr(error, "message", str(error)).split())
+            problem = " ".join(str(error).split())
             raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
         rounds = int(config["trainer"]["max_epochs"])
         resolved.append(replace(cell, root=root, key=key, rounds=rounds, config=config))

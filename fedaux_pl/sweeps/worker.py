@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, FedauxError, UsageError, first_line
+from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, FedauxError, first_line
 from fedaux_pl.sweeps.cell_lock import Busy, held
 from fedaux_pl.sweeps.cells import Cell
 
@@ -57,7 +57,7 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     if interruptions:
         return INTERRUPTED
     # at the start of a sweep, its other cells have refused settings and data, too
-    is_early = isinstance(error, FedauxError | UsageError)
+    is_early = isinstance(error, FedauxError)
     if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
     status = int(error is not None)

@@ -1,5 +1,6 @@
-"""BERT's kernels one by one, in Triton's interpreter."""
+"""BERT's kernels with inputs that ``bert_pass_checks`` does not have, in Triton's interpreter."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -9,180 +10,57 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate.bert import fused_operations
-from fedaux_pl.accelerate.bert import pass_config as settings
-from fedaux_pl.accelerate.bert.attention import attend, attend_backward
 from fedaux_pl.accelerate.bert.fused_operations import (
     add_norm,
-    add_norm_backward,
-    add_partial_sums,
+    attend,
+    attend_backward,
     embed,
-    embed_backward,
-    embedding_gradient,
-    gelu,
-    gelu_backward,
+    word_gradient,
 )
-from fedaux_pl.accelerate.bert.mean_pooling import mean_of_tokens
-from fedaux_pl.accelerate.bert.pass_config import Dropout
+from fedaux_pl.accelerate.bert.packing import mean_of_tokens, pack
 from fedaux_pl.models import Encoder
-from tests.accelerate.bert_reference import assert_close, drop, is_kept, pass_config, seeds
+from tests.accelerate.bert_reference import (
+    assert_close,
+    is_kept,
+    pass_config,
+    seeds,
+    small_tiles,  # noqa: F401
+)
 from tests.texts import ids
 
-NO_DROPOUT = Dropout(0.0, None, 0)
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(settings, "TILE", 256)
-    monkeypatch.setattr(settings, "FEW_PARTS", 3)
-
-
-def dropout(rate, index):
-    return Dropout(rate, seeds() if rate else None, index)
-
-
-def dropped(values, layer):
-    return drop(values, layer.seeds[layer.index], layer.rate) if layer.is_active else values
-
-
-def gradients(output, weight, *inputs):
-    return torch.autograd.grad((output * weight).sum(), inputs)
-
-
-def exact(*tensors):
-    return [tensor.double().requires_grad_() for tensor in tensors]
-
-
-def partial_sums(config, count):
-    """The columns of one kernel; eight columns of another kernel come before them."""
-    return torch.full((config.parts, 8 + count), 7.0)[:, 8:]
-
-
-def total(partials, *widths):
-    """The sums of one kernel; the columns of the other kernel must be unchanged."""
-    matrix = partials._base
-    sums = torch.zeros(matrix.shape[1])
-    add_partial_sums(matrix, sums)
-    assert sums[:8].eq(7 * len(matrix)).all()
-    return sums[8:].split(widths)
-
-
-@pytest.mark.parametrize(("width", "rate"), [(8, 0.0), (24, 0.3)])
-def test_embedding(width, rate):
-    torch.manual_seed(0)
-    config, layer = pass_config(width=width), dropout(rate, 2)
-    x = ids(7, 3, 5, width=7)
-    tables = torch.randn(60, width), torch.randn(9, width), torch.randn(2, width)
-    norm = torch.randn(width), torch.randn(width)
-    states, half, stats = embed(config, x, tables, norm, layer)
-    word, position, token_type, weight, bias = exact(*tables, *norm)
-    summed = (word[x.long()] + position[:7] + token_type[0]).view(21, width)
-    expected = dropped(F.layer_norm(summed, (width,), weight, bias, 1e-5), layer)
-    assert_close(states, expected.detach())
-    assert torch.equal(half, states.half())
-
-    dstates, dhalf = torch.randn(2, 21, width)
-    partials = partial_sums(config, 3 * width)
-    dsum = embed_backward(
-        config,
-        dstates=dstates,
-        dhalf=dhalf.half(),
-        ids=x,
-        tables=tables,
-        norm_weight=norm[0],
-        norm_stats=stats,
-        dropout=layer,
-        partials=partials,
-    )
-    doutput = dstates.double() + dhalf.half().double()
-    wanted = gradients(expected, doutput, summed, weight, bias, token_type)
-    assert_close(dsum, wanted[0])
-    for sums, known in zip(total(partials, *[width] * 3), wanted[1:], strict=True):
-        assert_close(sums, known[0] if known.ndim == 2 else known)
-
-
-@pytest.mark.parametrize("word", [-1, 60, 2**31 - 1])
+@pytest.mark.parametrize("word", [-1, 60])
 def test_ids_outside_of_the_vocabulary_give_nan_and_write_nowhere(word):
     width = 8
     x = ids(7, 3, 5, width=7)
     x[1, 1] = word
+    config = pass_config(x, width)
     tables, norm = [torch.randn(rows, width) for rows in (60, 9, 2)], torch.randn(2, width)
-    states, _, _ = embed(pass_config(width=width), x, tables, tuple(norm), NO_DROPOUT)
+    states, _, _ = embed(config, tables, tuple(norm))
     rows = states.view(3, 7, width)
     assert rows[1, 1].isnan().all()
     assert rows.isnan().sum() == width
-    gradient = embedding_gradient(torch.ones(21, width), x, 60, -1)
-    assert gradient.sum() == 20 * width
-
-
-@pytest.mark.parametrize(
-    ("width", "has_half", "rate"),
-    [(8, False, 0.0), (8, True, 0.3), (24, True, 0.0), (24, False, 0.3)],
-)
-def test_residual_sum_and_norm(width, has_half, rate):
-    torch.manual_seed(0)
-    config, layer = pass_config(width=width), dropout(rate, 3)
-    y, residual, dstates, dhalf = torch.randn(4, 21, width)
-    norm = torch.randn(width), torch.randn(width)
-    states, half, stats = add_norm(config, y, residual, norm, layer)
-    exact_y, exact_residual, weight, bias = exact(y, residual, *norm)
-    summed = exact_residual + dropped(exact_y, layer)
-    expected = F.layer_norm(summed, (width,), weight, bias, 1e-5)
-    assert_close(states, expected.detach())
-    assert torch.equal(half, states)  # in the dtype of y
-
-    partials = partial_sums(config, 3 * width)
-    dresidual, dy = add_norm_backward(
-        config,
-        dstates=dstates,
-        dhalf=dhalf if has_half else None,
-        y=y,
-        residual=residual,
-        norm_weight=norm[0],
-        norm_stats=stats,
-        dropout=layer,
-        partials=partials,
-    )
-    doutput = dstates.double() + (dhalf.double() if has_half else 0)
-    wanted = gradients(expected, doutput, exact_residual, exact_y, weight, bias)
-    assert_close(dresidual, wanted[0])
-    assert_close(dy, wanted[1])
-    sums = (*wanted[2:], wanted[1].sum(0))
-    for found, known in zip(total(partials, *[width] * 3), sums, strict=True):
-        assert_close(found, known)
+    assert word_gradient(config, torch.ones(21, width), tables[0]).sum() == 20 * width
 
 
 def test_norm_of_large_means():
     y = torch.randn(21, 24, generator=torch.Generator().manual_seed(0))
     residual = torch.full((21, 24), 1000.0)
-    norm = torch.ones(24), torch.zeros(24)
-    states, _, _ = add_norm(pass_config(), y, residual, norm, NO_DROPOUT)
+    states, _, _ = add_norm(pass_config(), y, residual, (torch.ones(24), torch.zeros(24)), 1)
     assert_close(states, F.layer_norm((y + residual).double(), (24,)), 1e-3)
-
-
-def test_gelu():
-    torch.manual_seed(0)
-    config = pass_config()
-    x, dy = 3 * torch.randn(21, 40), torch.randn(21, 40)
-    partials = partial_sums(config, 40)
-    (exact_x,) = exact(x)
-    expected = F.gelu(exact_x)
-    assert_close(gelu(x), expected.detach())
-    (wanted,) = gradients(expected, dy.double(), exact_x)
-    assert_close(gelu_backward(config, dy, x, partials), wanted)
-    assert_close(total(partials, 40)[0], wanted.sum(0))
 
 
 @pytest.mark.parametrize(
     ("dtype", "padding_index", "max_ranked"),
     [
         (torch.int32, -1, 1000),
-        (torch.int64, 0, 1000),
         (torch.int64, 5, 1000),
         (torch.int32, 5, 0),  # PyTorch's kernel, for many tokens
     ],
 )
-def test_gradient_of_the_embedding_table(dtype, padding_index, max_ranked, monkeypatch):
+def test_gradient_of_the_word_embedding_table(dtype, padding_index, max_ranked, monkeypatch):
     """Words occur never, once, often, and more often than a tile has rows."""
     monkeypatch.setattr(fused_operations, "MAX_RANKED", max_ranked)
     generator = torch.Generator().manual_seed(0)
@@ -195,57 +73,19 @@ def test_gradient_of_the_embedding_table(dtype, padding_index, max_ranked, monke
     if padding_index >= 0:
         expected[padding_index] = 0
     assert (x == 5).sum() > 32
-    assert_close(embedding_gradient(dtokens, x, 50, padding_index), expected)
-
-
-def attention(qkv, x, config, layer):
-    """Attention written out by texts and heads."""
-    width, heads = config.encoder.width, config.encoder.heads
-    q, k, v = qkv.view(config.texts, config.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    scores = q @ k.transpose(2, 3) / (width // heads) ** 0.5
-    can_attend = (x != 0)[:, None, None, :].expand_as(scores)
-    if config.causal:
-        can_attend = can_attend & torch.ones(config.length, config.length, dtype=torch.bool).tril()
-    probs = scores.masked_fill(~can_attend, -torch.inf).softmax(3).nan_to_num(0.0)
-    return (dropped(probs, layer) @ v).transpose(1, 2).reshape(-1, width)
-
-
-@pytest.mark.parametrize(("causal", "rate"), [(False, 0.0), (True, 0.3)])
-@pytest.mark.parametrize(
-    ("lengths", "length", "width"), [((7, 3, 5, 1), 7, 24), ((20, 17), 20, 52), ((70,), 70, 16)]
-)
-def test_attention(lengths, length, width, causal, rate):
-    torch.manual_seed(0)
-    config = pass_config(len(lengths), length, width, causal=causal)
-    x, layer = ids(*lengths, width=length), dropout(rate, 1)
-    x[0, 2] = 0  # padding within a text
-    qkv, dout = torch.randn(config.rows, 3 * width), torch.randn(config.rows, width)
-    (exact_qkv,) = exact(qkv)
-    expected = attention(exact_qkv, x, config, layer)
-    assert_close(attend(config, qkv, x, layer), expected.detach())
-    (wanted,) = gradients(expected, dout.double(), exact_qkv)
-    partials = partial_sums(config, 3 * width)
-    found = attend_backward(config, dout=dout, qkv=qkv, ids=x, dropout=layer, partials=partials)
-    assert_close(found, wanted)
-    assert_close(total(partials, 3 * width)[0], wanted.sum(0))
+    config = dataclasses.replace(pass_config(x), padding_index=padding_index)
+    assert_close(word_gradient(config, dtokens, torch.empty(50, 24)), expected)
 
 
 def test_attention_without_keys_is_zero():
-    config = pass_config(2, 5, 16)
     x = torch.zeros(2, 5, dtype=torch.int64)
     x[0] = 3
+    config = pass_config(x, 16)
     qkv = torch.randn(10, 48, generator=torch.Generator().manual_seed(0))
-    out = attend(config, qkv, x, NO_DROPOUT)
+    out = attend(config, qkv, 1)
     assert out[:5].abs().min() > 0
     assert out[5:].eq(0).all()
-    dqkv = attend_backward(
-        config,
-        dout=torch.ones(10, 16),
-        qkv=qkv,
-        ids=x,
-        dropout=NO_DROPOUT,
-        partials=partial_sums(config, 48),
-    )
+    dqkv = attend_backward(config, torch.ones(10, 16), qkv, 1, torch.empty(config.parts, 48))
     assert dqkv[5:].eq(0).all()
     assert dqkv.isfinite().all()
 
@@ -268,17 +108,28 @@ def test_dropout_masks_are_random():
 
 
 def test_mean_of_tokens():
+    """Of padded texts; the rows of packed texts have the same means and gradients."""
+
+    def gradient(mean, states):
+        return torch.autograd.grad((mean * weight).sum(), states)[0]
+
     torch.manual_seed(0)
-    x = ids(20, 4, 13)
+    x = ids(11, 4, 1, 7, 2, width=11)
     x[0, 3] = 0
-    x[1] = 0
-    states, weight = torch.randn(3, 20, 200).requires_grad_(), torch.randn(3, 200)
-    (exact_states,) = exact(states.detach())
+    x[2] = 0
+    states, weight = torch.randn(5, 11, 200).requires_grad_(), torch.randn(5, 200)
+    exact = states.detach().double().requires_grad_()
     plain = SimpleNamespace(pooling="mean", pad_id=0)
-    mean, expected = mean_of_tokens(states, x, 0), Encoder.pool(plain, exact_states, x)
+    mean, expected = mean_of_tokens(states, pack(x, 0, 0)), Encoder.pool(plain, exact, x)
     assert_close(mean.detach(), expected.detach())
-    assert mean[1].eq(0).all()
-    for found, known in zip(
-        gradients(mean, weight, states), gradients(expected, weight, exact_states), strict=True
-    ):
-        assert_close(found, known)
+    assert mean[2].eq(0).all()
+    found = gradient(mean, states)
+    assert_close(found, gradient(expected, exact))
+
+    packing = pack(x, 40, 0)
+    rows = states.detach().flatten(0, 1)[packing.slots.long()].requires_grad_()
+    of_rows = mean_of_tokens(rows, packing)
+    assert torch.equal(of_rows, mean)
+    dpacked = gradient(of_rows, rows)
+    assert torch.equal(dpacked[:25], found.flatten(0, 1)[packing.slots.long()][:25])
+    assert dpacked[25:].eq(0).all()

@@ -10,11 +10,9 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config, supported_encoders
-from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
-from fedaux_pl.accelerate.bert.encoder_backward import BackwardPass
-from fedaux_pl.accelerate.bert.fused_pass import bert_states
-from fedaux_pl.accelerate.bert.pass_config import PassConfig
+from fedaux_pl.accelerate.bert import fast_encoder
+from fedaux_pl.accelerate.bert.encoder_pass import bert_states
+from fedaux_pl.accelerate.bert.packing import pack
 from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
@@ -22,33 +20,18 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
 )
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.models.encoder import TOKENS_PER_PASS
-from tests.accelerate.bert_reference import drop, seeds
-from tests.texts import CONFIG, encoder, ids
+from tests.accelerate.bert_reference import (
+    DROPPING,
+    drop,
+    fused_on_the_cpu,  # noqa: F401
+    perturbed,
+    seeds,
+    small_tiles,  # noqa: F401
+)
+from tests.texts import CONFIG, ids
 
+pytestmark = pytest.mark.usefixtures("small_tiles", "fused_on_the_cpu")
 ONE_LAYER = CONFIG | {"num_hidden_layers": 1}
-DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(pass_config, "TILE", 256)
-    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
-
-
-@pytest.fixture
-def _fused_on_the_cpu(monkeypatch):
-    for module in (mean_pooling, supported_encoders):
-        monkeypatch.setattr(module, "fusable", lambda x: True)
-
-
-def perturbed(config, seed=0):
-    """An encoder of which no parameter is zero or one."""
-    model = encoder(config=config, seed=seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model
 
 
 def backward(network, states, weight):
@@ -70,23 +53,27 @@ def assert_same(found, expected, of_states, of_gradients):
         assert (gradient - known).norm() <= of_gradients * size, name
 
 
+LONG = ONE_LAYER | {"hidden_size": 24, "intermediate_size": 40, "max_position_embeddings": 80}
+
+
 @pytest.mark.parametrize(
-    ("dtype", "causal", "of_states", "of_gradients"),
-    # the interpreter truncates to bfloat16 where GPUs round
+    ("config", "lengths", "causal", "dtype", "of_states", "of_gradients"),
     [
-        (torch.float32, True, 1e-5, 1e-5),
-        (torch.float16, False, 2e-3, 4e-3),
-        (torch.bfloat16, True, 2e-2, 6e-2),
+        (CONFIG, (11, 4, 7), False, torch.float16, 2e-3, 4e-3),
+        # sizes that are no powers of two; several blocks of queries
+        (LONG, (70, 30), True, torch.float32, 1e-5, 1e-5),
     ],
 )
-def test_states_and_gradients_are_those_of_the_library(dtype, causal, of_states, of_gradients):
-    model = perturbed(CONFIG).eval()
-    x = ids(11, 4, 7, width=11)
+def test_states_and_gradients_are_those_of_the_library(
+    config, lengths, causal, dtype, of_states, of_gradients
+):
+    model = perturbed(config).eval()
+    x = ids(*lengths, width=lengths[0])
     x[0, 5] = 0
-    weight = torch.randn(3, 11, 16)
+    weight = torch.randn(*x.shape, config["hidden_size"])
     reference = copy.deepcopy(model).double()
     expected = backward(reference, reference.states(x, causal=causal), weight)
-    found = backward(model, bert_states(model.encoder, x, 0, dtype, causal=causal), weight)
+    found = backward(model, bert_states(model.encoder, pack(x, 0, 0), dtype, causal=causal), weight)
     assert_same(found, expected, of_states, of_gradients)
 
 
@@ -96,8 +83,10 @@ def test_states_and_gradients_with_the_same_dropout_masks(monkeypatch):
     x = ids(9, 4, 7, width=9)
     weight = torch.randn(3, 9, 16)
     known = seeds(count=7)  # the embedding's and three for each of two layers
-    monkeypatch.setattr(PassConfig, "draw_seeds", lambda config, device: known)
-    found = backward(model, bert_states(model.encoder, x, 0, torch.float32), weight)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "randint", lambda *args, **options: known)
+        states = bert_states(model.encoder, pack(x, 0, 0), torch.float32)
+    found = backward(model, states, weight)
 
     calls = []
 
@@ -119,7 +108,7 @@ def test_every_pass_draws_new_dropout_seeds():
 
     def states(seed):
         torch.manual_seed(seed)
-        return bert_states(model, x, 0, torch.float32)
+        return bert_states(model, pack(x, 0, 0), torch.float32)
 
     first = states(3)
     with torch.no_grad():
@@ -137,16 +126,15 @@ def step(model, x):
     return features.detach(), [p.grad for p in model.encoder.parameters()]
 
 
-@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_features_of_the_fast_version_under_autocast(monkeypatch):
     plain = perturbed(ONE_LAYER | {"hidden_dropout_prob": 0.0}).train()
     model = speed_up(copy.deepcopy(plain))
     x = ids(9, 4, 7, 1)
     shapes, fused_mean = [], fast_encoder.mean_of_tokens
 
-    def counted(encoder, ids, *args, **options):
-        shapes.append(tuple(ids.shape))
-        return bert_states(encoder, ids, *args, **options)
+    def counted(encoder, packing, *args, **options):
+        shapes.append(tuple(packing.ids.shape))
+        return bert_states(encoder, packing, *args, **options)
 
     monkeypatch.setattr(fast_encoder, "bert_states", counted)
     monkeypatch.setattr(
@@ -166,62 +154,18 @@ def test_features_of_the_fast_version_under_autocast(monkeypatch):
     assert (features - expected).norm() < 2e-3 * expected.norm()
 
 
-@pytest.fixture(scope="module")
-def trained():
-    """An encoder with its gradients for some texts; two layers."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (mean_pooling, supported_encoders):
-            patch.setattr(module, "fusable", lambda x: True)
-        patch.setattr(pass_config, "TILE", 256)
-        patch.setattr(pass_config, "FEW_PARTS", 3)
-        model, x = speed_up(perturbed(CONFIG).eval()), ids(5, 3, width=5)
-        return model, x, step(model, x)[1]
-
-
-@pytest.mark.usefixtures("_fused_on_the_cpu")
-@pytest.mark.parametrize(
-    ("is_trained", "path"),
-    [
-        (lambda name: "layer.1.attention.self.key" in name, [1]),
-        (lambda name: "layer.0.output" in name, [1, 0]),
-        (
-            lambda name: (
-                not any(
-                    part in name
-                    for part in (
-                        "self.query",
-                        "word_embeddings",
-                        "LayerNorm.weight",
-                        "intermediate",
-                    )
-                )
-            ),
-            [1, 0, "embedding"],
-        ),
-    ],
-)
-def test_the_backward_pass_ends_at_the_lowest_trained_parameter(
-    is_trained, path, trained, monkeypatch
-):
-    """Frozen parameters have no gradient; those of the others do not change."""
-    model, x, expected = trained
-    visited, run_layer, run_embedding = [], BackwardPass.run_layer, BackwardPass.run_embedding
-    monkeypatch.setattr(
-        BackwardPass, "run_layer", lambda self, n, *a: visited.append(n) or run_layer(self, n, *a)
-    )
-    monkeypatch.setattr(
-        BackwardPass, "run_embedding", lambda *a: visited.append("embedding") or run_embedding(*a)
-    )
+def test_frozen_parameters_have_no_gradient():
+    """Those of the others do not change."""
+    model, x = speed_up(perturbed(ONE_LAYER).eval()), ids(5, 3, width=5)
+    _, expected = step(model, x)
     for name, parameter in model.encoder.named_parameters():
-        parameter.requires_grad_(is_trained(name))
+        parameter.requires_grad_("key" not in name and "LayerNorm" not in name)
     _, found = step(model, x)
-    assert visited == path
     for parameter, gradient, known in zip(model.encoder.parameters(), found, expected, strict=True):
         assert (gradient is None) == (not parameter.requires_grad)
         assert gradient is None or torch.equal(gradient, known)
 
 
-@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_gradients_of_two_uses_and_a_penalty_add_up():
     model = speed_up(perturbed(ONE_LAYER).eval())
     x = ids(4, 3, width=4)
@@ -236,7 +180,6 @@ def test_gradients_of_two_uses_and_a_penalty_add_up():
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.usefixtures("_fused_on_the_cpu")
 def test_weight_gradients_on_a_side_stream(monkeypatch):
     """It waits before each product, its inputs are held, and join waits for it."""
     events = []
@@ -280,8 +223,8 @@ def test_weight_gradients_on_a_side_stream(monkeypatch):
 
 def test_second_derivatives_raise():
     model = perturbed(ONE_LAYER).eval().encoder
-    states = bert_states(model, ids(4, width=4), 0, torch.float32)
-    parameter = collect_parameters(model)[5]
+    states = bert_states(model, pack(ids(4, width=4), 0, 0), torch.float32)
+    parameter = model.encoder.layer[0].output.dense.weight
     (gradient,) = torch.autograd.grad(states.square().sum(), parameter, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

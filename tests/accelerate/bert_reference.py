@@ -1,13 +1,49 @@
 """Sizes, dropout masks and comparisons for the checks of BERT's kernels."""
 
+import pytest
 import torch
 
-from fedaux_pl.accelerate.bert.pass_config import EncoderConfig, PassConfig
+from fedaux_pl.accelerate.bert import fast_encoder, fused_operations
+from fedaux_pl.accelerate.bert.fused_operations import PassConfig
+from fedaux_pl.accelerate.bert.packing import pack
+from tests.texts import CONFIG, encoder, ids
+
+DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
 
 
-def pass_config(texts=3, length=7, width=24, heads=2, causal=False, dtype=torch.float16):
-    settings = EncoderConfig(width=width, heads=heads, eps=1e-5, pad_id=0, padding_index=-1)
-    return PassConfig(settings, texts, length, causal, dtype, ())
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Then small tensors have several tiles and parts, too."""
+    monkeypatch.setattr(fused_operations, "TILE", 256)
+    monkeypatch.setattr(fused_operations, "FEW_PARTS", 3)
+
+
+@pytest.fixture
+def fused_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(fast_encoder, "fusable", lambda x: True)
+
+
+def perturbed(config, **options):
+    """An encoder of which no parameter is zero or one."""
+    model = encoder(config=config, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def pass_config(x=None, width=24):
+    return PassConfig(
+        width=width,
+        heads=2,
+        eps=1e-5,
+        padding_index=-1,
+        causal=False,
+        dtype=torch.float16,
+        packing=pack(ids(7, 3, 5, width=7) if x is None else x, 0, 0),
+        rates=(0.0,) * 4,
+        seeds=seeds(),
+    )
 
 
 def seeds(seed=0, count=4):
@@ -41,5 +77,6 @@ def drop(values, seed, rate):
 
 def assert_close(found, expected, tolerance=1e-5):
     """Compares by the largest error, relative to the largest value."""
+    assert found.shape == expected.shape
     error = (found.double() - expected).abs().max() / expected.abs().max()
     assert error <= tolerance, f"off by {error}"

@@ -5,25 +5,18 @@ import torch
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.bert import fast_encoder, mean_pooling, pass_config
-from fedaux_pl.accelerate.bert.fused_pass import bert_states
-from fedaux_pl.accelerate.bert.mean_pooling import mean_of_tokens
+from fedaux_pl.accelerate.bert import fast_encoder
+from fedaux_pl.accelerate.bert.encoder_pass import bert_states
 from fedaux_pl.accelerate.bert.packing import pack, unpack
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.modules import LanguageModeling
-from tests.texts import CONFIG, encoder, ids
+from tests.accelerate.bert_reference import DROPPING, perturbed, small_tiles  # noqa: F401
+from tests.texts import ids
 
+pytestmark = pytest.mark.usefixtures("small_tiles")
 LENGTHS = (11, 4, 1, 7, 2)
-DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
 SMALL = DROPPING | {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}
-
-
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    """Then small tensors have several tiles and parts, too."""
-    monkeypatch.setattr(pass_config, "TILE", 256)
-    monkeypatch.setattr(pass_config, "FEW_PARTS", 3)
 
 
 @pytest.fixture
@@ -31,24 +24,14 @@ def packed(monkeypatch):
     """Fused passes on the CPU, in float32; returns the (texts, rows) of each packed pass."""
     monkeypatch.setattr(fast_encoder, "can_fuse", lambda model, x: x.ndim == 2)
     monkeypatch.setattr(fast_encoder, "compute_dtype", lambda x: torch.float32)
-    monkeypatch.setattr(mean_pooling, "fusable", lambda x: True)
     sizes = []
 
     def recorded(x, rows, pad_id):
-        sizes.append((len(x), rows))
+        sizes.extend([(len(x), rows)] if rows else [])
         return pack(x, rows, pad_id)
 
     monkeypatch.setattr(fast_encoder, "pack", recorded)
     return sizes
-
-
-def perturbed(config, **options):
-    """An encoder of which no parameter is zero or one."""
-    model = encoder(config=config, **options)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model
 
 
 def assert_same(found, expected, tolerance=1e-5):
@@ -56,8 +39,10 @@ def assert_same(found, expected, tolerance=1e-5):
     assert (found - expected).norm() <= tolerance * expected.norm()
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("rows", [25, 26, 64])  # full, one row left over, more than two texts
+# full, one row left over, more than two texts
+@pytest.mark.parametrize(
+    ("rows", "dtype"), [(25, torch.int32), (26, torch.int64), (64, torch.int32)]
+)
 def test_rows_of_texts(rows, dtype):
     x = ids(*LENGTHS, width=11).to(dtype)
     x[0, 3] = 0  # padding within a text has a row
@@ -90,7 +75,7 @@ def test_more_tokens_than_rows_give_nan_and_write_nowhere():
     packing = pack(x, 6, 0)
     assert packing.ids.eq(-1).all()
     assert packing.starts.amax() == 6
-    assert bert_states(model, x, 0, torch.float32, packing=packing).isnan().all()
+    assert bert_states(model, packing, torch.float32).isnan().all()
 
 
 @pytest.mark.parametrize(("rows", "causal"), [(13, True), (32, False)])
@@ -104,14 +89,13 @@ def test_states_and_gradients_are_those_of_padded_texts(rows, causal):
     def run(packing):
         model.zero_grad()
         torch.manual_seed(3)
-        states = bert_states(model.encoder, x, 0, torch.float32, causal=causal, packing=packing)
-        if packing is not None:
-            assert states.shape == (rows, 16)
-            states = unpack(states, packing)
+        states = bert_states(model.encoder, packing, torch.float32, causal=causal)
+        assert states.shape == (*packing.ids.shape, 16)
+        states = unpack(states, packing)
         (states * weight).sum().backward()
         return states.detach() * (weight != 0), [p.grad for p in model.encoder.parameters()]
 
-    expected, wanted = run(None)
+    expected, wanted = run(pack(x, 0, 0))
     states, found = run(pack(x, rows, 0))
     assert_same(states, expected)
     size = max(gradient.norm() for gradient in wanted)
@@ -119,61 +103,35 @@ def test_states_and_gradients_are_those_of_padded_texts(rows, causal):
         assert (one - other).norm() <= 1e-5 * max(float(other.norm()), 0.01 * float(size))
 
 
-def test_means_and_their_gradients_are_those_of_padded_texts():
-    torch.manual_seed(0)
-    x = ids(*LENGTHS, width=11)
-    x[2] = 0
-    padded, weight = torch.randn(5, 11, 200).requires_grad_(), torch.randn(5, 200)
-    expected = mean_of_tokens(padded, x, 0)
-    (expected * weight).sum().backward()
-    packing = pack(x, 40, 0)
-    states = padded.detach().flatten(0, 1)[packing.slots.long()].requires_grad_()
-    found = mean_of_tokens(states, x, 0, packing)
-    assert torch.equal(found, expected)
-    (found * weight).sum().backward()
-    known = padded.grad.flatten(0, 1)[packing.slots.long()]
-    assert torch.equal(states.grad[:25], known[:25])
-    assert states.grad[25:].eq(0).all()
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_features(pooling, packed):
-    model = speed_up(perturbed(SMALL, pooling=pooling)).train()
-    x = ids(5, 2, width=5)
-
-    def run(rows):
-        model.zero_grad()
-        torch.manual_seed(1)
-        with using(packed=(2, rows)):
-            features = model.features(x)
-        features.square().sum().backward()
-        gradients = [p.grad.flatten() for p in model.encoder.parameters()]
-        return features.detach(), torch.cat(gradients)
-
-    for one, other in zip(run(9), run(0), strict=True):
-        assert_same(one, other)
-    assert packed == [(2, 9)]
-    with using(packed=(3, 9)), torch.no_grad():  # another number of texts
-        model.features(x)
-    assert len(packed) == 1
-
-
-@pytest.mark.parametrize("objective", ["masked", "next"])
-def test_language_modeling_masks_the_same_tokens(objective, packed):
-    options = {"config": SMALL, "mask_id": 4}
-    torch.manual_seed(0)
-    module = speed_up(LanguageModeling("encoder", objective, model_options=options)).train()
-    x = ids(5, 3, width=5)
+def assert_packed_like_padded(module, compute, packed):
+    """Compares a function of a module and its gradients with 9 rows and without packing."""
 
     def run(rows):
         module.zero_grad()
         torch.manual_seed(1)
         with using(packed=(2, rows)):
-            loss = module.training_step(x, 0)
-        loss.backward()
+            value = compute()
+        value.square().sum().backward()
         gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
-        return loss.detach(), torch.cat(gradients)
+        return value.detach(), torch.cat(gradients)
 
     for one, other in zip(run(9), run(0), strict=True):
         assert_same(one, other)
     assert packed == [(2, 9)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_features(pooling, packed):
+    model, x = speed_up(perturbed(SMALL, pooling=pooling)).train(), ids(5, 2, width=5)
+    assert_packed_like_padded(model, lambda: model.features(x), packed)
+    with using(packed=(3, 9)), torch.no_grad():  # another number of texts
+        model.features(x)
+    assert len(packed) == 1
+
+
+def test_language_modeling_masks_the_same_tokens(packed):
+    torch.manual_seed(0)
+    options = {"config": SMALL, "mask_id": 4}
+    module = speed_up(LanguageModeling("encoder", "masked", model_options=options)).train()
+    x = ids(5, 3, width=5)
+    assert_packed_like_padded(module, lambda: module.training_step(x, 0), packed)

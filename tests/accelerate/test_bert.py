@@ -8,9 +8,12 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from fedaux_pl.accelerate.bert import FastEncoder, FastTinyBERT, supported_encoders
-from fedaux_pl.accelerate.bert.bert_parameters import collect_parameters
-from fedaux_pl.accelerate.bert.supported_encoders import can_fuse, is_unmodified
+from fedaux_pl.accelerate.bert.fast_encoder import (
+    FastEncoder,
+    FastTinyBERT,
+    can_fuse,
+    is_unmodified,
+)
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.runner import CudaRunner
@@ -18,7 +21,13 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
+from fedaux_pl.modules import (
+    ClientModule,
+    DistillationModule,
+    LanguageModeling,
+    OptimizerSettings,
+)
+from tests.accelerate.bert_reference import fused_on_the_cpu  # noqa: F401
 from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
 from tests.texts import CONFIG, encoder, ids
@@ -34,10 +43,6 @@ def attention(model):
 
 def with_relu(model):
     model.encoder.layer[1].intermediate.intermediate_act_fn = nn.ReLU()
-
-
-def with_eps(model):
-    model.embeddings.LayerNorm.eps = 0.1
 
 
 def with_pooler(model):
@@ -70,15 +75,6 @@ def test_subclasses_have_no_fast_version():
     assert type(speed_up(Own(3, config=CONFIG))) is Own
 
 
-def test_a_bert_of_the_library_is_unmodified():
-    for model in (bert(), bert().eval(), bert(hidden_dropout_prob=0.0)):
-        assert is_unmodified(model)
-    frozen = bert()
-    attention(frozen).query.requires_grad_(False)
-    assert is_unmodified(frozen)
-    assert is_unmodified(copy.deepcopy(frozen))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -89,59 +85,47 @@ def test_a_bert_of_the_library_is_unmodified():
         lambda model: parametrize.register_parametrization(
             attention(model).key, "weight", nn.Identity()
         ),
-        lambda model: setattr(model.embeddings.word_embeddings, "max_norm", 1.0),
         lambda model: model.half(),
         lambda model: model.gradient_checkpointing_enable(),
         with_relu,
-        with_eps,
         with_pooler,
         with_shared_weights,
     ],
 )
 def test_a_modified_bert_is_not_fused(change):
     model = bert().train()
+    attention(model).query.requires_grad_(False)
     assert is_unmodified(model)
+    assert is_unmodified(copy.deepcopy(model).eval())
     change(model)
     assert not is_unmodified(model)
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"hidden_act": "relu"}, {"hidden_act": "gelu_new"}, {"hidden_size": 12}, {"is_decoder": True}],
+    [
+        *({"hidden_act": "relu"}, {"hidden_act": "gelu_new"}),
+        *({"hidden_size": 12}, {"hidden_size": 160}, {"is_decoder": True}),  # 160: 80 a head
+        *({"model_type": kind} for kind in ("roberta", "albert", "electra")),
+    ],
 )
+@pytest.mark.usefixtures("fused_on_the_cpu")
 def test_other_configurations_are_not_fused(values):
-    assert not is_unmodified(bert(**values))
-
-
-@pytest.mark.parametrize("model_type", ["roberta", "albert", "electra"])
-def test_other_architectures_are_not_fused(model_type, monkeypatch):
-    monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
     with torch.autocast("cpu", torch.bfloat16):
-        assert can_fuse(bert(), ids(4, 9))
-        assert not can_fuse(bert(model_type=model_type), ids(4, 9))
+        assert not can_fuse(bert(**values), ids(4, 9))
 
 
-def test_inputs_that_are_fused(monkeypatch):
+def test_inputs_that_are_fused(request):
     model = bert(max_position_embeddings=200)
     with torch.autocast("cpu", torch.bfloat16):
         assert not can_fuse(model, ids(4, 9))  # no kernels for the CPU
-        monkeypatch.setattr(supported_encoders, "fusable", lambda x: True)
+        request.getfixturevalue("fused_on_the_cpu")
         assert can_fuse(model, ids(4, 9))
         assert not can_fuse(model, ids(4, 9)[:0])
         assert can_fuse(model, ids(100, width=128))
         assert not can_fuse(model, ids(100, width=129))  # more keys than a program has room for
         assert not can_fuse(bert(), ids(9, width=41))  # more than there are positions
-        assert not can_fuse(bert(hidden_size=160), ids(4, 9))  # head dimension 80
     assert not can_fuse(model, ids(4, 9))
-    with torch.autocast("cpu", torch.bfloat16, enabled=False):
-        assert not can_fuse(model, ids(4, 9))
-
-
-def test_all_parameters_are_collected():
-    model = bert()
-    found = collect_parameters(model)
-    assert {id(one) for one in found} == {id(one) for one in model.parameters()}
-    assert len(found) == len(list(model.parameters())) == 5 + 2 * 16
 
 
 WIDE = {
@@ -214,13 +198,16 @@ def test_cuda_features_of_many_texts(pooling):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.parametrize("config", [WIDE | NO_DROPOUT, WIDE])
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    ("precision", "config", "replicas"),
+    pairwise(["bf16-mixed", "16-mixed"], [WIDE | NO_DROPOUT, WIDE], [1, 3]),
+)
 def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
     """With dropout other values are dropped, and only the losses are about the same."""
     torch.manual_seed(0)
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule(
+        "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
+    )
     start = module.trained_state()
     x = texts(320, 64)
     y = (x[:, 1] % 4).long()
@@ -270,11 +257,13 @@ def test_cuda_language_modeling(objective):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("length", "rows"), [(16, 512), (64, 1200), (128, 3000)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cuda_packed_texts_are_those_of_padded_texts(dtype, length, rows, causal):
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "causal"),
+    pairwise([torch.bfloat16, torch.float16], [(16, 512), (64, 1200), (128, 3000)], [False, True]),
+)
+def test_cuda_packed_texts_are_those_of_padded_texts(dtype, sizes, causal):
     """With the same dropout masks; the rows are more than the tokens, by more than a text."""
+    length, rows = sizes
     torch.manual_seed(0)
     model = speed_up(create_model("encoder", 3, config=WIDE)).cuda().train()
     x = texts(33, length)
@@ -301,22 +290,24 @@ def test_cuda_packed_texts_are_those_of_padded_texts(dtype, length, rows, causal
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("kind", ["clients", "student", "masked", "next"])
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize(
+    ("kind", "pooling"),
+    [*pairwise(["clients", "student"], ["mean", "cls"]), ("masked", "mean"), ("next", "mean")],
+)
 def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     """The same samples and random numbers as without packing, with several graphs in one pool."""
     torch.manual_seed(0)
     options = {"config": WIDE, "mask_id": 4, "pooling": pooling}
-    if kind in ("masked", "next"):
-        module = LanguageModeling("encoder", kind, lr=1e-4, model_options=options)
+    language = kind in ("masked", "next")
+    if language:
+        module = LanguageModeling("encoder", kind, model_options=options)
     else:
         create = ClientModule if kind == "clients" else DistillationModule
-        module = create("encoder", 4, lr=1e-4, model_options=options)
+        module = create("encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options=options)
     x = texts(333, 64)
     y = (x[:, 1] % 4).long()
     y = torch.nn.functional.one_hot(y, 4).float() if kind == "student" else y
     sizes = (333, 300, 170) if kind == "clients" else (333,)
-    language = kind in ("masked", "next")
     start = None if language else module.trained_state()
     jobs = [
         Job(

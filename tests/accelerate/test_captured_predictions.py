@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from fedaux_pl.accelerate import CudaRunner
-from fedaux_pl.accelerate.recording import captured_predictions
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.engine import inference, predict_features, predict_logits
-from fedaux_pl.federation import door
+from fedaux_pl.federation import create_runner
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
 from tests.federations import create, fit, network, split
@@ -46,9 +45,7 @@ def test_other_weights_and_inputs_in_the_same_memory():
     assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"), [(24, [8] * 3), (25, [7] * 4), (9, [5, 5]), (3, [3]), (0, [0])]
-)
+@pytest.mark.parametrize(("count", "sizes"), [(24, [8] * 3), (25, [7] * 4), (9, [5, 5]), (3, [3])])
 def test_batches_have_equal_sizes(count, sizes, monkeypatch):
     """Each size is compiled and captured; the last batch can repeat samples."""
     model, seen = network(0), []
@@ -57,19 +54,6 @@ def test_batches_have_equal_sizes(count, sizes, monkeypatch):
     inputs = images(count)
     assert torch.equal(predictor.predict(model.state_dict(), inputs), inputs)
     assert seen == sizes
-
-
-def test_the_batch_size_is_that_of_captured_predictions(monkeypatch):
-    model, seen = network(0), []
-    predictor = CapturedPredictor(model, FakeRecorder())
-    monkeypatch.setattr(
-        captured_predictions,
-        "prediction_batch_size",
-        lambda model, inputs, captured: 2 if captured else 100,
-    )
-    monkeypatch.setattr(predictor, "_predict_batch", lambda x: seen.append(len(x)) or x)
-    predictor.predict(model.state_dict(), images(7))
-    assert seen == [2, 2, 2, 2]
 
 
 def test_each_size_and_precision_is_captured():
@@ -95,7 +79,7 @@ def test_predictions_have_no_gradients_and_keep_the_training_mode():
 def fit_captured(tmp_path, monkeypatch, **options):
     """A federation of two rounds that captures its predictions, but not its steps."""
     recorder = FakeRecorder(obstacle="predictions only")
-    monkeypatch.setattr(door, "StageRunner", partial(CudaRunner, recorder=recorder))
+    monkeypatch.setattr(create_runner, "StageRunner", partial(CudaRunner, recorder=recorder))
     federation = create(**options)
     fit(tmp_path, federation, 2, split(3))
     return federation, recorder
@@ -113,17 +97,17 @@ def test_a_federation_with_captured_predictions_is_one_without(tmp_path, monkeyp
     ]
 
 
-@pytest.mark.parametrize("options", [{"batchnorm": "batch"}, {"train": "head"}])
-def test_batch_statistics_and_fixed_features_are_not_captured(tmp_path, monkeypatch, options):
-    _, recorder = fit_captured(tmp_path, monkeypatch, **options)
-    assert not recorder.captured
-
-
-def test_kernels_of_features_are_compiled_in_the_preparation(tmp_path, monkeypatch):
-    options = {"algorithm": FedAUX(), "batchnorm": "batch"}  # no captured predictions
+def test_batch_statistics_are_not_captured(tmp_path, monkeypatch):
+    """But kernels of features are compiled in the preparation."""
+    options = {"algorithm": FedAUX(), "batchnorm": "batch"}
     federation, recorder = fit_captured(tmp_path, monkeypatch, **options)
     assert federation.heads
-    assert recorder.compiled == 1
+    assert (recorder.captured, recorder.compiled) == ([], 1)
+
+
+def test_predictions_from_fixed_features_are_not_captured(tmp_path, monkeypatch):
+    _, recorder = fit_captured(tmp_path, monkeypatch, trained="head")
+    assert not recorder.captured
 
 
 @pytest.mark.cuda
@@ -140,23 +124,6 @@ def test_captured_on_a_gpu(precision):
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-2 if precision else 1e-4, rtol=1e-2)
     assert not torch.allclose(found[0], found[1])
-
-
-def test_folded_weights_are_computed_after_the_compilation(monkeypatch):
-    """While kernels are compiled none is launched, so what they would have folded is missing."""
-    events = []
-
-    class Recorder(FakeRecorder):
-        @contextmanager
-        def compiling(self):
-            yield
-            events.append("compiled")
-
-    model = network(0)
-    predictor = CapturedPredictor(model, Recorder())
-    monkeypatch.setattr(predictor._folds, "refresh", lambda: events.append("folded"))
-    predictor.predict(model.state_dict(), images(24))
-    assert events == ["folded", "compiled", "folded"]
 
 
 @pytest.mark.parametrize(("fixed_size", "compiled"), [(True, [8]), (False, [])])

@@ -11,16 +11,19 @@ import torch
 from torch import nn
 
 from fedaux_pl.accelerate import CudaRunner
-from fedaux_pl.accelerate.convolution.tiling import EXCLUSIVE_DEVICE, SHARED_DEVICE, choose_tiling
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
 from fedaux_pl.models import create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
+from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
 from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.cuda
 SIZES = (200, 197, 131, 200, 64)
+INLINE = partial(CudaGraphs, overlap=False)
+
+MOMENTUM = OptimizerSettings("sgd", momentum=0.9)
+STUDENT = partial(DistillationModule, optimizer=OptimizerSettings())
 
 
 class Uncaptured(CudaGraphs):
@@ -29,7 +32,7 @@ class Uncaptured(CudaGraphs):
     def capture(self, steps, pool, rngs=()):
         def replay():
             for step in steps:
-                with self.sharing_device(len(steps) - 1):
+                with self.fusing():
                     step()
 
         return replay
@@ -65,19 +68,27 @@ def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32):
 
 def results(module, work, precision="32-true", recorders=(Refusing, CudaGraphs)):
     """The results of a function that is called with (runner, module), with each recorder."""
-    device = torch.device("cuda", 0)
-    found = []
-    for recorder in recorders:
+
+    def run(recorder):
         one = copy.deepcopy(module)
-        found.append(
-            within(
-                lambda trainer, one=one, recorder=recorder: work(
-                    CudaRunner(trainer, recorder=recorder(device)), one
-                ),
-                precision,
-            )
+        return within(
+            lambda trainer: work(CudaRunner(trainer, recorder(torch.device("cuda", 0))), one),
+            precision,
         )
-    return found
+
+    return [run(recorder) for recorder in recorders]
+
+
+def train(module, precision, recorders, **options):
+    """The results of the same jobs with each recorder, and the initial weights."""
+    start = module.trained_state()
+    if isinstance(module, DistillationModule):
+        options = {"targets": "soft", "sizes": (400,)} | options
+
+    def work(runner, one):
+        return runner.run_all(one, jobs(start, **options))
+
+    return results(module, work, precision, recorders), start
 
 
 def distance(one, other, start):
@@ -94,51 +105,45 @@ def deterministic(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def assert_agree(runs, start, tolerance=1e-3, of_losses=1e-3):
+    """Compares the first run with each other one, job by job."""
+    for run in runs[1:]:
+        for one, other in zip(runs[0], run, strict=True):
+            assert one.steps == other.steps
+            assert distance(one.state, other.state, start) < tolerance
+            assert one.loss == pytest.approx(other.loss, rel=of_losses)
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"mu": 0.1}, {"train": "head"}, {"optimizer": "sgd", "momentum": 0.9}]
+    ("create", "architecture", "precision"),
+    [
+        (ClientModule, "resnet8", "32-true"),
+        (ClientModule, "resnet8", "bf16-mixed"),
+        (ClientModule, "resnet8", "16-mixed"),
+        (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
+        (partial(ClientModule, trained="head"), "resnet8", "32-true"),
+        (
+            partial(ClientModule, optimizer=MOMENTUM),
+            "resnet8",
+            "16-mixed",
+        ),
+        (ClientModule, "shufflenet", "32-true"),  # its inner channels are padded
+        (ClientModule, "shufflenet", "bf16-mixed"),
+        (STUDENT, "resnet8", "32-true"),
+    ],
 )
-def test_replayed_steps_agree_with_uncaptured_ones(deterministic, precision, options):
+def test_replayed_steps_agree_with_uncaptured_ones(deterministic, create, architecture, precision):
     """The same kernels on the same samples: they differ by rounding at most."""
     torch.manual_seed(0)
-    module = ClientModule(create_model("resnet8", 10), 10, **options)
-    start = module.trained_state()
-    uncaptured, replayed = results(
-        module,
-        lambda runner, one: runner.run_all(one, jobs(start)),
-        precision,
-        (Uncaptured, CudaGraphs),
-    )
-    for one, other in zip(uncaptured, replayed, strict=True):
-        assert one.steps == other.steps
-        assert distance(one.state, other.state, start) < 1e-3
-        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+    module = create(create_model(architecture, 10), 10)
+    assert_agree(*train(module, precision, (Uncaptured, CudaGraphs)))
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_replayed_steps_of_shufflenet(deterministic, precision):
-    """Its inner channels are padded; with weight gradients on both streams."""
-    torch.manual_seed(0)
-    module = ClientModule(create_model("shufflenet", 10), 10)
-    start = module.trained_state()
-    uncaptured, inline, replayed = results(
-        module,
-        lambda runner, one: runner.run_all(one, jobs(start)),
-        precision,
-        (Uncaptured, partial(CudaGraphs, overlap=False), CudaGraphs),
-    )
-    for one, other, third in zip(uncaptured, inline, replayed, strict=True):
-        assert distance(one.state, third.state, start) < 1e-3
-        assert distance(other.state, third.state, start) < 1e-3
-        assert one.loss == pytest.approx(third.loss, rel=1e-3)
-
-
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("train", ["full", "head"])
-def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, train):
+@pytest.mark.parametrize(("precision", "part"), [("32-true", "full"), ("bf16-mixed", "head")])
+def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, part):
     """SCAFFOLD's clients: two rounds with other corrections, in the same replicas."""
     torch.manual_seed(0)
-    options = {"train": train, "optimizer": "sgd", "lr": 0.01, "corrected": True}
+    options = {"trained": part, "optimizer": OptimizerSettings("sgd", lr=0.01), "corrected": True}
     module = ClientModule(create_model("resnet8", 10), 10, **options)
     start = module.trained_state()
     trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
@@ -160,8 +165,8 @@ def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precisi
         found = [runner.run_all(one, corrected_jobs(scale)) for scale in (0.1, -0.1)]
         return [{name: result.state[name] for name in trained} for result in found[0] + found[1]]
 
-    uncaptured, replayed = results(module, work, precision, (Uncaptured, CudaGraphs))
-    [plain] = results(module, work, precision, (Refusing,))
+    recorders = (Uncaptured, CudaGraphs, Refusing)
+    uncaptured, replayed, plain = results(module, work, precision, recorders)
     for one, other, third in zip(uncaptured, replayed, plain, strict=True):
         assert distance(one, other, start) < 1e-3
         assert distance(third, other, start) < 0.1
@@ -174,26 +179,7 @@ def test_replayed_steps_agree_with_plain_training(precision):
     """Other kernels round differently, and Adam amplifies small gradients."""
     torch.manual_seed(0)
     module = ClientModule(create_model("resnet8", 10), 10)
-    start = module.trained_state()
-    plain, replayed = results(
-        module, lambda runner, one: runner.run_all(one, jobs(start)), precision
-    )
-    for one, other in zip(plain, replayed, strict=True):
-        assert one.steps == other.steps
-        assert distance(one.state, other.state, start) < 0.3
-        assert one.loss == pytest.approx(other.loss, rel=0.05)
-
-
-def test_students(deterministic):
-    torch.manual_seed(0)
-    module = DistillationModule(create_model("resnet8", 10), 10, lr=1e-3)
-    start = module.trained_state()
-    uncaptured, replayed = results(
-        module,
-        lambda runner, one: runner.run_all(one, jobs(start, "soft", (400,))),
-        recorders=(Uncaptured, CudaGraphs),
-    )
-    assert distance(uncaptured[0].state, replayed[0].state, start) < 1e-3
+    assert_agree(*train(module, precision, (Refusing, CudaGraphs)), 0.3, 0.05)
 
 
 def test_views_are_random_and_repeat_with_the_seed(deterministic):
@@ -211,11 +197,13 @@ def test_views_are_random_and_repeat_with_the_seed(deterministic):
             runner.forget(trained)
         return states
 
-    uncaptured, replayed = results(module, work, recorders=(Uncaptured, CudaGraphs))
+    recorders = (Uncaptured, INLINE, CudaGraphs)
+    uncaptured, inline, replayed = results(module, work, "bf16-mixed", recorders)
     for states in (uncaptured, replayed):
         assert distance(states[0], states[1], start) < 1e-3
         assert distance(states[0], states[2], start) > 0.1
     assert distance(uncaptured[0], replayed[0], start) < 1e-3
+    assert distance(inline[0], replayed[0], start) < 1e-3
 
 
 class TwoPasses(ClientModule):
@@ -225,46 +213,29 @@ class TwoPasses(ClientModule):
         return super().training_step(batch, batch_idx) + self(batch[0].flip(3)).square().mean()
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize(
-    "create",
+    ("create", "architecture", "precision"),
     [
-        DistillationModule,
-        partial(ClientModule, mu=0.1),
-        partial(ClientModule, trained="head"),
-        partial(ClientModule, optimizer="sgd", momentum=0.9),
-        TwoPasses,
+        (STUDENT, "resnet8", "bf16-mixed"),
+        (STUDENT, "resnet8", "16-mixed"),
+        (STUDENT, "shufflenet", "bf16-mixed"),
+        (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
+        (partial(ClientModule, trained="head"), "resnet8", "16-mixed"),
+        (
+            partial(ClientModule, optimizer=MOMENTUM),
+            "resnet8",
+            "bf16-mixed",
+        ),
+        (TwoPasses, "resnet8", "16-mixed"),
     ],
 )
-def test_overlapping_weight_gradients_change_nothing(deterministic, create, precision):
+def test_overlapping_weight_gradients_change_nothing(
+    deterministic, create, architecture, precision
+):
     """The same kernels on other streams; a missing wait would give other values."""
     torch.manual_seed(0)
-    module = create(create_model("resnet8", 10), 10, lr=1e-3)
-    start = module.trained_state()
-    targets = "soft" if create is DistillationModule else "labels"
-    inline, overlapped = results(
-        module,
-        lambda runner, one: runner.run_all(one, jobs(start, targets, (400,), epochs=4)),
-        precision,
-        (partial(CudaGraphs, overlap=False), CudaGraphs),
-    )
-    assert distance(inline[0].state, overlapped[0].state, start) < 1e-3
-    assert inline[0].loss == pytest.approx(overlapped[0].loss, rel=1e-3)
-
-
-def test_views_with_overlapping_weight_gradients(deterministic):
-    torch.manual_seed(0)
-    module = SimCLR("resnet8")
-    start = module.backbone_state()
-    images = jobs(None)[0].batches.tensors[0]
-
-    def work(runner, one):
-        runner.run(one, TensorBatches(images, batch_size=64), 2, 3)
-        return one.backbone_state()
-
-    recorders = (partial(CudaGraphs, overlap=False), CudaGraphs)
-    inline, overlapped = results(module, work, "bf16-mixed", recorders)
-    assert distance(inline, overlapped, start) < 1e-3
+    module = create(create_model(architecture, 10), 10)
+    assert_agree(*train(module, precision, (INLINE, CudaGraphs), sizes=(400,), epochs=4))
 
 
 def test_only_a_single_replica_has_a_side_stream(monkeypatch):
@@ -279,15 +250,10 @@ def test_only_a_single_replica_has_a_side_stream(monkeypatch):
         "fedaux_pl.accelerate.recording.cuda_graphs.weight_gradients_on", weight_gradients_on
     )
     graphs = CudaGraphs(torch.device("cuda", 0))
-    with graphs._step_context(1):
-        assert choose_tiling(2048, 64).parameters is SHARED_DEVICE
-    assert not used
+    with graphs._step_context(1), graphs.fusing():
+        assert not used
     with graphs._step_context(0):
-        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
-    assert used == [graphs._side_stream]
-    with graphs.sharing_device(0):
-        assert choose_tiling(2048, 64).parameters is EXCLUSIVE_DEVICE
-    assert len(used) == 1
+        assert used == [graphs._side_stream]
 
 
 class Synchronizing(ClientModule):
@@ -309,8 +275,7 @@ class NetWithDropout(nn.Module):
         return self.head(self.features(x))
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_each_replica_has_its_own_random_numbers(deterministic, precision):
+def test_each_replica_has_its_own_random_numbers(deterministic):
     """Replayed with others, a client has the dropout masks that it has alone."""
     torch.manual_seed(0)
     module = ClientModule(NetWithDropout(), 10)
@@ -320,19 +285,13 @@ def test_each_replica_has_its_own_random_numbers(deterministic, precision):
         def probe(self, *args):
             return dataclasses.replace(super().probe(*args), max_replicas=1)
 
-    alone, together, other_seed = (
-        results(
-            module,
-            lambda runner, one, made=made: runner.run_all(one, made),
-            precision,
-            (recorder,),
-        )[0]
-        for made, recorder in (
-            (jobs(start), Single),
-            (jobs(start), CudaGraphs),
-            ([dataclasses.replace(job, seed=job.seed + 7) for job in jobs(start)], CudaGraphs),
-        )
-    )
+    def work(runner, one):
+        made = jobs(start)
+        found = runner.run_all(one, made)
+        others = [dataclasses.replace(job, seed=job.seed + 7) for job in made]
+        return found, runner.run_all(one, others)
+
+    (alone, _), (together, other_seed) = results(module, work, "bf16-mixed", (Single, CudaGraphs))
     for one, other, third in zip(alone, together, other_seed, strict=True):
         assert distance(one.state, other.state, start) < 1e-2
         assert distance(one.state, third.state, start) > 0.05
@@ -343,32 +302,26 @@ def test_texts_are_captured_with_dropout(precision):
     torch.manual_seed(0)
     config = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule(
+        "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
+    )
     start = module.trained_state()
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(5, 500, (400, 64), generator=generator, dtype=torch.int32)
     x[:, 40:] *= (torch.rand(400, 1, generator=generator) < 0.5).int()
     x, y = x.cuda(), torch.randint(4, (400,), generator=generator).cuda()
+    options = {"batch_size": 32, "shuffle": True}
     made = [
-        Job(
-            TensorBatches(x, y, batch_size=32, shuffle=True, seed=n, subset=torch.arange(size)),
-            2,
-            n,
-            start,
-        )
+        Job(TensorBatches(x, y, seed=n, subset=torch.arange(size), **options), 2, n, start)
         for n, size in enumerate(SIZES)
     ]
-    recorder = CudaGraphs(torch.device("cuda", 0))
-    uncaptured, replayed = results(
+    runs = results(
         module,
         lambda runner, one: runner.run_all(one, made),
         precision,
-        (Uncaptured, lambda device: recorder),
+        (Uncaptured, CudaGraphs),
     )
-    for one, other in zip(uncaptured, replayed, strict=True):
-        assert one.steps == other.steps
-        assert distance(one.state, other.state, start) < 0.1  # sums of gradients in any order
-        assert one.loss == pytest.approx(other.loss, rel=0.02)
+    assert_agree(runs, start, 0.1, 0.02)  # sums of gradients in any order
 
 
 def test_the_probe_finds_what_can_be_captured():

@@ -12,7 +12,6 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation import preparation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Pretraining
@@ -23,6 +22,7 @@ from fedaux_pl.scoring import (
     Ledger,
     Logistic,
     Mean,
+    Privacy,
     Sigmoid,
     Standardized,
     Whitened,
@@ -38,17 +38,17 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.pretrained = self.released = 0
-        create, prepare = preparation.create_pretraining, LocalClients.prepare
+        pretrain, prepare = Preparation._pretrain, LocalClients.prepare
 
-        def counted_pretraining(*args, **kwargs):
+        def counted_pretraining(*args):
             self.pretrained += 1
-            return create(*args, **kwargs)
+            return pretrain(*args)
 
-        def counted_prepare(*args, **kwargs):
+        def counted_prepare(*args):
             self.released += 1
-            return prepare(*args, **kwargs)
+            return prepare(*args)
 
-        monkeypatch.setattr(preparation, "create_pretraining", counted_pretraining)
+        monkeypatch.setattr(Preparation, "_pretrain", counted_pretraining)
         monkeypatch.setattr(LocalClients, "prepare", counted_prepare)
 
     def since(self):
@@ -109,7 +109,7 @@ def test_damaged_files_are_replaced(tmp_path, counted):
         ({"model_options": {"width": 0.25}}, {}, (1, 1)),
         ({"algorithm": paper_fedaux(epsilon=1.0)}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(scorer=Logistic(0.2))}, {}, (0, 1)),
-        ({"algorithm": paper_fedaux(secret_noise=True)}, {}, (0, 1)),
+        ({"algorithm": paper_fedaux(secret=True)}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(scorer=Mean())}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(feature_map=Centered())}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(norm_bound="unit")}, {}, (0, 1)),
@@ -118,17 +118,18 @@ def test_damaged_files_are_replaced(tmp_path, counted):
         ({"algorithm": paper_fedaux(calibration=Sigmoid(1e-3), shrink=True)}, {}, (0, 0)),
         ({}, {"alpha": 0.5}, (0, 1)),
         ({}, {"seed": 1}, (0, 1)),
-        ({}, {"negatives": 0.3}, (0, 1)),
+        ({}, {"negative_fraction": 0.3}, (0, 1)),
         ({}, {"private": FewDigits(train=60)}, (0, 1)),
         ({}, {"auxiliary": FewDigits(auxiliary=39)}, (1, 1)),
-        ({"train": "head"}, {}, (0, 0)),
+        ({"trained": "head"}, {}, (0, 0)),
         ({"participation": 0.5}, {}, (0, 0)),
     ],
 )
 def test_other_settings_need_a_new_preparation(tmp_path_factory, counted, options, data, again):
     """In a folder with the cache of the default settings."""
     root = tmp_path_factory.getbasetemp() / "prepared"
-    fit(root, create(paper_fedaux()), 0)  # the preparation alone
+    if not root.exists():
+        fit(root, create(paper_fedaux()), 0)  # the preparation alone
     counted.since()
     fit(root, create(**({"algorithm": paper_fedaux()} | options)), 0, split(**data))
     assert counted.since() == again
@@ -155,7 +156,7 @@ def ledger(tmp_path, monkeypatch):
 
 
 def secret(**options):
-    return create(paper_fedaux(secret_noise=True, epsilon=1.0, **options))
+    return create(paper_fedaux(secret=True, epsilon=1.0, **options))
 
 
 def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, ledger, monkeypatch):
@@ -293,7 +294,7 @@ def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path, ledger):
 
 def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch, ledger):
     """A fix of the sensitivity must not praise what the code before it has released."""
-    for algorithm in (paper_fedaux(), paper_fedaux(secret_noise=True)):
+    for algorithm in (paper_fedaux(), paper_fedaux(secret=True)):
         with monkeypatch.context() as patch:
             patch.setattr(Logistic, "sensitivity", lambda self, n, m: 1e-3)
             wrong = create(algorithm)
@@ -314,7 +315,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
     for federation in (exact, hidden, seeded):
         fit(tmp_path, federation, 1)
     vector = exact.heads[0].weight
-    attempt = hidden.algorithm.scoring.budget
+    attempt = hidden.algorithm.scoring.privacy
     for seed in range(50):  # the attack that finds the noise of a simulated release
         derived = derive_seed(seed, SeedPurpose.RELEASE_NOISE, 0)
         record = hidden.heads[0].release
@@ -322,7 +323,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
         assert not torch.allclose(guess, hidden.heads[0].weight)
     record = seeded.heads[0].release
     derived = derive_seed(0, SeedPurpose.RELEASE_NOISE, 0)
-    found, _ = seeded.algorithm.scoring.budget.release(vector, record.sensitivity, derived)
+    found, _ = seeded.algorithm.scoring.privacy.release(vector, record.sensitivity, derived)
     assert torch.equal(found, seeded.heads[0].weight)
     assert not seeded.heads[0].release.is_private
     assert hidden.heads[0].release.is_private
@@ -340,7 +341,7 @@ def test_a_replaced_record_changes_its_clients_release_alone(tmp_path):
 
     federations = []
     for source in (FewDigits(), Replaced()):
-        federation = create(FedAUX(epsilon=None, feature_map=Whitened(8)))
+        federation = create(FedAUX(privacy=Privacy(None), feature_map=Whitened(8)))
         fit(tmp_path, federation, 0, split(private=source))
         federations.append(federation)
     one, other = federations
@@ -407,12 +408,12 @@ def test_every_model_option_is_part_of_the_keys(name, option):
     base = ENCODER if name == "encoder" else {"width": 0.125}
     keys = []
     for own in (base, base | {option: CHANGED[option]}):
-        context = MagicMock(seed=0)
+        context = MagicMock(seed=0, architectures=[name])
         context.data.fingerprints = {"auxiliary": ""}
         context.data.client_fingerprints.return_value = context.data.classes = []
         context.data.negative_inputs = torch.zeros(1)
         options = {name: complete_options(name, **own)}
-        preparation = Preparation(context, Pretraining(), [name], options, Path())
+        preparation = Preparation(context, Pretraining(), options, Path())
         found = []
         torch.manual_seed(0)
         model = create_model(name, 2, **own)
@@ -427,7 +428,7 @@ def test_every_model_option_is_part_of_the_keys(name, option):
 def test_settings_of_layers_are_part_of_the_keys():
     """Such as the dropout of an encoder whose configuration is a file."""
     context = MagicMock(seed=0)
-    preparation = Preparation(context, Pretraining(), ["resnet8"], {"resnet8": {}}, Path())
+    preparation = Preparation(context, Pretraining(), {"resnet8": {}}, Path())
     torch.manual_seed(0)
     model = create_model("resnet8", 2, width=0.125)
     before = preparation._describe("resnet8", model, head=False)
@@ -470,7 +471,7 @@ def test_standardized_scores_of_whitened_means(tmp_path):
     """The map is fitted to D_aux; test data are standardized by the statistics of D_distill."""
     federation = create(
         FedAUX(
-            epsilon=None,
+            privacy=Privacy(None),
             feature_map=Whitened(dimensions=4, whitening=1.0),
             calibration=Standardized(2.0),
             shrink=False,
@@ -518,13 +519,10 @@ def test_clients_of_an_architecture_share_its_map(tmp_path):
 @pytest.mark.parametrize(
     "scoring",
     [
-        paper_scoring(),
         paper_scoring(epsilon=None),
         paper_scoring(norm_bound="private"),
-        paper_scoring(scorer=Logistic(normalized=False)),
         paper_scoring(scorer=Mean(), feature_map=Centered()),
         paper_scoring(scorer=Mean(), feature_map=Whitened(3), norm_bound="unit"),
-        paper_scoring(feature_map=Whitened(3), norm_bound=2.5),
     ],
 )
 def test_unpacked_heads_equal_the_packed_ones(scoring):

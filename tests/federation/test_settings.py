@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAvg, FedDF
-from fedaux_pl.data import FederatedDataModule, InMemory
+from fedaux_pl.data import FederatedDataModule, InMemory, ViewSettings
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
+from fedaux_pl.federation.hyperparameters import describe, rebuild
 from tests.federations import SMALL, create, fit, split
 
 
@@ -24,7 +25,7 @@ from tests.federations import SMALL, create, fit, split
 def test_defaults(settings, epochs, batch_size, lr):
     assert (settings.epochs, settings.batch_size, settings.lr) == (epochs, batch_size, lr)
     expected = {"optimizer": "adam", "lr": lr, "momentum": 0.0, "weight_decay": 0.0}
-    assert settings.optimizer_options == expected
+    assert settings.optimizer_settings.plain() == expected
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.epochs = 2
 
@@ -33,22 +34,10 @@ def test_defaults(settings, epochs, batch_size, lr):
     ("kind", "options", "message"),
     [
         (LocalTraining, {"epochs": 0}, "local.epochs must be an integer of at least 1, but is 0"),
-        (
-            LocalTraining,
-            {"epochs": 1.5},
-            "local.epochs must be an integer of at least 1, but is 1.",
-        ),
-        (
-            LocalTraining,
-            {"epochs": True},
-            "local.epochs must be an integer of at least 1, but is T",
-        ),
+        (LocalTraining, {"epochs": 1.5}, "must be an integer of at least 1, but is 1.5"),
+        (LocalTraining, {"epochs": True}, "must be an integer of at least 1, but is True"),
         (Distillation, {"epochs": 0}, "distillation.epochs must be an integer of at least 1, but"),
-        (
-            Pretraining,
-            {"epochs": -1},
-            "pretraining.epochs must be an integer of at least 0, but is",
-        ),
+        (Pretraining, {"epochs": -1}, "pretraining.epochs must be an integer of at least 0, but"),
         (Distillation, {"batch_size": 0}, "distillation.batch_size must be an integer of at least"),
         (Pretraining, {"batch_size": 1}, "pretraining.batch_size must be an integer of at least 2"),
         (Distillation, {"lr": 0.0}, "distillation.lr must be a positive number, but is 0.0"),
@@ -64,7 +53,6 @@ def test_defaults(settings, epochs, batch_size, lr):
         (Distillation, {"weight_decay": math.inf}, "weight_decay must be at least 0, but is inf"),
         (Pretraining, {"temperature": 0.0}, "pretraining.temperature must be positive, but is 0.0"),
         (Pretraining, {"mask_rate": 1.0}, "pretraining.mask_rate must lie strictly between 0 and"),
-        (Pretraining, {"flip": 2.0}, "pretraining.flip must lie in .0, 1., but is 2.0"),
         (Pretraining, {"objective": "mask"}, "pretraining.objective must be masked or next, but"),
     ],
 )
@@ -102,15 +90,11 @@ def test_a_given_client_with_one_sample(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"model_options": SMALL | {"norm": "group"}}, {"train": "head"}]
+    "options", [{"model_options": SMALL | {"norm": "group"}}, {"trained": "head"}]
 )
 def test_models_that_can_train_on_one_sample(tmp_path, options):
     clients = {"resnet8": 40}
     fit(tmp_path, create(clients=clients, participation=0.05, **options), 1, split(40))
-
-
-def test_no_epoch_of_pretraining_is_a_setting():
-    assert Pretraining(epochs=0).epochs == 0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +127,12 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"clients": {"resnet8": True}}, "clients must name .* but is {'resnet8': True}"),
         ({"participation": "0.4"}, r"participation must lie in \(0, 1\], but is '0.4'"),
         ({"model_options": [1]}, "model_options must be a mapping .* but is .1."),
-        ({"train": "all"}, "train must be full or head, but is 'all'"),
+        ({"clients": {}}, r"at least 1 client each, .*, but is \{\}"),
+        ({"clients": {"resnet8": 2, "shufflenet": -1}}, "'shufflenet': -1"),
+        ({"clients": {"resnet9": 2}}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
+        ({"participation": 0}, r"participation must lie in \(0, 1\], but is 0"),
+        ({"participation": 1.5}, r"participation must lie in \(0, 1\], but is 1.5"),
+        ({"trained": "all"}, "trained must be full or head, but is 'all'"),
         ({"optimizer_state": "keep"}, "optimizer_state must be reset or carry, but is 'keep'"),
         ({"batchnorm": "eval"}, "batchnorm must be running or batch, but is 'eval'"),
         ({"seed": -1}, "seed must be an integer of at least 0, but is -1"),
@@ -154,3 +143,25 @@ def test_a_class_in_place_of_an_object(options, message):
 def test_refused_settings_of_a_federation(options, message):
     with pytest.raises(ValueError, match=message):
         Federation(**({"algorithm": FedAvg(), "clients": {"resnet8": 2}} | options))
+
+
+def test_settings_are_recorded_as_in_version_0_6():
+    """So that its checkpoints resume and its cached h_0 are found."""
+    settings = Pretraining(epochs=2, views=ViewSettings(flip=0.0, strength=0.3))
+    plain = {
+        "epochs": 2, "batch_size": 512, "optimizer": "adam", "lr": 1e-3, "momentum": 0.0,
+        "weight_decay": 0.0, "temperature": 0.5, "min_scale": 0.08, "flip": 0.0, "jitter": 0.8,
+        "strength": 0.3, "grayscale": 0.2, "objective": "masked", "mask_rate": 0.15,
+    }  # fmt: skip
+    described = describe(settings)
+    path = "fedaux_pl.federation.settings.Pretraining"
+    assert described == {"class_path": path, "init_args": plain}
+    assert settings.plain() == plain  # part of the key of h_0
+    assert rebuild(described) == settings
+    del plain["grayscale"]  # a value that a file lacks is the default
+    assert rebuild({"class_path": path, "init_args": plain}) == settings
+
+
+def test_wrong_model_options():
+    with pytest.raises(TypeError, match="resnet8"):
+        create(model_options={"depth": 3})

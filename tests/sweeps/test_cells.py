@@ -23,7 +23,7 @@ def test_keys_depend_on_what_changes_the_result():
     base, same, moved, other, seeded, called = resolve(
         [
             cell(),
-            cell("--data.alpha", "1e-2", "--model.algorithm.delta", "1e-5"),  # the defaults
+            cell("--data.alpha", "1e-2", "--model.algorithm.privacy.delta", "1e-5"),  # the defaults
             cell("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.devices=2"),
             cell("--data.alpha", "0.02"),
             cell("--seed_everything", "1"),

@@ -1,23 +1,32 @@
 """Fast versions of the text encoders; every call chooses by device, precision and inputs."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedaux_pl.accelerate.bert.fused_pass import bert_states
-from fedaux_pl.accelerate.bert.mean_pooling import can_fuse_mean, mean_of_tokens
-from fedaux_pl.accelerate.bert.packing import Packing, pack, packed_rows, unpack
-from fedaux_pl.accelerate.bert.supported_encoders import can_fuse
+from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
+from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
 from fedaux_pl.accelerate.casting import call_cast
-from fedaux_pl.accelerate.eligibility import compute_dtype
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.encoder import Encoder
 from fedaux_pl.models.tinybert import TinyBERT
 
 # All backends but cuDNN's, which builds a plan for every new shape: tens of milliseconds for each.
 _SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+_MODULE = "transformers.models.bert.modeling_bert"
+# The modules that a BERT of the library consists of. Any other type means that it was modified.
+_CLASSES = "Model Embeddings Encoder Layer Attention SelfAttention SelfOutput Intermediate Output"
+_BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
+_BERT_MODULES.add("transformers.activations.GELUActivation")
+_TORCH_MODULES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
+_ALIGNMENT = 8  # half-precision values in one 16-byte access of tensor cores and kernels
+# A program of the attention kernels holds all keys and values of a head in registers.
+MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 
 @fast_version(Encoder)
@@ -28,40 +37,30 @@ class FastEncoder(Encoder):
     """
 
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
-        """The states of the last layer, shape (N, L, feature_dim)."""
+        """Return the states of the last layer, shape (N, L, feature_dim)."""
         if can_fuse(self.encoder, ids):
-            states, packing = self._fused_states(ids, causal=causal)
-            return states if packing is None else unpack(states, packing)
+            return unpack(*self._fused_states(ids, causal=causal))
         inputs = self.encoder_inputs(ids, causal=causal)
         with sdpa_kernel(_SDPA_BACKENDS) if ids.is_cuda else nullcontext():
             last: Tensor = call_cast(self.encoder, ids.device, inputs).last_hidden_state
         return last
 
-    def pool(self, states: Tensor, ids: Tensor) -> Tensor:
-        """One vector for each text, shape (N, feature_dim)."""
-        if self.pooling == "mean" and can_fuse_mean(states, ids):
-            return mean_of_tokens(states, ids, self.pad_id)
-        return super().pool(states, ids)
-
-    def _fused_states(self, ids: Tensor, *, causal: bool = False) -> tuple[Tensor, Packing | None]:
-        """The states of all positions, or of packed rows if there is a packing."""
-        rows = packed_rows(ids)
-        packing = pack(ids, rows, self.pad_id) if rows else None
-        dtype = compute_dtype(ids)
-        states = bert_states(self.encoder, ids, self.pad_id, dtype, causal=causal, packing=packing)
-        return states, packing
+    def _fused_states(self, ids: Tensor, *, causal: bool = False) -> tuple[Tensor, Packing]:
+        packing = pack(ids, packed_rows(ids), self.pad_id)
+        return bert_states(self.encoder, packing, compute_dtype(ids), causal=causal), packing
 
     def _encode(self, ids: Tensor) -> Tensor:
-        if not packed_rows(ids) or not can_fuse(self.encoder, ids):
+        if not can_fuse(self.encoder, ids):
             return super()._encode(ids)
         states, packing = self._fused_states(ids)
-        assert packing is not None  # noqa: S101 - there are packed rows
-        if self.pooling == "cls":
+        if self.pooling == "mean":
+            return mean_of_tokens(states, packing)
+        if packing.is_packed:
             return states.index_select(0, packing.starts[: packing.texts])
-        return mean_of_tokens(states, ids, self.pad_id, packing)
+        return states[:, 0]
 
     def features(self, x: Tensor) -> Tensor:
-        """Maps token ids to features; during a CUDA graph capture without sorting by length."""
+        """Map token ids to features; during a CUDA graph capture without sorting by length."""
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return self._encode(x)  # sorting waits for the device, which a capture forbids
         return super().features(x)
@@ -73,8 +72,53 @@ class FastTinyBERT(FastEncoder, TinyBERT):
 
 
 def find_packable(module: nn.Module, ids: Tensor) -> Encoder | None:
-    """The encoder of a module if its passes can be packed in the current context, or None."""
+    """Return the encoder of a module if its passes can be packed in the current context."""
     encoders = [one for one in module.modules() if isinstance(one, FastEncoder)]
     if len(encoders) != 1 or ids.is_floating_point() or not can_fuse(encoders[0].encoder, ids):
         return None
     return encoders[0]
+
+
+def can_fuse(encoder: Any, ids: Tensor) -> bool:
+    """Whether the fused pass can replace a call of the encoder with these ids.
+
+    This needs an unmodified BERT on CUDA, autocast to half precision, and texts that fit the
+    attention kernels.
+    """
+    return (
+        _qualified_name(encoder) == f"{_MODULE}.BertModel"
+        and ids.ndim == 2
+        and ids.numel() > 0
+        and fusable(ids)
+        and torch.is_autocast_enabled(ids.device.type)
+        and compute_dtype(ids) in HALF
+        and is_unmodified(encoder)
+        and ids.shape[1] <= min(MAX_LENGTH, len(encoder.embeddings.position_embeddings.weight))
+        and all(parameter.device == ids.device for parameter in encoder.parameters())
+    )
+
+
+def is_unmodified(encoder: Any) -> bool:
+    """Whether a BERT is as the library builds it, in float32, with options the kernels support."""
+    config, layers = encoder.config, len(encoder.encoder.layer)
+    return (
+        all(
+            (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
+            and not has_hooks(module)
+            and not (module.training and getattr(module, "gradient_checkpointing", False))
+            for module in encoder.modules()
+        )
+        and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())
+        and {name for name, _ in encoder.named_parameters()} == parameter_names(layers)
+        and config.hidden_act == "gelu"
+        and config._attn_implementation in ("sdpa", "eager")
+        and not config.is_decoder
+        and config.hidden_size % _ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
+        and config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
+        and config.intermediate_size % _ALIGNMENT == 0
+        and config.num_hidden_layers == layers > 0
+    )
+
+
+def _qualified_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"

@@ -1,86 +1,124 @@
-"""The operations between a BERT's matrix products, except attention, one kernel each.
+"""The operations between a BERT's matrix products, one kernel each.
 
 A backward function also writes partial sums of gradients that are sums over all rows, such as those
 of biases. ``partials`` are its columns of a matrix (parts, columns); :func:`add_partial_sums` adds
-up the rows.
+up the rows. ``dropout`` is the index of a dropout layer in ``PassConfig.rates``.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.bert import pass_config
-from fedaux_pl.accelerate.bert.pass_config import (
-    SUM_WARPS,
-    WARPS,
-    Dropout,
-    PassConfig,
-    row_blocks,
-)
+from fedaux_pl.accelerate.bert.packing import Packing
 from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
+from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 
+# fixed numbers, no tuning at run time
+TILE = 2048  # values of a tile
+WARPS = 4
+# Kernels that sum over rows keep three tiles of sums. At 384 values a row they need 103 registers
+# this way, and 193 with four warps or with tiles twice as large.
+SUM_WARPS = 8
+FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a row of partial sums
+MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
-# States (rows, width) in float32 and in half precision, and LayerNorm's mean and 1 / std (rows, 2).
-Normalized = tuple[Tensor, Tensor, Tensor]
+
+Tables = tuple[Tensor, Tensor, Tensor]
+"""The embedding tables of words, positions and token types."""
+Norm = tuple[Tensor, Tensor]
+"""The weight and bias of a LayerNorm."""
+Saved = tuple[Tensor, ...]
+"""What the backward function needs."""
 
 
-def embed(
-    config: PassConfig,
-    ids: Tensor,
-    tables: tuple[Tensor, Tensor, Tensor],
-    norm: tuple[Tensor, Tensor],
-    dropout: Dropout,
-) -> Normalized:
-    """Dropout(LayerNorm(word + position + token type))."""
-    outputs = _allocate(config, config.dtype, ids.device)
-    width = config.encoder.width
-    blocks = row_blocks(width)
+@dataclass(frozen=True)
+class PassConfig:
+    """One pass through an encoder. States are matrices (rows, width).
+
+    Args:
+        width: The hidden size.
+        heads: The number of attention heads.
+        eps: The eps of LayerNorm.
+        padding_index: The row of the word-embedding table without a gradient; -1 if there is none.
+        causal: Whether a token attends to itself and earlier tokens only.
+        dtype: The dtype of matrix products.
+        packing: The texts and their rows.
+        rates: The rates of all dropout layers: after the embedding, then for each layer in
+            attention, after attention and after the MLP.
+        seeds: The seeds of all dropout layers; any tensor if nothing is dropped.
+    """
+
+    width: int
+    heads: int
+    eps: float
+    padding_index: int
+    causal: bool
+    dtype: torch.dtype
+    packing: Packing
+    rates: tuple[float, ...]
+    seeds: Tensor
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return len(self.rates) // 3
+
+    @property
+    def rows(self) -> int:
+        """The number of rows: N * L, or those of packed texts."""
+        return self.packing.ids.numel()
+
+    @property
+    def parts(self) -> int:
+        """The number of partial sums of a sum over all rows."""
+        return FEW_PARTS if self.rows < MANY_ROWS else MANY_PARTS
+
+    @property
+    def rows_per_part(self) -> int:
+        """The rows of a partial sum."""
+        return -(-self.rows // self.parts)
+
+    def constants(self, dropout: int) -> dict[str, Any]:
+        """The compile-time arguments of all kernels with dropout."""
+        return {"DROPOUT": self.rates[dropout] > 0, "PACKED": self.packing.is_packed}
+
+
+def embed(config: PassConfig, tables: Tables, norm: Norm) -> tuple[Tensor, Tensor, Saved]:
+    """Return dropout(LayerNorm(word + position + token type)) in float32 and half precision."""
+    packing = config.packing
+    outputs = states, half, stats = _allocate(config, config.dtype)
+    blocks = _row_blocks(config.width)
     launch("embed_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
-        ids, config.slots(ids), *tables, *norm, *outputs,
-        len(tables[0]), *dropout.seed_arguments(ids),
-        config.rows, config.length, config.encoder.eps, dropout.rate,
-        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
+        packing.ids, packing.slots, *tables, *norm, *outputs, len(tables[0]), config.seeds, 0,
+        config.rows, packing.length, config.eps, config.rates[0],
+        WIDTH=config.width, **config.constants(0), **blocks,
     )  # fmt: skip
-    return outputs
+    return states, half, (*tables, stats, norm[0])
 
 
 def embed_backward(
-    config: PassConfig,
-    *,
-    dstates: Tensor,
-    dhalf: Tensor,
-    ids: Tensor,
-    tables: tuple[Tensor, Tensor, Tensor],
-    norm_weight: Tensor,
-    norm_stats: Tensor,
-    dropout: Dropout,
-    partials: Tensor,
+    config: PassConfig, dstates: Tensor, dhalf: Tensor, saved: Saved, partials: Tensor
 ) -> Tensor:
-    """The gradient of each token's sum of embeddings, shape (rows, width).
+    """Return the gradient of each token's sum of embeddings, shape (rows, width).
 
     The partial sums are those of the norm's weight and bias and of the token-type embedding.
     """
+    packing = config.packing
     dsum = torch.empty_like(dstates)
-    width = config.encoder.width
     launch("embed_backward_kernel", (config.parts,),
-        dstates, dhalf, ids, config.slots(ids), *tables, norm_stats, norm_weight,
-        dsum, partials, len(tables[0]), *dropout.seed_arguments(ids),
-        config.rows, config.length, config.rows_per_part, partials.stride(0), dropout.rate,
-        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width,
-        **row_blocks(width, SUM_WARPS),
+        dstates, dhalf, packing.ids, packing.slots, *saved,
+        dsum, partials, len(saved[0]), config.seeds, 0,
+        config.rows, packing.length, config.rows_per_part, partials.stride(0), config.rates[0],
+        WIDTH=config.width, **config.constants(0), **_row_blocks(config.width, SUM_WARPS),
     )  # fmt: skip
     return dsum
 
 
-def embedding_gradient(dtokens: Tensor, ids: Tensor, vocab_size: int, padding_index: int) -> Tensor:
-    """The gradient of a table (vocab_size, width), summed in the order of the tokens.
-
-    Args:
-        dtokens: The gradient of each token's embedding, shape (tokens, width).
-        ids: The token ids.
-        vocab_size: The number of rows of the table.
-        padding_index: The row that gets no gradient; -1 if there is none.
-    """
+def word_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Tensor:
+    """Return the gradient of the word-embedding table: sums of rows by word, in their order."""
+    ids, padding_index, vocab_size = config.packing.ids, config.padding_index, len(table)
     tokens, width = dtokens.shape
     if tokens > MAX_RANKED:
         gradient: Tensor = torch.ops.aten.embedding_dense_backward(
@@ -89,17 +127,9 @@ def embedding_gradient(dtokens: Tensor, ids: Tensor, vocab_size: int, padding_in
         return gradient
     words, order = (torch.empty(tokens, dtype=torch.int32, device=ids.device) for _ in range(2))
     sums = torch.zeros(vocab_size, width, device=ids.device)
-    launch(
-        "rank_kernel",
-        (-(-tokens // 8),),
-        ids,
-        words,
-        order,
-        tokens,
-        BLOCK_T=8,
-        BLOCK_O=512,
-        num_warps=WARPS,
-    )
+    launch("rank_kernel", (-(-tokens // 8),),
+        ids, words, order, tokens, BLOCK_T=8, BLOCK_O=512, num_warps=WARPS,
+    )  # fmt: skip
     launch("word_sums_kernel", (tokens,),
         dtokens, words, order, sums, vocab_size, tokens, padding_index,
         WIDTH=width, BLOCK_R=16, BLOCK_W=next_power_of_two(width), num_warps=WARPS,
@@ -107,62 +137,118 @@ def embedding_gradient(dtokens: Tensor, ids: Tensor, vocab_size: int, padding_in
     return sums
 
 
+def position_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Tensor:
+    """Return the gradient of the position-embedding table: sums of rows by position."""
+    packing, width = config.packing, config.width
+    gradient = torch.zeros_like(table)
+    if packing.is_packed:
+        launch("position_sums_kernel", (packing.length, -(-width // 128)),
+            dtokens, packing.starts, gradient, packing.texts,
+            WIDTH=width, BLOCK_N=16, BLOCK_W=128, num_warps=WARPS,
+        )  # fmt: skip
+    else:
+        rows = dtokens.view(packing.texts, packing.length, width)
+        torch.sum(rows, 0, out=gradient[: packing.length])
+    return gradient
+
+
 def add_norm(
-    config: PassConfig, y: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor], dropout: Dropout
-) -> Normalized:
-    """LayerNorm(residual + dropout(y)); the half-precision states have the dtype of y."""
-    outputs = _allocate(config, y.dtype, y.device)
-    width = config.encoder.width
-    blocks = row_blocks(width)
+    config: PassConfig, y: Tensor, residual: Tensor, norm: Norm, dropout: int
+) -> tuple[Tensor, Tensor, Saved]:
+    """Return LayerNorm(residual + dropout(y)) in float32 and in the dtype of y."""
+    outputs = states, half, stats = _allocate(config, y.dtype)
+    blocks = _row_blocks(config.width)
     launch("add_norm_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
-        y, residual, config.slots(y), *norm, *outputs, *dropout.seed_arguments(y),
-        config.rows, config.encoder.eps, dropout.rate,
-        DROPOUT=dropout.is_active, PACKED=config.is_packed, WIDTH=width, **blocks,
+        y, residual, config.packing.slots, *norm, *outputs, config.seeds, dropout,
+        config.rows, config.eps, config.rates[dropout],
+        WIDTH=config.width, **config.constants(dropout), **blocks,
     )  # fmt: skip
-    return outputs
+    return states, half, (y, residual, stats, norm[0])
 
 
 def add_norm_backward(
     config: PassConfig,
-    *,
     dstates: Tensor,
     dhalf: Tensor | None,
-    y: Tensor,
-    residual: Tensor,
-    norm_weight: Tensor,
-    norm_stats: Tensor,
-    dropout: Dropout,
+    saved: Saved,
+    dropout: int,
     partials: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of residual and y.
+    """Return the gradients of residual and y.
 
     The partial sums are those of the norm's weight and bias and of the bias that was added to y.
     """
+    y, residual, *norm = saved
     dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
-    width = config.encoder.width
     launch("add_norm_backward_kernel", (config.parts,),
-        dstates, dstates if dhalf is None else dhalf, y, residual, config.slots(y), norm_stats,
-        norm_weight, dresidual, dy, partials, *dropout.seed_arguments(y),
-        config.rows, config.rows_per_part, partials.stride(0), dropout.rate,
-        HAS_HALF=dhalf is not None, DROPOUT=dropout.is_active, PACKED=config.is_packed,
-        WIDTH=width, **row_blocks(width, SUM_WARPS),
+        dstates, dstates if dhalf is None else dhalf, y, residual, config.packing.slots, *norm,
+        dresidual, dy, partials, config.seeds, dropout,
+        config.rows, config.rows_per_part, partials.stride(0), config.rates[dropout],
+        HAS_HALF=dhalf is not None, WIDTH=config.width, **config.constants(dropout),
+        **_row_blocks(config.width, SUM_WARPS),
     )  # fmt: skip
     return dresidual, dy
+
+
+def attend(config: PassConfig, qkv: Tensor, dropout: int) -> Tensor:
+    """Return the attention output of all heads, before the projection, shape (rows, width)."""
+    packing = config.packing
+    out = qkv.new_empty(config.rows, config.width)
+    options = _attention_options(config, dropout, fewest_warps=1, most_queries=32)
+    launch("attention_kernel", (packing.all_texts * config.heads,),
+        qkv, packing.ids, packing.starts, out, config.seeds, dropout,
+        packing.length, packing.pad_id, options["DIM"] ** -0.5, config.rates[dropout], **options,
+    )  # fmt: skip
+    return out
+
+
+def attend_backward(
+    config: PassConfig, dout: Tensor, qkv: Tensor, dropout: int, partials: Tensor
+) -> Tensor:
+    """Return the gradient of queries, keys and values; the partial sums are of their biases."""
+    packing = config.packing
+    dqkv = torch.empty_like(qkv)
+    # With 32 queries of 32 values at 128 keys, registers spill (504 bytes a thread on sm_90).
+    options = _attention_options(config, dropout, fewest_warps=2, most_queries=16)
+    launch("attention_backward_kernel", (config.parts * config.heads,),
+        dout, qkv, packing.ids, packing.starts, dqkv, partials, config.seeds, dropout,
+        packing.all_texts, packing.length, packing.pad_id, options["DIM"] ** -0.5,
+        config.rates[dropout], config.parts, partials.stride(0), **options,
+    )  # fmt: skip
+    return dqkv
+
+
+def _attention_options(
+    config: PassConfig, dropout: int, *, fewest_warps: int, most_queries: int
+) -> dict[str, Any]:
+    """Compile-time arguments: short texts take ``fewest_warps``, long ones ``most_queries``."""
+    dim = config.width // config.heads
+    dim_block = next_power_of_two(dim, MIN_BLOCK)
+    length_block = next_power_of_two(config.packing.length, MIN_BLOCK)
+    warps = 4 if length_block * dim_block <= 2048 else 8
+    return config.constants(dropout) | {
+        "CAUSAL": config.causal,
+        "HEADS": config.heads,
+        "DIM": dim,
+        "BLOCK_Q": length_block if length_block <= 64 else most_queries,
+        "BLOCK_L": length_block,
+        "BLOCK_D": dim_block,
+        "num_warps": fewest_warps if length_block <= 32 else warps,
+    }
 
 
 def gelu(x: Tensor) -> Tensor:
     """The exact GELU, with the error function."""
     y = torch.empty_like(x)
-    tile = pass_config.TILE
-    launch("gelu_kernel", (-(-x.numel() // tile),), x, y, x.numel(), BLOCK=tile, num_warps=WARPS)
+    launch("gelu_kernel", (-(-x.numel() // TILE),), x, y, x.numel(), BLOCK=TILE, num_warps=WARPS)
     return y
 
 
 def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -> Tensor:
-    """The gradient of x; the partial sums are those of the bias that was added to x."""
+    """Return the gradient of x; the partial sums are those of the bias that was added to x."""
     dx = torch.empty_like(x)
     width = x.shape[1]
-    blocks = row_blocks(min(width, 256))
+    blocks = _row_blocks(min(width, 256))
     launch("gelu_backward_kernel", (config.parts, -(-width // blocks["BLOCK_W"])),
         dy, x, dx, partials, config.rows, config.rows_per_part, partials.stride(0),
         WIDTH=width, **blocks,
@@ -171,15 +257,22 @@ def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -
 
 
 def add_partial_sums(partials: Tensor, out: Tensor) -> None:
-    """Adds up the rows of partial sums (parts, columns) into the first ``columns`` of ``out``."""
+    """Add up the rows of partial sums (parts, columns) into the first ``columns`` of ``out``."""
     parts, columns = partials.shape
-    launch(
-        "sum_partials_kernel", (-(-columns // 32),), partials, out, parts, columns, **row_blocks(32)
-    )
+    launch("sum_partials_kernel", (-(-columns // 32),),
+        partials, out, parts, columns, **_row_blocks(32),
+    )  # fmt: skip
 
 
-def _allocate(config: PassConfig, dtype: torch.dtype, device: torch.device) -> Normalized:
-    shape = (config.rows, config.encoder.width)
+def _row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:
+    """Launch options of a kernel whose programs process a tile of whole rows at once."""
+    block = next_power_of_two(width)
+    return {"BLOCK_R": max(1, TILE // block), "BLOCK_W": block, "num_warps": warps}
+
+
+def _allocate(config: PassConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Allocate states in float32 and in another dtype, and the norm's mean and 1 / std."""
+    shape, device = (config.rows, config.width), config.packing.ids.device
     return (
         torch.empty(shape, dtype=torch.float32, device=device),
         torch.empty(shape, dtype=dtype, device=device),

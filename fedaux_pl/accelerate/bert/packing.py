@@ -16,20 +16,21 @@ from fedaux_pl.accelerate.context import current, launch
 
 MAX_KINDS = 16  # the most numbers of rows of steps with one batch size
 ROW_TILE = 64  # a number of rows is a multiple of it, as tiles of matrix products are
-_BLOCKS = {"BLOCK_N": 128, "BLOCK_L": 64, "num_warps": 1}
-_SUM_BLOCKS = {"BLOCK_N": 16, "BLOCK_W": 128, "num_warps": 4}
+_MEAN_BLOCKS = {"BLOCK_L": 16, "BLOCK_W": 128, "num_warps": 4}
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the tokens of texts (N, L) are in packed rows.
+    """The rows of texts (N, L): one for each position or, if they are packed, for each token.
 
     Attributes:
-        ids: The token id of each row; that of padding in rows that are left over. Shape (rows,).
-        slots: The index of each row's token in the padded texts, shape (rows,).
-        starts: The first row of each text and of each spare text, and ``rows``.
+        ids: The token id of each row, (N, L) or (rows,); that of padding in rows left over.
+        slots: The index of each row's token in the padded texts, (rows,); unused if not packed.
+        starts: The first row of each text and of each spare text, and ``rows``; likewise.
         texts: The number of texts N.
         length: The length L of the padded texts.
+        pad_id: The id of the padding token, to which no token attends.
+        is_packed: Whether texts are packed.
     """
 
     ids: Tensor
@@ -37,15 +38,17 @@ class Packing:
     starts: Tensor
     texts: int
     length: int
+    pad_id: int
+    is_packed: bool
 
     @property
     def all_texts(self) -> int:
-        """The number of texts and spare texts."""
-        return len(self.starts) - 1
+        """The number of texts; if they are packed, with spare texts for the rows left over."""
+        return len(self.starts) - 1 if self.is_packed else self.texts
 
 
 def choose_rows(tokens: int, texts: int, length: int) -> int:
-    """The rows for the tokens of a batch: few different numbers, so that few steps are captured.
+    """Return the rows for the tokens of a batch: few numbers, so that few steps are captured.
 
     0 if packing would save none.
 
@@ -60,85 +63,78 @@ def choose_rows(tokens: int, texts: int, length: int) -> int:
 
 
 def packed_rows(ids: Tensor) -> int:
-    """The rows that the current context has for these ids; 0 if they are not packed."""
+    """Return the rows that the current context has for these ids; 0 if they are not packed."""
     texts, rows = current().packed
     return rows if texts == len(ids) else 0
 
 
 def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
-    """Packs token ids (N, L) into rows, up to the last token of each text, at least one."""
+    """Pack token ids (N, L) into rows, up to the last token of each text, at least one.
+
+    With 0 rows they are not packed.
+    """
     ids = ids.contiguous()
     texts, length = ids.shape
+    if not rows:
+        return Packing(ids, ids, ids, texts, length, pad_id, is_packed=False)
     all_texts = texts + -(-rows // length)
     lengths, slots, starts = (
         torch.empty(size, dtype=torch.int32, device=ids.device)
         for size in (texts, rows, all_texts + 1)
     )
     packed = ids.new_empty(rows)
-    launch(
-        "lengths_kernel",
-        (texts,),
-        ids,
-        lengths,
-        length,
-        pad_id,
-        BLOCK_L=_BLOCKS["BLOCK_L"],
-        num_warps=1,
-    )
-    launch(
-        "pack_kernel",
-        (all_texts,),
-        ids,
-        lengths,
-        packed,
-        slots,
-        starts,
-        texts,
-        length,
-        rows,
-        pad_id,
-        **_BLOCKS,
-    )
-    return Packing(packed, slots, starts, texts, length)
+    launch("lengths_kernel", (texts,), ids, lengths, length, pad_id, BLOCK_L=64, num_warps=1)
+    launch("pack_kernel", (all_texts,),
+        ids, lengths, packed, slots, starts, texts, length, rows, pad_id,
+        BLOCK_N=128, BLOCK_L=64, num_warps=1,
+    )  # fmt: skip
+    return Packing(packed, slots, starts, texts, length, pad_id, is_packed=True)
 
 
 def unpack(states: Tensor, packing: Packing) -> Tensor:
-    """The states of all positions (N, L, width) from packed rows; zeros for padding."""
-    padded: Tensor = _Unpack.apply(states, packing)  # type: ignore[no-untyped-call]
-    return padded
+    """Return the states of all positions (N, L, width); if they were packed, zeros for padding."""
+    if not packing.is_packed:
+        return states
+    positions = packing.texts * packing.length
+    is_spare = torch.arange(len(states), device=states.device) >= packing.starts[packing.texts]
+    slots = packing.slots.long().masked_fill(is_spare, positions)  # to be cut off
+    padded = states.new_zeros(positions + 1, states.shape[1]).index_copy(0, slots, states)
+    return padded[:-1].view(packing.texts, packing.length, -1)
 
 
-def position_gradient(dtokens: Tensor, packing: Packing, out: Tensor) -> None:
-    """Writes the sums of packed rows by position to ``out`` (at least L, width)."""
-    width = dtokens.shape[1]
-    blocks = -(-width // _SUM_BLOCKS["BLOCK_W"])
-    launch(
-        "position_sums_kernel",
-        (packing.length, blocks),
-        dtokens,
-        packing.starts,
-        out,
-        packing.texts,
-        WIDTH=width,
-        **_SUM_BLOCKS,
-    )
+def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
+    """Return the mean of each text's states, (N, width); zeros for a text of padding only.
+
+    Only first derivatives are supported.
+    """
+    mean: Tensor = _MeanOfTokens.apply(states, packing)  # type: ignore[no-untyped-call]
+    return mean
 
 
-class _Unpack(torch.autograd.Function):
+class _MeanOfTokens(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, packing: Packing) -> Tensor:
-        ctx.packing = packing
-        first = packing.starts[: packing.texts, None].long()
-        stop = packing.starts[1 : packing.texts + 1, None]
-        rows = first + torch.arange(packing.length, device=states.device)
-        padded = states[rows.clamp(max=len(states) - 1)]
-        return padded.masked_fill((rows >= stop)[:, :, None], 0.0)
+        states, width = states.contiguous(), states.shape[-1]
+        means = states.new_empty(packing.texts, width)
+        launch("mean_kernel", _mean_grid(packing.texts, width),
+            states, packing.ids, packing.starts, means, packing.length, packing.pad_id,
+            PACKED=packing.is_packed, WIDTH=width, **_MEAN_BLOCKS,
+        )  # fmt: skip
+        ctx.packing, ctx.shape = packing, states.shape
+        return means
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dpadded: Tensor) -> tuple[Tensor, None]:
-        packing = ctx.packing
-        dstates = dpadded.flatten(0, 1).index_select(0, packing.slots)
-        rows = torch.arange(len(dstates), device=dpadded.device)
-        is_spare = rows >= packing.starts[packing.texts]
-        return dstates.masked_fill(is_spare[:, None], 0.0), None
+    def backward(ctx: Any, dmeans: Tensor) -> tuple[Tensor, None]:
+        packing, (texts, width) = ctx.packing, dmeans.shape
+        dstates = dmeans.new_empty(ctx.shape)
+        launch("mean_backward_kernel", _mean_grid(packing.all_texts, width),
+            dmeans.contiguous(), packing.ids, packing.starts, dstates,
+            texts, packing.length, packing.pad_id,
+            PACKED=packing.is_packed, WIDTH=width, **_MEAN_BLOCKS,
+        )  # fmt: skip
+        return dstates, None
+
+
+def _mean_grid(texts: int, width: int) -> tuple[int, int]:
+    return texts, -(-width // _MEAN_BLOCKS["BLOCK_W"])

@@ -8,28 +8,16 @@ the captured pass and replay it.
 import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
 from fedaux_pl.accelerate.recording.replicas import network_name
-from fedaux_pl.engine.inference import prediction_batch_size
+from fedaux_pl.engine.inference import prediction_batch_size, split_range
 from fedaux_pl.engine.stage import Preparing
 from fedaux_pl.modules.state_dicts import copy_tensors
-
-
-class _CapturedPass(NamedTuple):
-    """A captured forward pass, with the tensors that it reads and writes."""
-
-    inputs: Tensor
-    logits: Tensor
-    replay: Replay
-
 
 # shape and dtype of the inputs, dtype of the computation
 _PassKind = tuple[torch.Size, torch.dtype, torch.dtype]
@@ -51,51 +39,43 @@ class CapturedPredictor:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # without BatchNorm's counters, which predictions do not use
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
-        self._folds = FoldCache()
         self._recorder, self._pool = recorder, recorder.memory_pool()
-        self._captured: dict[_PassKind, _CapturedPass] = {}
-        self._outputs: dict[_PassKind, int] = {}  # the number of logits of the kinds that have run
+        self._known: set[_PassKind] = set()  # have run once
+        # the inputs and (in a list) the logits of captured passes, which have fixed addresses
+        self._captured: dict[_PassKind, tuple[Tensor, list[Tensor], Replay]] = {}
 
     @torch.no_grad()
     def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Computes the logits of all inputs with the given weights, shape (N, C), float32."""
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
-        self._folds.refresh()
-        size = prediction_batch_size(self._model, inputs, captured=True)
-        # Batches of equal sizes, because each size is compiled, tried and captured. So the last
-        # batch can begin with samples of the one before, whose logits are left out.
-        count = max(1, -(-len(inputs) // size))
-        size = -(-len(inputs) // count)
-        starts = [i * size for i in range(count - 1)]
-        with using(folds=self._folds):
-            logits = [self._predict_batch(inputs[start : start + size]) for start in starts]
-            last = self._predict_batch(inputs[len(inputs) - size :])
-        return torch.cat([*logits, last[count * size - len(inputs) :]])
+        # batches of equal sizes, because each size is compiled, tried and captured
+        count = -(-len(inputs) // prediction_batch_size(self._model, inputs, captured=True))
+        parts = split_range(len(inputs), -(-len(inputs) // count), equal=True)
+        return torch.cat([self._predict_batch(inputs[i:j])[drop:] for i, j, drop in parts])
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)
         text = f"preparing {self._name}: {{}} ({len(x)} samples)"
-        if kind not in self._outputs:  # run once as usual: kernels are compiled and selected
+        if kind not in self._known:  # run once as usual: kernels are compiled and selected
             with self._preparing(text.format("first prediction")):
                 with self._recorder.compiling():
                     self._model(x)
-                self._folds.refresh()  # not computed while kernels were compiled
-                logits: Tensor = self._model(x)
-            self._outputs[kind] = logits.shape[1]
-            return logits.float()
+                first: Tensor = self._model(x).float()
+            self._known.add(kind)
+            return first
         if kind not in self._captured:
             with self._preparing(text.format("capturing a prediction")):
-                self._captured[kind] = self._capture(x, self._outputs[kind])
-        captured = self._captured[kind]
-        captured.inputs.copy_(x)
-        captured.replay()
-        return captured.logits.clone()
+                self._captured[kind] = self._capture(x)
+        inputs, logits, replay = self._captured[kind]
+        inputs.copy_(x)
+        replay()
+        return logits[0].clone()
 
-    def _capture(self, x: Tensor, outputs: int) -> _CapturedPass:
+    def _capture(self, x: Tensor) -> tuple[Tensor, list[Tensor], Replay]:
         inputs = torch.empty_like(x, memory_format=torch.contiguous_format)
-        logits = torch.empty(len(x), outputs, device=x.device)
+        logits: list[Tensor] = []
 
         def forward() -> None:
-            logits.copy_(self._model(inputs))
+            logits[:] = [self._model(inputs).float()]
 
-        return _CapturedPass(inputs, logits, self._recorder.capture([forward], self._pool))
+        return inputs, logits, self._recorder.capture([forward], self._pool)

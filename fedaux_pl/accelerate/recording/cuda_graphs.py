@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.tiling import sharing_device
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
 from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
 from fedaux_pl.engine.optimizer_state import is_resettable, snapshot
@@ -36,18 +35,12 @@ Replay = Callable[[], None]
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Whether and how the steps of a module can be captured.
+    """Whether and how the steps of a module can be captured."""
 
-    Attributes:
-        obstacle: Why they cannot be captured; empty if they can.
-        max_replicas: How many replicas of the module may train at the same time.
-        uses_rng: Whether the steps draw random numbers on the device.
-        optimizer_state: A state of the module's optimizer, with values that mean nothing.
-    """
-
-    obstacle: str = ""
-    max_replicas: int = 1
-    uses_rng: bool = False
+    obstacle: str = ""  # why they cannot be captured; empty if they can
+    max_replicas: int = 1  # how many replicas of the module may train at the same time
+    uses_rng: bool = False  # whether the steps draw random numbers on the device
+    # a state of the module's optimizer, with values that mean nothing
     optimizer_state: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
@@ -64,7 +57,7 @@ class DeviceRNG:
         self.generator = torch.Generator(device)
 
     def seed(self, seed: int) -> None:
-        """Seeds the generator; it then draws what the default generator would with that seed."""
+        """Seed the generator; it then draws what the default generator would with that seed."""
         self.generator.manual_seed(seed)
 
     @contextmanager
@@ -81,10 +74,8 @@ class DeviceRNG:
 class CudaGraphs:
     """Captures the steps of several replicas in one CUDA graph, each on its own stream.
 
-    Args:
-        device: The CUDA device.
-        overlap: Whether a single replica computes its weight gradients on a side stream, see
-            ``fedaux_pl.accelerate.convolution.weight_gradients``.
+    With ``overlap`` a single replica computes its weight gradients on a side stream, see
+    ``fedaux_pl.accelerate.convolution.weight_gradients``.
     """
 
     def __init__(self, device: torch.device, overlap: bool = True) -> None:
@@ -94,15 +85,14 @@ class CudaGraphs:
         self._streams = [torch.cuda.Stream(device) for _ in range(MAX_REPLICAS)]  # type: ignore[no-untyped-call]
 
     def memory_pool(self) -> object:
-        """Creates a graph memory pool for the captured steps of one module.
+        """Create the memory pool that all graphs of one module share; freed with the last of them.
 
-        The graphs are replayed one after another and keep no values in between, so they can share
-        one pool. It is freed with the last of them.
+        They are replayed one after another.
         """
         return torch.cuda.graph_pool_handle()
 
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
-        """Makes an optimizer capturable: fused, with its counters on the device."""
+        """Make an optimizer capturable: fused, with its counters on the device."""
         for group in optimizer.param_groups:
             group["foreach"], group["fused"] = False, True
             if "capturable" in group:
@@ -115,20 +105,20 @@ class CudaGraphs:
         return compiling_in_threads()
 
     def create_rng(self) -> DeviceRNG:
-        """Creates the generator of one replica."""
+        """Create the generator of one replica."""
         return DeviceRNG(self.device)
 
     def capture(
         self, steps: Sequence[Callable[[], None]], pool: Any, rngs: Sequence[DeviceRNG] = ()
     ) -> Replay:
-        """Captures steps without running them, and returns a function that runs them.
+        """Capture steps without running them, and return a function that runs them.
 
         A replay reads and writes the same tensors, whose values may be new.
 
         Args:
             steps: At most ``MAX_REPLICAS`` steps that share no tensors; they run concurrently.
             pool: A result of ``memory_pool``.
-            rngs: The generators that the steps draw from, from ``create_rng``.
+            rngs: The generators that the steps draw from.
         """
         graph = torch.cuda.CUDAGraph()
         for rng in rngs:
@@ -147,18 +137,16 @@ class CudaGraphs:
                 main.wait_stream(stream)
         return graph.replay
 
-    @contextmanager
-    def sharing_device(self, others: int) -> Iterator[None]:
-        """Within this context, kernels leave room for those of ``others`` concurrent replicas."""
-        with using(fuses_gradient_sums=True), sharing_device() if others else nullcontext():
-            yield
+    def fusing(self) -> AbstractContextManager[None]:
+        """Within this context, BatchNorm's kernel adds the gradients of two branches."""
+        return using(fuses_gradient_sums=True)
 
     @contextmanager
     def _step_context(self, others: int) -> Iterator[None]:
-        """``sharing_device``, with overlapping weight gradients if there are no others."""
+        """``fusing``, with overlapping weight gradients if there are no other replicas."""
         overlaps = self._overlap and not others
         with (
-            self.sharing_device(others),
+            self.fusing(),
             weight_gradients_on(self._side_stream) if overlaps else nullcontext(),
         ):
             yield
@@ -166,18 +154,12 @@ class CudaGraphs:
     def probe(
         self, module: pl.LightningModule, batch: tuple[Tensor, ...], step: Step, others: int = 0
     ) -> ProbeResult:
-        """Finds out whether a module's steps can be captured, and for how many replicas.
+        """Find out whether a module's steps can be captured, and for how many replicas.
 
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
-        has an optimizer that is not ``is_resettable``.
-
-        Args:
-            module: The module.
-            batch: A batch of its data.
-            step: Takes one optimization step.
-            others: How many other jobs the module has. With some, its replicas will share the
-                device, and the kernels for an exclusive device need not be compiled.
+        has an optimizer that is not ``is_resettable``. With ``others``, further jobs of the module,
+        its weight gradients will not overlap.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -219,7 +201,7 @@ class CudaGraphs:
 
 @contextmanager
 def _paused_garbage_collection() -> Iterator[None]:
-    """Prevents the destruction of an old graph, which would invalidate the current capture."""
+    """Prevent the destruction of an old graph, which would invalidate the current capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -20,20 +20,14 @@ MAX_THREADS = 16
 def compiling_in_threads() -> Iterator[None]:
     """Within this context, kernels are compiled in threads and not launched.
 
-    At its end all of them are compiled. Without Triton, or with one before 3.5, it does nothing,
-    and kernels are compiled one by one at their first launch.
+    At its end all of them are compiled. Without Triton it does nothing.
     """
     if find_spec("triton") is None:
         yield
         return
-    from triton import JITFunction
+    from triton import AsyncCompileMode, JITFunction
+    from triton.runtime._async_compile import active_mode
 
-    try:
-        from triton import AsyncCompileMode
-        from triton.runtime._async_compile import active_mode
-    except ImportError:
-        yield
-        return
     from fedaux_pl.accelerate import kernels
 
     functions = [one for one in vars(kernels).values() if isinstance(one, JITFunction)]
@@ -53,7 +47,7 @@ def compiling_in_threads() -> Iterator[None]:
 
 
 def _compile(function: Any, mode: Any, active_mode: Any, *args: Any, **options: Any) -> None:
-    """Starts a compilation in place of a launch, with the arguments of ``JITFunction.run``."""
+    """Start a compilation in place of a launch, with the arguments of ``JITFunction.run``."""
     token = active_mode.set(mode)
     try:
         type(function).run(function, *args, **(options | {"warmup": True}))

@@ -8,14 +8,14 @@ training. They are a single step of an epoch: cuDNN's trials would take longer t
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.bert.packing import choose_rows
@@ -32,11 +32,9 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.optimizer_state import restore
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
+from fedaux_pl.models.encoder import Encoder
 
 _Item = TypeVar("_Item")
-
-Kernels = tuple[int, int, bool]
-"""What determines the kernels of a step: batch size, rows of packed texts, a shared device."""
 
 
 class StepKind(NamedTuple):
@@ -47,19 +45,13 @@ class StepKind(NamedTuple):
     rows: int = 0  # 0 if inputs are not packed
 
     @property
-    def kernels(self) -> Kernels:
-        """What determines the kernels of the step."""
+    def kernels(self) -> tuple[int, int, bool]:
+        """What determines the kernels of the step: its sizes and whether it shares the device."""
         return self.batch_size, self.rows, len(self.replicas) > 1
 
 
 class Replica:
-    """One copy of a module, with its optimizer, its random numbers and its batches.
-
-    Args:
-        module: The copy.
-        optimizer: The optimizer of the copy.
-        rng: The generator of the copy; None if its steps draw no random numbers.
-    """
+    """A copy of a module, with its optimizer, batches and random numbers (None: it draws none)."""
 
     def __init__(
         self, module: pl.LightningModule, optimizer: Optimizer, rng: DeviceRNG | None
@@ -69,13 +61,13 @@ class Replica:
         self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
 
     def start(self, job: Job) -> None:
-        """Puts the job's initial weights, optimizer state and seed in place."""
+        """Put the job's initial weights, optimizer state and seed in place."""
         job.start(self.module, self.optimizer)
         if self.rng is not None:
             self.rng.seed(job.seed)
 
     def take_step(self, step: Step, batch_size: int, rows: int = 0) -> None:
-        """Takes a step with the next batch and adds its loss to ``loss_sum``."""
+        """Take a step with the next batch and add its loss to ``loss_sum``."""
         batch = self.batches.next_batch(batch_size)
         rng = nullcontext() if self.rng is None else self.rng.active()
         with rng, using(packed=(batch_size, rows)):
@@ -91,9 +83,9 @@ class Replicas:
         recorder: Captures the steps.
         probe: The recorder's probe of this module. Optimizers get their state from it, because a
             step that creates it cannot be captured.
-        tried: The kernels that the probe has run, if steps have the same ones.
+        tried: The ``StepKind.kernels`` that the probe has run, if steps have the same ones.
         preparing: Shows the first steps and the captures.
-        lengths: Computes the lengths of texts, if the module's steps can pack them.
+        encoder: The module's encoder of texts, if its steps can pack them.
     """
 
     def __init__(
@@ -103,11 +95,11 @@ class Replicas:
         step: Step,
         recorder: CudaGraphs,
         probe: ProbeResult,
-        tried: Kernels | None = None,
+        tried: tuple[int, int, bool] | None = None,
         preparing: Preparing = nullcontext,
-        lengths: Callable[[Tensor], Tensor] | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
-        self._step, self._recorder, self._lengths = step, recorder, lengths
+        self._step, self._recorder, self._encoder = step, recorder, encoder
         self._max_replicas, self._uses_rng = probe.max_replicas, probe.uses_rng
         self._preparing, self._name = preparing, network_name(module)
         self._pool = recorder.memory_pool()
@@ -124,34 +116,28 @@ class Replicas:
         self._replicas.append(Replica(module, optimizer, rng))
 
     def waves(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-        """Splits items into the fewest groups that fit on the device, of nearly equal sizes."""
+        """Split items into the fewest groups that fit on the device, of nearly equal sizes."""
         count = -(-len(items) // self._max_replicas)
         for number in range(count):
             yield items[number * len(items) // count : (number + 1) * len(items) // count]
 
     def take(self, count: int) -> list[Replica]:
-        """Returns the first ``count`` replicas, creating those that are missing."""
+        """Return the first ``count`` replicas, creating those that are missing."""
         first = self._replicas[0]
         while len(self._replicas) < count:
             self._add(copy.deepcopy(first.module), first.optimizer.state_dict())
         return self._replicas[:count]
 
     def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
-        """Trains replicas for one epoch and returns their mean losses.
+        """Train replicas for one epoch and return their mean losses.
 
-        Args:
-            batches: The data of each replica, longest first. So the replicas that have batches
-                left are always the first ones, and there are few kinds of steps.
-            epoch: The epoch.
+        The data of the replicas come longest first. So the replicas that have batches left are
+        always the first ones, and there are few kinds of steps.
         """
         for replica in self._replicas:
             replica.loss_sum.zero_()
         active = self._replicas[: len(batches)]
-        moved = {
-            number
-            for number, data in enumerate(batches)
-            if active[number].batches.load_epoch(data, epoch)
-        }
+        moved = {n for n, data in enumerate(batches) if active[n].batches.load_epoch(data, epoch)}
         if moved:
             # Captured steps read the old buffers. A memory pool is freed with its last one.
             kept = {k: v for k, v in self._captured.items() if moved.isdisjoint(k.replicas)}
@@ -159,7 +145,7 @@ class Replicas:
         full = batches[0].batch_size
         counts = [len(data) for data in batches]
         tokens = [
-            [] if self._lengths is None else replica.batches.count_tokens(self._lengths)
+            [] if self._encoder is None else replica.batches.count_tokens(self._encoder)
             for replica in active
         ]
         for index in range(counts[0]):
@@ -169,9 +155,8 @@ class Replicas:
                 if index < counts[number]
             }
             for kind in _group_by_size(sizes, full):
-                # Smaller last batches are not packed: each would be a kind of its own.
                 is_full = kind.batch_size == full
-                if self._lengths is not None and is_full:
+                if self._encoder is not None and is_full:  # others would be kinds of their own
                     most = max(tokens[number][index] for number in kind.replicas)
                     length = batches[0].tensors[0].shape[1]
                     kind = kind._replace(rows=choose_rows(most, full, length))
@@ -186,7 +171,7 @@ class Replicas:
             self._known_kernels.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
-                    with self._recorder.sharing_device(len(steps) - 1):
+                    with self._recorder.fusing():
                         step()
             return
         if kind not in self._captured:
@@ -199,19 +184,19 @@ class Replicas:
 
     @contextmanager
     def _prepare(self, what: str, kind: StepKind, is_full: bool) -> Iterator[None]:
-        """Shows what is prepared; without cuDNN's trials if it is for smaller batches."""
+        """Show what is prepared; without cuDNN's trials if it is for smaller batches."""
         text = f"preparing {self._name}: {what} ({len(kind.replicas)} x {kind.batch_size} samples)"
         with self._preparing(text), nullcontext() if is_full else without_trials():
             yield
 
 
 def network_name(module: nn.Module) -> str:
-    """The class of a module's network, without the prefix of its fast version."""
+    """Return the class of a module's network, without the prefix of its fast version."""
     return type(getattr(module, "model", module)).__name__.removeprefix("Fast")
 
 
 def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:
-    """Groups replicas that take their next step together, by the size of their next batches.
+    """Group replicas that take their next step together, by the size of their next batches.
 
     Replicas with full batches are one group. Each replica with a smaller batch is a separate group,
     unless the batches of all replicas have the same size.

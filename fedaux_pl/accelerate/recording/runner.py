@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytorch_lightning as pl
@@ -48,7 +48,7 @@ class CudaRunner(StageRunner):
         self._predictors: dict[nn.Module, CapturedPredictor] = {}
 
     def adopt(self, module: nn.Module) -> None:
-        """Moves a module to the device, with the fast versions of its layers, channels last."""
+        """Move a module to the device, with the fast versions of its layers, channels last."""
         super().adopt(module)
         if self.device.type == "cuda" and module not in self._replicas:
             speed_up(module)
@@ -61,15 +61,14 @@ class CudaRunner(StageRunner):
         on_epoch: EpochHook | None = None,
         on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Runs several jobs with one module, as many at the same time as the device can hold."""
+        """Run several jobs with one module, as many at the same time as the device can hold."""
         self.adopt(module)
         with torch.enable_grad():
             replicas = self._find_replicas(module, jobs)
             if replicas is None:
                 return super().run_all(module, jobs, on_epoch, on_done)
             results: dict[int, StageResult] = {}
-            lengths = [len(job.batches) for job in jobs]
-            longest_first = sorted(range(len(jobs)), key=lambda number: -lengths[number])
+            longest_first = sorted(range(len(jobs)), key=lambda n: -len(jobs[n].batches))
             for wave in replicas.waves(longest_first):
                 done = self._run_wave(replicas, [jobs[number] for number in wave], on_epoch)
                 results.update(zip(wave, done, strict=True))
@@ -79,13 +78,13 @@ class CudaRunner(StageRunner):
         return [results[number] for number in range(len(jobs))]
 
     def forget(self, module: pl.LightningModule) -> None:
-        """Frees the replicas and captured steps of a module."""
+        """Free the replicas and captured steps of a module."""
         self._replicas.pop(module, None)
 
     def predict(
         self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Computes the logits of a model with the given weights.
+        """Compute the logits of a model with the given weights.
 
         Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
         fixed size. A network of others may synchronize, which cannot be captured.
@@ -98,7 +97,7 @@ class CudaRunner(StageRunner):
         return self._predictors[model].predict(state, inputs)
 
     def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes h(x) of a large data set; before that, kernels are compiled in threads."""
+        """Compute h(x) of a large data set; before that, kernels are compiled in threads."""
         if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
             first = inputs[: prediction_batch_size(model, inputs)]
             text = f"preparing {network_name(model)}: first prediction ({len(first)} samples)"
@@ -107,11 +106,11 @@ class CudaRunner(StageRunner):
         return predict_features(model, inputs)
 
     def finish_backward(self) -> None:
-        """Waits for weight gradients that are computed on a side stream."""
+        """Wait for weight gradients that are computed on a side stream."""
         join_weight_gradients()
 
     def _find_replicas(self, module: pl.LightningModule, jobs: Sequence[Job]) -> Replicas | None:
-        """Returns the replicas of a module; None if its steps are not captured."""
+        """Return the replicas of a module; None if its steps are not captured."""
         if not jobs or not jobs[0].epochs or getattr(module, "is_distributed", False):
             return None
         if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
@@ -140,34 +139,25 @@ class CudaRunner(StageRunner):
             return None
         if self.scaler:
             probe = dataclasses.replace(probe, max_replicas=1)
-        # cuDNN tries no kernels for smaller batches, so those of the probe are others
-        tried = (len(index), 0, others > 0) if len(index) == batches.batch_size else None
+        # Under deterministic algorithms texts are not packed: the number of rows, and so the order
+        # of sums, depends on which replicas train at the same time.
+        with self.trainer.strategy.precision_plugin.train_step_context():
+            encoder = None if is_deterministic() else find_packable(module, batch[0])
         return Replicas(
             module,
             step=self.step,
             recorder=self.recorder,
             probe=probe,
-            tried=tried,
+            # cuDNN tries no kernels for smaller batches, so those of the probe are others
+            tried=(len(index), 0, others > 0) if len(index) == batches.batch_size else None,
             preparing=self.preparing,
-            lengths=self._find_lengths(module, batch[0]),
+            encoder=encoder,
         )
-
-    def _find_lengths(
-        self, module: pl.LightningModule, inputs: Tensor
-    ) -> Callable[[Tensor], Tensor] | None:
-        """Returns the function that computes lengths of texts; None if they are not packed.
-
-        Under deterministic algorithms they are not: the number of rows, and so the order of sums,
-        depends on which replicas train at the same time.
-        """
-        with self.trainer.strategy.precision_plugin.train_step_context():
-            encoder = None if is_deterministic() else find_packable(module, inputs)
-        return None if encoder is None else lambda ids: encoder.lengths(ids).clamp(min=1)
 
     def _run_wave(
         self, replicas: Replicas, jobs: Sequence[Job], on_epoch: EpochHook | None
     ) -> list[StageResult]:
-        """Runs jobs at the same time, each with its own replica."""
+        """Run jobs at the same time, each with its own replica."""
         wave = replicas.take(len(jobs))
         for replica, job in zip(wave, jobs, strict=True):
             replica.start(job)

@@ -1,11 +1,10 @@
 """Batches for captured steps, which read the same memory in every replay."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.models.encoder import Encoder
 
 
 class StaticBatches:
@@ -30,24 +29,16 @@ class StaticBatches:
         self._next = torch.empty(0, dtype=torch.long)
 
     def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
-        """Loads the data and the order of an epoch.
+        """Load the data and the order of an epoch.
 
-        Args:
-            batches: The data with its shuffling.
-            epoch: The epoch.
-
-        Returns:
-            Whether an address has changed, so that steps captured before cannot be replayed.
+        Return whether an address has changed, so that steps captured before cannot be replayed.
         """
         moved = self._load_data(batches.tensors)
         order = batches.order(epoch)
         self.num_samples = len(order)
         rows = max(len(batches), -(-len(batches.tensors[0]) // batches.batch_size))
-        if (
-            self._order.device != order.device
-            or self._order.shape[1] != batches.batch_size
-            or len(self._order) < rows
-        ):
+        is_other = (self._order.device, self._order.shape[1]) != (order.device, batches.batch_size)
+        if is_other or len(self._order) < rows:
             self._order = order.new_zeros(rows, batches.batch_size)
             self._next = order.new_zeros(1)
             moved = True
@@ -56,26 +47,27 @@ class StaticBatches:
         return moved
 
     def next_batch(self, size: int) -> tuple[Tensor, ...]:
-        """Returns the first ``size`` samples of the next batch."""
+        """Return the first ``size`` samples of the next batch."""
         index = self._order.index_select(0, self._next).view(-1)[:size]
         self._next += 1
         return tuple(tensor.index_select(0, index) for tensor in self._data)
 
-    def count_tokens(self, lengths: Callable[[Tensor], Tensor]) -> list[int]:
-        """Sums the lengths of the texts of each full batch; waits for the device once."""
+    def count_tokens(self, encoder: Encoder) -> list[int]:
+        """Sum the lengths of the texts of each full batch; wait for the device once."""
+        lengths = encoder.lengths(self._data[0]).clamp(min=1)
         full = self.num_samples // self._order.shape[1]
-        counts: list[int] = lengths(self._data[0])[self._order[:full]].sum(dim=1).tolist()
+        counts: list[int] = lengths[self._order[:full]].sum(dim=1).tolist()
         return counts
 
     def _load_data(self, tensors: tuple[Tensor, ...]) -> bool:
-        if len(tensors) != len(self._data) or not all(map(_same_format, tensors, self._data)):
+        if [*map(_format, tensors)] != [*map(_format, self._data)]:
             self._data = [tensors[0], *(tensor.clone() for tensor in tensors[1:])]
             self._buffers = set(range(1, len(tensors)))
             return True
         moved = False
         for number, (tensor, known) in enumerate(zip(tensors, self._data, strict=True)):
             is_buffer = number in self._buffers
-            if not is_buffer and _same_memory(tensor, known):
+            if not is_buffer and _memory(tensor) == _memory(known):
                 continue
             if not is_buffer or len(tensor) > len(known):
                 rows = max(len(tensor), len(known))
@@ -86,11 +78,10 @@ class StaticBatches:
         return moved
 
 
-def _same_format(a: Tensor, b: Tensor) -> bool:
-    """Whether the samples of two tensors have the same shape, dtype and device."""
-    return (a.shape[1:], a.dtype, a.device) == (b.shape[1:], b.dtype, b.device)
+def _format(tensor: Tensor) -> tuple[object, ...]:
+    """Return the shape of samples, dtype and device."""
+    return tensor.shape[1:], tensor.dtype, tensor.device
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are views of the same memory."""
-    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
+def _memory(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()

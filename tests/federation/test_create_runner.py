@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedaux_pl.engine import StageRunner
-from fedaux_pl.federation import door
+from fedaux_pl.federation import create_runner
 
 
 class FastRunner(StageRunner):
@@ -20,9 +20,9 @@ def create(device, monkeypatch, installed):
     accelerate.CudaRunner = FastRunner
     monkeypatch.setitem(sys.modules, "fedaux_pl.accelerate", accelerate)
     specs = {name: SimpleNamespace(origin="__init__.py") for name in installed}
-    monkeypatch.setattr(door, "find_spec", specs.get)
+    monkeypatch.setattr(create_runner, "find_spec", specs.get)
     strategy = SimpleNamespace(root_device=torch.device(device))
-    return door.create_runner(SimpleNamespace(strategy=strategy))
+    return create_runner.create_runner(SimpleNamespace(strategy=strategy))
 
 
 @pytest.mark.parametrize(

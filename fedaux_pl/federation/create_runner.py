@@ -1,4 +1,4 @@
-"""The only door to ``fedaux_pl.accelerate``: no other file of the package imports it."""
+"""The choice of the stage runner: the only file that imports ``fedaux_pl.accelerate``."""
 
 import logging
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 def create_runner(trainer: pl.Trainer) -> StageRunner:
-    """Creates the stage runner for a Trainer's device: the accelerated one on CUDA.
+    """Create the stage runner for a Trainer's device: the accelerated one on CUDA.
 
     Without the folder ``fedaux_pl/accelerate`` CUDA runs plain PyTorch. Without triton it captures
     CUDA graphs of PyTorch's own kernels. Either is slower, and the log says so.

@@ -1,0 +1,287 @@
+"""A pass through a BERT of the transformers library with fused kernels, as one autograd function.
+
+Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+2019. As under autocast, matrix products are in half precision; the residual stream, LayerNorm and
+softmax are in float32. Results differ from those of the library's modules by rounding only.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fedaux_pl.accelerate.bert.fused_operations import (
+    PassConfig,
+    add_norm,
+    add_norm_backward,
+    add_partial_sums,
+    attend,
+    attend_backward,
+    embed,
+    embed_backward,
+    gelu,
+    gelu_backward,
+    position_gradient,
+    word_gradient,
+)
+from fedaux_pl.accelerate.bert.packing import Packing
+from fedaux_pl.accelerate.context import current
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    SideStream,
+    compute_linear_weight_gradient,
+    launch_linear_weight_gradient,
+)
+
+# The matrix products of a layer, with the linear layers whose outputs are side by side.
+_PRODUCTS = {
+    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "projection": ("attention.output.dense",),
+    "intermediate": ("intermediate.dense",),
+    "output": ("output.dense",),
+}
+# The parameters whose gradients are sums over all tokens, in the order of their columns in the
+# matrix of partial sums. Those of a kernel are side by side.
+_LAYER_SUMS = (
+    *(f"{name}.bias" for name in _PRODUCTS["qkv"]),
+    *("attention.output.LayerNorm.weight", "attention.output.LayerNorm.bias"),
+    "attention.output.dense.bias",
+    "intermediate.dense.bias",
+    *("output.LayerNorm.weight", "output.LayerNorm.bias", "output.dense.bias"),
+)
+_TABLES = (
+    "embeddings.word_embeddings.weight",
+    "embeddings.position_embeddings.weight",
+    "embeddings.token_type_embeddings.weight",
+)
+_EMBEDDING_NORM = ("embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias")
+
+Parameters = Mapping[str, Tensor]
+
+
+def parameter_names(layers: int) -> set[str]:
+    """Return the names of all parameters of a BERT."""
+    weights = [f"{name}.weight" for name in chain(*_PRODUCTS.values())]
+    return {*_TABLES, *_EMBEDDING_NORM, *_in_layers(layers, (*weights, *_LAYER_SUMS))}
+
+
+def _in_layers(layers: int, names: tuple[str, ...]) -> list[str]:
+    return [f"encoder.layer.{number}.{name}" for number in range(layers) for name in names]
+
+
+def bert_states(
+    encoder: Any, packing: Packing, dtype: torch.dtype, *, causal: bool = False
+) -> Tensor:
+    """Return the states of the last layer, float32, shape (N, L, width) or packed (rows, width).
+
+    Args:
+        encoder: An encoder for which ``fast_encoder.can_fuse`` is true.
+        packing: The texts, all tokens of type 0, and their rows.
+        dtype: The dtype of matrix products.
+        causal: Whether a token attends to itself and earlier tokens only.
+    """
+    settings, ids = encoder.config, packing.ids
+    padding_index = encoder.embeddings.word_embeddings.padding_idx
+    dropouts = [module for module in encoder.modules() if isinstance(module, nn.Dropout)]
+    rates = tuple(float(one.p) if one.training else 0.0 for one in dropouts)
+    has_dropout = any(rates)
+    config = PassConfig(
+        width=settings.hidden_size,
+        heads=settings.num_attention_heads,
+        eps=float(settings.layer_norm_eps),
+        padding_index=-1 if padding_index is None else padding_index,
+        causal=causal,
+        dtype=dtype,
+        packing=packing,
+        rates=rates,
+        seeds=torch.randint(2**63 - 1, (len(rates),), device=ids.device) if has_dropout else ids,
+    )
+    parameters = dict(encoder.named_parameters())
+    if torch.is_grad_enabled() and any(one.requires_grad for one in parameters.values()):
+        states: Tensor = _BertFunction.apply(  # type: ignore[no-untyped-call]
+            config, current().side_stream, tuple(parameters), *parameters.values()
+        )
+    else:
+        states = _run(config, parameters, keep=lambda _: None)
+    return states.view(*ids.shape, -1)
+
+
+class _BertFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        config: PassConfig,
+        side_stream: SideStream | None,
+        names: tuple[str, ...],
+        *values: Tensor,
+    ) -> Tensor:
+        # The backward pass runs in another thread, which does not see context variables.
+        ctx.config, ctx.side_stream, ctx.backwards = config, side_stream, []
+        ctx.parameters = dict(zip(names, values, strict=True))
+        return _run(config, ctx.parameters, ctx.backwards.append)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = _Gradients(ctx.config, ctx.parameters, ctx.side_stream)
+        terms: tuple[Tensor, Tensor | None] = dstates.float().contiguous(), None
+        for backward in reversed(ctx.backwards):
+            terms = backward(gradients, *terms)
+        gradients.add_partial_sums()
+        return None, None, None, *(gradients.found.get(name) for name in ctx.parameters)
+
+
+class _Gradients:
+    """The gradients of a backward pass, in ``found`` by the names of parameters.
+
+    Some are sums over all tokens, such as those of biases. For these each kernel writes partial
+    sums into its columns of one matrix, which one kernel adds up at the end. Gradients of weights
+    are never rounded to half precision. With a side stream they are computed there.
+    """
+
+    def __init__(
+        self, config: PassConfig, parameters: Parameters, side_stream: SideStream | None
+    ) -> None:
+        self._parameters, self._side_stream = parameters, side_stream
+        self.found: dict[str, Tensor] = {}
+        # The token type is the last of the sums. All tokens have type 0, so only its first row has
+        # columns; the rows of other types, which follow in memory, are zero.
+        summed = [*_in_layers(config.layers, _LAYER_SUMS), *_EMBEDDING_NORM, _TABLES[2]]
+        self._sizes = {name: parameters[name].numel() for name in summed}
+        self._columns = dict(zip(summed, accumulate(self._sizes.values(), initial=0), strict=False))
+        columns = self._columns[_TABLES[2]] + config.width
+        self._partials = torch.empty(config.parts, columns, device=config.packing.ids.device)
+
+    def partials(self, name: str) -> Tensor:
+        """Return the columns of a kernel's partial sums; the first are of this parameter."""
+        return self._partials[:, self._columns[name] :]
+
+    def add_partial_sums(self) -> None:
+        """Compute the gradients that are sums over all tokens."""
+        sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
+        add_partial_sums(self._partials, sums)
+        for name, part in zip(self._sizes, sums.split(list(self._sizes.values())), strict=True):
+            self.found[name] = part.view_as(self._parameters[name])
+
+    def add_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
+        """Compute the gradients dy.T @ x of weights whose outputs are side by side in dy."""
+        weights = [self._parameters[name] for name in names]
+        if self._side_stream is not None and self._side_stream.can_accumulate(weights):
+            launch_linear_weight_gradient(self._side_stream, weights, dy, x)
+            return
+        gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
+        compute_linear_weight_gradient(dy, x, gradient)
+        parts = torch.split(gradient, [len(weight) for weight in weights])
+        self.found.update(zip(names, parts, strict=True))
+
+
+# Takes the gradients of an output, of the float32 residual stream and of its half-precision copy,
+# which matrix products read (None: of the last layer); returns those of the input.
+_Backward = Callable[[_Gradients, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+
+def _run(config: PassConfig, parameters: Parameters, keep: Callable[[_Backward], None]) -> Tensor:
+    """Run the forward pass; keep the backward functions of the embedding and of each layer."""
+    weights = _cast_weights(config, parameters)
+    states, half, backward = _run_embedding(config, parameters)
+    keep(backward)
+    for number in range(config.layers):
+        states, half, backward = _run_layer(config, parameters, weights, number, states, half)
+        keep(backward)
+    return states
+
+
+def _cast_weights(config: PassConfig, parameters: Parameters) -> dict[str, Tensor]:
+    """Cast the weights and biases of all matrix products at once, into one buffer."""
+    sources = {
+        f"{number}.{product}.{kind}": [
+            parameters[f"encoder.layer.{number}.{name}.{kind}"] for name in names
+        ]
+        for number in range(config.layers)
+        for product, names in _PRODUCTS.items()
+        for kind in ("weight", "bias")
+    }
+    flat = list(chain(*sources.values()))
+    sizes = [parameter.numel() for parameter in flat]
+    buffer = torch.empty(sum(sizes), dtype=config.dtype, device=flat[0].device)
+    torch._foreach_copy_(list(map(Tensor.view_as, buffer.split(sizes), flat)), flat)
+    sizes = [sum(parameter.numel() for parameter in parts) for parts in sources.values()]
+    return {
+        name: values.view(-1, *parts[0].shape[1:])
+        for (name, parts), values in zip(sources.items(), buffer.split(sizes), strict=True)
+    }
+
+
+def _run_embedding(config: PassConfig, parameters: Parameters) -> tuple[Tensor, Tensor, _Backward]:
+    """Return the states after the embedding in float32 and half precision, and its backward."""
+    word, position, token_type = (parameters[name] for name in _TABLES)
+    weight, bias = (parameters[name] for name in _EMBEDDING_NORM)
+    states, half, saved = embed(config, (word, position, token_type), (weight, bias))
+
+    def backward(
+        gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
+    ) -> tuple[Tensor, None]:
+        assert dhalf is not None  # noqa: S101 - there are layers
+        partials = gradients.partials(_EMBEDDING_NORM[0])
+        dsum = embed_backward(config, dstates, dhalf, saved, partials)
+        gradients.found[_TABLES[0]] = word_gradient(config, dsum, word)
+        gradients.found[_TABLES[1]] = position_gradient(config, dsum, position)
+        return dsum, None
+
+    return states, half, backward
+
+
+def _run_layer(
+    config: PassConfig,
+    parameters: Parameters,
+    weights: Mapping[str, Tensor],
+    number: int,
+    states: Tensor,
+    half: Tensor,
+) -> tuple[Tensor, Tensor, _Backward]:
+    """Return the states after a layer in float32 and half precision, and its backward."""
+    layer, dropout = f"encoder.layer.{number}.", 3 * number + 1
+
+    def norm(block: str) -> tuple[Tensor, Tensor]:
+        name = f"{layer}{block}.LayerNorm"
+        return parameters[f"{name}.weight"], parameters[f"{name}.bias"]
+
+    def multiply(product: str, x: Tensor) -> Tensor:
+        name = f"{number}.{product}"
+        return torch.addmm(weights[f"{name}.bias"], x, weights[f"{name}.weight"].t())
+
+    qkv = multiply("qkv", half)
+    heads = attend(config, qkv, dropout)
+    projected = multiply("projection", heads)
+    middle, middle_half, to_middle = add_norm(
+        config, projected, states, norm("attention.output"), dropout + 1
+    )
+    before_gelu = multiply("intermediate", middle_half)
+    after_gelu = gelu(before_gelu)
+    output = multiply("output", after_gelu)
+    last, last_half, to_last = add_norm(config, output, middle, norm("output"), dropout + 2)
+
+    def backward(
+        gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        def multiply_backward(product: str, dy: Tensor, x: Tensor) -> Tensor:
+            gradients.add_weights([f"{layer}{name}.weight" for name in _PRODUCTS[product]], dy, x)
+            return dy @ weights[f"{number}.{product}.weight"]
+
+        def partials(name: str) -> Tensor:
+            return gradients.partials(layer + name)
+
+        sums = partials("output.LayerNorm.weight")
+        dstates, dy = add_norm_backward(config, dstates, dhalf, to_last, dropout + 2, sums)
+        dy = multiply_backward("output", dy, after_gelu)
+        dy = gelu_backward(config, dy, before_gelu, partials("intermediate.dense.bias"))
+        dhalf = multiply_backward("intermediate", dy, middle_half)
+        sums = partials("attention.output.LayerNorm.weight")
+        dstates, dy = add_norm_backward(config, dstates, dhalf, to_middle, dropout + 1, sums)
+        dy = multiply_backward("projection", dy, heads)
+        dy = attend_backward(config, dy, qkv, dropout, partials("attention.self.query.bias"))
+        return dstates, multiply_backward("qkv", dy, half)
+
+    return last, last_half, backward

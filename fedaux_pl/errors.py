@@ -27,20 +27,31 @@ class PrivacyError(FedauxError):
     """A release that the claimed privacy guarantee does not cover."""
 
 
-class UsageError(SystemExit):
-    """Wrong options: the message is printed, and the process ends with status 2.
+class UsageError(ConfigurationError):
+    """Wrong options of a command line, which end the process with status 2.
 
     Args:
         message: What is wrong.
+        prog: The program and its verb.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
+    def __init__(self, message: str, prog: str = "fedaux-pl") -> None:
+        super().__init__(message)
+        self.prog = prog
+
+
+EXPECTED = (FedauxError, FloatingPointError, OSError)
+"""The errors that are told in one line, without a traceback."""
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+TERMINATED = 143
+"""The exit status after SIGTERM."""
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or the name of its class if it has none.
+    """Return the first line of an error's message, or the name of its class if it has none.
 
     Example:
         >>> first_line(ValueError("bad value")), first_line(ValueError())
@@ -50,7 +61,7 @@ def first_line(error: BaseException) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     Example:
         >>> counted(1, "client"), counted(1000, "sample")
@@ -60,7 +71,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean X?)" with the known name that is closest to a misspelled one.
+    """Return " (did you mean X?)" with the known name that is closest to a misspelled one.
 
     Upper and lower case do not matter. The result is empty if no known name is close.
 

@@ -10,11 +10,10 @@ which is gone.
 import argparse
 from pathlib import Path
 
-from fedaux_pl.data.image_files import list_images
-from fedaux_pl.data.sources._wordnet import hyponyms, lemma
-from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.cli.report import publish
+from fedaux_pl.data.images import list_images
+from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset, hyponyms, lemma
+from fedaux_pl.reports.formats import TableItem
 
 PUBLISHED = {
     "Devices": 165_747,

@@ -19,9 +19,9 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from scipy.stats import gaussian_kde
 
+from fedaux_pl.cli.report import publish
 from fedaux_pl.functional import dirichlet_partition, soft_labels
-from fedaux_pl.reports.items import FigureItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.reports.figures import FigureItem
 
 COLORS, MARKERS = ("#0072B2", "#D55E00", "#009E73"), ("o", "s", "^")  # of Okabe and Ito
 INK, GRAY = "#1f2933", "#c9ced6"

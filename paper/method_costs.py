@@ -8,20 +8,22 @@ Further options are those of fit. Nothing is run and no data are loaded.
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedaux_pl.algorithms import FedBE
-from fedaux_pl.benchmark.flops import forward_flops, training_flops
+from fedaux_pl.cli.report import publish
+from fedaux_pl.engine import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model, of_head
-from fedaux_pl.modules import ClientModule, create_pretraining
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.modules import ClientModule
+from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.runs.parser import parse
 
 BASE = ["--config", "fedaux_resnet8", "--config", "scoring/paper"]
@@ -93,7 +95,7 @@ def method_costs(
         image_size: The height and width of the images.
     """
     cli = parse("report", args)
-    setting = Setting(cli.model, round(cli.datamodule.negatives * auxiliary), classes)
+    setting = Setting(cli.model, round(cli.datamodule.negative_fraction * auxiliary), classes)
     return [
         in_words(setting),
         *bytes_of(setting, rounds=cli.trainer.max_epochs),
@@ -105,10 +107,10 @@ def method_costs(
 def in_words(setting: Setting) -> TableItem:
     """Return the paper's table."""
     scoring = setting.scoring
-    budget, uses_negatives = scoring.budget, scoring.scorer.uses_negatives
+    privacy, uses_negatives = scoring.privacy, scoring.scorer.uses_negatives
     guarantee = "none: no noise"
-    if budget.epsilon is not None:
-        guarantee = f"({budget.epsilon:g}, {budget.delta:g})-DP of D_i"
+    if privacy.epsilon is not None:
+        guarantee = f"({privacy.epsilon:g}, {privacy.delta:g})-DP of D_i"
     if scoring.flaw:
         guarantee = f"none: {scoring.flaw}"
     head = "logistic regression of D_i against D^-" if uses_negatives else "features, their mean"
@@ -198,12 +200,11 @@ def operations(setting: Setting, samples: int, auxiliary: int, image_size: int) 
     channels = federation.model_options.get("in_channels", 3)
     images = torch.zeros(2, channels, image_size, image_size, dtype=torch.uint8)
     labels = torch.zeros(2, dtype=torch.long)
-    pretraining = dataclasses.asdict(federation.pretraining)
-    epochs, _ = pretraining.pop("epochs"), pretraining.pop("batch_size")
+    epochs = federation.pretraining.epochs
     flops = {
-        "F": forward_flops(model, images),
-        "F_train": training_flops(ClientModule(model, num_classes=classes), (images, labels)),
-        "F_pre": training_flops(create_pretraining(model, pretraining), (images,)),
+        "F": count_flops(model.eval(), images),
+        "F_train": count_flops(ClientModule(model, num_classes=classes), images, labels),
+        "F_pre": count_flops(federation.pretraining.create_module(model), images),
     }
     held, distill = samples / setting.clients, auxiliary - setting.negatives
     sizes = {"|D_i|": held, "|D_distill|": distill, "|D_aux|": auxiliary}
@@ -232,6 +233,20 @@ def operations(setting: Setting, samples: int, auxiliary: int, image_size: int) 
     )
     header = [["", "who, how often", "formula", "TFLOP", "methods"]]
     return TableItem("operations", caption, header, texts)
+
+
+def count_flops(module: nn.Module, *batch: Tensor) -> float:
+    """Return the operations of a prediction or, of a LightningModule, a training step per image.
+
+    Matrix products and convolutions are counted, with two operations per multiply-add.
+    """
+    # counting must not advance the random numbers of the process
+    with isolated_rng(0), FlopCounterMode(display=False) as counter:
+        if isinstance(module, pl.LightningModule):
+            module.train().training_step(batch, 0).backward()
+        else:
+            module(*batch)
+    return float(counter.get_total_flops() / len(batch[0]))
 
 
 def mb(count: int, digits: int = 2) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedaux_pl.cli.report import publish
 from fedaux_pl.data import Digits, FederatedDataModule
-from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.verb import publish
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import TableItem
 
 FIGURES = {
     "fig6": [0.01, 1, 100],

@@ -26,15 +26,14 @@ FIRST = (
 
 
 def pytest_collection_modifyitems(config, items):
-    """Puts ``FIRST`` first; skips ``cuda`` without a CUDA device, ``sites`` unless asked for."""
+    """Put ``FIRST`` first; deselect ``cuda`` without a device, and long tests without ``-m``."""
     items.sort(key=lambda item: not item.path.as_posix().endswith(FIRST))
-    for item in items:
-        if item.get_closest_marker("sites") and "sites" not in config.getoption("-m"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: pytest -n 0 -m sites"))
+    left_out = set() if config.getoption("-m") else {"nightly", "sites"}
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        left_out.add("cuda")
+    deselected = [i for i in items if left_out & {mark.name for mark in i.iter_markers()}]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item not in set(deselected)]
 
 
 @pytest.fixture(autouse=True)
@@ -52,4 +51,23 @@ def _own_folders(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user_cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """One run for all tests that only look at a finished run."""
+    from tests.command_line import create, without_figures
+
+    torch.set_num_threads(1)
+    with without_figures():
+        return create(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def without_figures():
+    """Runs of the command line draw no figures, which take longer than small rounds."""
+    from tests.command_line import without_figures
+
+    with without_figures():
         yield

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import resource
 import sys
@@ -18,9 +19,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -122,8 +124,8 @@ def fuzz(reader: Reader, count: int) -> Result:
 
 def is_loaded(reader: Reader, content: bytes, what: str) -> bool:
     """Whether a reader loads this content; see ``fuzz`` for what it must not do."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), _watched() as events:
-        warnings.simplefilter("ignore")
+    uncached = mock.patch.dict(os.environ, FEDAUX_PL_CACHE_GB="0")
+    with uncached, tempfile.TemporaryDirectory() as folder, _watched() as events:
         path = Path(folder) / reader.file
         path.write_bytes(content)
         try:
@@ -149,7 +151,9 @@ def _watched() -> Iterator[list[str]]:
     _events = []
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
-        yield _events
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield _events
     finally:
         faulthandler.cancel_dump_traceback_later()
         _events = None
@@ -200,8 +204,8 @@ def readers() -> dict[str, Reader]:
         "tsv": Reader("file.tsv", csv_.replace(b",", b"\t"), _load_texts),
         "jsonl": Reader("file.jsonl", json_, _load_texts),
         "jsonl.xz": Reader("file.jsonl.xz", lzma.compress(json_), _load_texts),
-        "txt": Reader("file.txt", text, partial(_load_texts, label=None)),
-        "txt.bz2": Reader("file.txt.bz2", bz2.compress(text), partial(_load_texts, label=None)),
+        "txt": Reader("file.txt", text, _load_texts),
+        "txt.bz2": Reader("file.txt.bz2", bz2.compress(text), _load_texts),
         **{kind: Reader(f"file.{kind}", _picture(kind), _load_images) for kind in _PICTURES},
     }
 
@@ -227,18 +231,18 @@ def _load_npz(path: Path) -> None:
 
 
 def _load_images(path: Path) -> None:
-    ImageFolder(path.parent, size=8, cache_dir=path.parent / "cache").auxiliary()
+    ImageFolder(path.parent, size=8).auxiliary()
 
 
-def _load_texts(path: Path, label: str | None = "label") -> None:
-    source = _text_source(label)
-    source.path, source.cache_dir = path, path.parent / "cache"
-    source.auxiliary() if label is None else source.train()
+def _load_texts(path: Path) -> None:
+    source = _text_source()
+    source.path = path
+    source.auxiliary() if ".txt" in path.name else source.train()
 
 
 @cache  # loading a tokenizer takes much longer than reading a file
-def _text_source(label: str | None) -> TextFiles:
-    return TextFiles("", label=label, max_length=16)
+def _text_source() -> TextFiles:
+    return TextFiles("", max_length=16)
 
 
 def main() -> None:

@@ -21,14 +21,8 @@ def call_cast(module: nn.Module, device: torch.device, inputs: Mapping[str, Any]
     weights = _linear_weights(module) if is_casting else {}
     if not weights:
         return module(**inputs)
-    cast = cast_all(list(weights.values()), torch.get_autocast_dtype(kind))
+    cast = _Cast.apply(torch.get_autocast_dtype(kind), *weights.values())  # type: ignore[no-untyped-call]
     return functional_call(module, dict(zip(weights, cast, strict=True)), (), dict(inputs))
-
-
-def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Cast float32 tensors to another dtype at once; their gradients are cast back at once."""
-    cast: tuple[Tensor, ...] = _Cast.apply(dtype, *tensors)  # type: ignore[no-untyped-call]
-    return cast
 
 
 def _linear_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -42,6 +36,8 @@ def _linear_weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 class _Cast(torch.autograd.Function):
+    """Casts float32 tensors to another dtype at once, and their gradients back."""
+
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)

@@ -22,23 +22,17 @@ class Context:
         fuses_gradient_sums: Whether the BatchNorm kernel adds the gradients of two branches, see
             ``batch_norm.branch``. Only for code that calls ``backward()``: ``torch.autograd.grad``
             with respect to activations with two branches would return the gradient of one of them.
-        nchw: Whether standardized images are contiguous NCHW tensors.
-        weights: Half-precision weights that were computed for all layers at once, by convolution,
-            or by (convolution, layout) for the matrices of ``pointwise_products``.
-        folds: The ``FoldCache`` in use.
+        matrices: Half-precision matrices of ``pointwise_products`` that were written for all layers
+            at once, by (convolution, layout).
         side_stream: The ``SideStream`` of weight gradients.
-        tiling: The ``TilingParameters``, if they are not those of an exclusive device.
         packed: The texts of a batch and the rows that their tokens are packed into; no rows: not
             packed. Texts with more tokens than rows give NaN.
     """
 
     plain: bool = False
     fuses_gradient_sums: bool = False
-    nchw: bool = False
-    weights: Mapping[Any, Tensor] = field(default_factory=dict)
-    folds: Any = None
+    matrices: Mapping[Any, Tensor] = field(default_factory=dict)
     side_stream: Any = None
-    tiling: Any = None
     packed: tuple[int, int] = (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Measures the rounds of a federation stage by stage."""
+"""Reads the seconds that rounds log, and measures what comes before and between them."""
 
 from fedaux_pl.benchmark.measured_federation import MeasuredData, MeasuredFederation, RoundClock
 from fedaux_pl.benchmark.summary import format_table, summarize

@@ -2,33 +2,26 @@
 
 import dataclasses
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
 
-from fedaux_pl.benchmark.flops import now
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.server import Predictor
-from fedaux_pl.functional.averaging import State
 
 PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 
 
 class MeasuredFederation(Federation):
-    """A federation that measures its preparation and its memory, and counts its predictions.
+    """A federation that measures its preparation; its rounds log their seconds anyway.
 
     Attributes:
-        predicted: For each round the number of predicted samples by (stage, architecture).
-        device_peaks: For each stage the maximum of allocated device memory, in bytes.
-        device_reserved: The maximum of reserved device memory, in bytes.
         start: The seconds of all that the process prepares once, by kind: trial steps, first steps,
             captures and kernels of Triton, which are a part of the steps.
         preparation_seconds: The seconds of Algorithm 1.
@@ -36,48 +29,14 @@ class MeasuredFederation(Federation):
 
     def prepare(self, preparation: Preparation) -> None:
         """Algorithm 1 with a short pre-training, whose quality does not matter here."""
-        self.measured_device = self.device  # after a fit Lightning puts the federation on the host
-        self.predicted: list[Counter[tuple[str, str]]] = []
-        self.device_peaks: defaultdict[str, int] = defaultdict(int)
-        self.device_reserved = 0
         self.start: defaultdict[str, list[float]] = defaultdict(list)
         self._listen_to_triton()
         runner = preparation.context.runner
         runner.preparing = self._watch(runner.preparing)
-        predictor = _CountingPredictor(**vars(self.server.predictor), on_predict=self._count)
-        self.server = dataclasses.replace(self.server, predictor=predictor)
         settings = dataclasses.replace(preparation.settings, epochs=PRETRAINING_EPOCHS)
         begin = now(self.device)
-        with self._measure_memory("preparation"):
-            super().prepare(dataclasses.replace(preparation, settings=settings))
+        super().prepare(dataclasses.replace(preparation, settings=settings))
         self.preparation_seconds = now(self.device) - begin
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """One round, whose predictions are counted."""
-        self.predicted.append(Counter())
-        super().training_step(batch, batch_idx)
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Measures the time and the device memory of a stage of the round."""
-        self._stage = stage
-        with self._measure_memory(stage), super().timed(stage):
-            yield
-
-    def _count(self, architecture: str, samples: int) -> None:
-        self.predicted[-1][self._stage, architecture] += samples
-
-    @contextmanager
-    def _measure_memory(self, stage: str) -> Iterator[None]:
-        if self.device.type != "cuda":
-            yield
-            return
-        torch.cuda.reset_peak_memory_stats(self.device)
-        yield
-        peak = torch.cuda.max_memory_allocated(self.device)
-        self.device_peaks[stage] = max(self.device_peaks[stage], peak)
-        reserved = torch.cuda.max_memory_reserved(self.device)
-        self.device_reserved = max(self.device_reserved, reserved)
 
     def _watch(self, preparing: Callable[[str], Any]) -> Callable[[str], Any]:
         @contextmanager
@@ -104,16 +63,23 @@ class MeasuredFederation(Federation):
 
 
 class MeasuredData(FederatedDataModule):
-    """The data of a federation, whose pre-training uses only the first samples of D_aux."""
+    """The data of a federation, whose pre-training uses only the first samples of D_aux.
+
+    Attributes:
+        pretraining_steps: The maximum number of steps of an epoch.
+        pretraining_samples: The samples of an epoch.
+        pretraining_started: When the clock of the first epoch started.
+    """
 
     pretraining_steps = 20
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs,) of the first samples of D_aux; the clock starts here."""
+        """Return shuffled batches (inputs,) of the first samples of D_aux; start the clock."""
         self.pretraining_started = time.perf_counter()
         batches = super().pretrain_batches(batch_size, seed)
         count = self.pretraining_steps * batch_size
         batches.subset = torch.arange(min(batches.num_samples, count))
+        self.pretraining_samples = sum(len(index) for index in batches.positions(0))
         return batches
 
 
@@ -139,36 +105,33 @@ class RoundClock(FederationCallback):
     def on_pretraining_epoch(
         self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
     ) -> None:
-        """Stops the clock of the epoch and starts that of the next one."""
+        """Stop the clock of the epoch and start that of the next one."""
         started = federation.data.pretraining_started if epoch == 1 else self._epoch_started
         self._epoch_started = now(federation.device)
         self.epochs[architecture].append(self._epoch_started - started)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Stops the clock of the previous round and starts that of this one."""
+        """Stop the clock of the previous round and start that of this one."""
         self.on_train_end(trainer, pl_module)
         self.validations.append(0.0)
         self._started = now(pl_module.device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Stops the clock of the last round."""
+        """Stop the clock of the last round."""
         if len(self.rounds) < len(self.validations):
             self.rounds.append(now(pl_module.device) - self._started)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Starts the clock of the validation."""
+        """Start the clock of the validation."""
         self._validation_started = now(pl_module.device)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Stops the clock of the validation."""
+        """Stop the clock of the validation."""
         self.validations[-1] = now(pl_module.device) - self._validation_started
 
 
-@dataclasses.dataclass(frozen=True)
-class _CountingPredictor(Predictor):
-    on_predict: Callable[[str, int], None] = dataclasses.field(kw_only=True)
-
-    def predict(self, architecture: str, state: State, part: str) -> Tensor:
-        logits = super().predict(architecture, state, part)
-        self.on_predict(architecture, len(logits))
-        return logits
+def now(device: torch.device) -> float:
+    """Return the time in seconds, after all kernels on the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -6,12 +6,11 @@ It reads curve.csv and summary.json, and imports neither torch nor Lightning.
 import argparse
 import csv
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.errors import ConfigurationError, UsageError, did_you_mean
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
@@ -21,12 +20,11 @@ _ABSENT = "-"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message} ({self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
+        raise UsageError(message, self.prog)
 
 
 def compare(args: Sequence[str]) -> list[dict[str, Any]]:
-    """Prints a table of runs, and writes it with the curves to compare.csv and compare.png.
+    """Print a table of runs, and write it with the curves to compare.csv and compare.png.
 
     Args:
         args: The command line after the verb.
@@ -35,34 +33,18 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
         The rows of the table.
 
     Raises:
-        ConfigurationError: If a path holds no run, or no run has the metric.
-        SystemExit: If the options are wrong, as argparse does.
+        ConfigurationError: If a path holds no run, no run has the metric, or an option is wrong.
     """
-    parser = _Parser(
-        prog="fedaux-pl compare",
-        description="Compares runs: a table and curves.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="the folder of a run, a folder with runs below it, or a curve.csv",
-    )
-    parser.add_argument(
-        "--metric", default="accuracy", help="a column of curve.csv (default: accuracy)"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path(),
-        metavar="FOLDER",
-        help="the folder of compare.csv and compare.png (default: the current one)",
-    )
+    about = "Compares runs: a table and curves."
+    parser = _Parser(prog="fedaux-pl compare", description=about, allow_abbrev=False)
+    add = parser.add_argument
+    about = "the folder of a run, a folder with runs below it, or a curve.csv"
+    add("runs", nargs="+", type=Path, metavar="RUN", help=about)
+    add("--metric", default="accuracy", help="a column of curve.csv (default: accuracy)")
+    about = "the folder of compare.csv and compare.png (default: the current one)"
+    add("--output", type=Path, default=Path(), metavar="FOLDER", help=about)
     options = parser.parse_args(list(args))
-    runs = load_runs(options.runs)
-    metric = options.metric
+    runs, metric = load_runs(options.runs), options.metric
     measured = [run for run in runs if run.values(metric)]
     if not measured:
         raise ConfigurationError(_no_metric(runs, metric))
@@ -77,12 +59,11 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
     for run in runs:
         if run not in measured:
             print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
-    write_text_atomically(options.output / "compare.csv", lambda file: _write(file, rows))
+    table, picture = options.output / "compare.csv", options.output / "compare.png"
+    write_text_atomically(table, lambda file: _write(file, rows))
     figure = _draw(groups, metric)
-    write_atomically(
-        options.output / "compare.png", lambda file: figure.savefig(file, format="png")
-    )
-    print(f"Written to {options.output / 'compare.csv'} and {options.output / 'compare.png'}")
+    write_atomically(picture, lambda file: figure.savefig(file, format="png"))
+    print(f"Written to {table} and {picture}")
     return rows
 
 
@@ -100,7 +81,8 @@ def _no_metric(runs: Sequence[Run], metric: str) -> str:
 
 def _row(run: Run, metric: str) -> dict[str, Any]:
     values = list(run.values(metric).values())
-    alpha = run.setting("data", "alpha")
+    best = min if "loss" in metric else max
+    alpha, seed = run.settings.get("data/alpha"), run.settings.get("seed")
     total = [run.curve[-1].get(f"bytes/{way}_total") for way in ("up", "down")]
     measured_on = "validation" if metric.startswith("val/") else "test"
     return {
@@ -108,17 +90,12 @@ def _row(run: Run, metric: str) -> dict[str, Any]:
         "method": run.method or _ABSENT,
         "data": run.data or _ABSENT,
         "alpha": ("given" if run.data else _ABSENT) if alpha is None else alpha,
-        "seed": _ABSENT if run.setting("seed") is None else run.setting("seed"),
+        "seed": _ABSENT if seed is None else seed,
         "rounds": int(run.curve[-1]["round"]),
         f"last {metric}": values[-1] if values else None,
-        f"best over rounds ({measured_on} data)": _best(values, metric) if values else None,
+        f"best over rounds ({measured_on} data)": best(values) if values else None,
         "bytes": int(sum(total)) if None not in total else None,  # type: ignore[arg-type]
     }
-
-
-def _best(values: Sequence[float], metric: str) -> float:
-    """The largest value; of a loss the smallest."""
-    return min(values) if "loss" in metric else max(values)
 
 
 def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
@@ -127,27 +104,23 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
 
     figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    is_share = "accuracy" in metric
+    scale, unit = (100, " in %") if "accuracy" in metric else (1, "")
     for i, (label, group) in enumerate(groups.items()):
         curves = [run.values(metric) for run in group]
         rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
         if not rounds:
             continue
-        scale = 100 if is_share else 1
         values = [[scale * curve[t] for curve in curves] for t in rounds]
-        style: dict[str, Any] = {"color": _COLORS[i % len(_COLORS)]}
-        dashes = ("-", "--", ":")[i // len(_COLORS) % 3]
+        color, dashes = _COLORS[i % len(_COLORS)], ("-", "--", ":")[i // len(_COLORS) % 3]
         mark = "o" if len(rounds) <= 20 else ""
         many = f" (mean and range of {len(group)} runs)" if len(group) > 1 else ""
-        means = [statistics.mean(column) for column in values]
-        axes.plot(rounds, means, dashes, marker=mark, markersize=4, label=label + many, **style)
+        style = {"color": color, "marker": mark, "markersize": 4, "label": label + many}
+        axes.plot(rounds, [statistics.mean(column) for column in values], dashes, **style)
         if many:
             lows, highs = [min(c) for c in values], [max(c) for c in values]
-            axes.fill_between(rounds, lows, highs, alpha=0.2, linewidth=0, **style)
-    axes.set_xlabel("round")
+            axes.fill_between(rounds, lows, highs, alpha=0.2, linewidth=0, color=color)
     on = " on validation data" if metric.startswith("val/") else ""
-    name = metric.removeprefix("val/")
-    axes.set_ylabel(f"{name}{on} in %" if is_share else name + on)
+    axes.set(xlabel="round", ylabel=metric.removeprefix("val/") + on + unit)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dfe3e8", linewidth=0.6)
@@ -156,18 +129,13 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
 
 
 def _format(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """The rows as a table with aligned columns."""
-    heads = list(rows[0])
-    cells = [[_cell(head, row[head], metric) for head in heads] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    right = [isinstance(rows[0][head], int | float) for head in heads]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in [heads, *cells]
-    )
+    """The rows as a table with aligned columns, numbers to the right."""
+    columns = []
+    for head, first in rows[0].items():
+        cells = [head, *(_cell(head, row[head], metric) for row in rows)]
+        align = ">" if isinstance(first, int | float) else "<"
+        columns.append([f"{cell:{align}{max(map(len, cells))}}" for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _cell(head: str, value: Any, metric: str) -> str:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from fedaux_pl._version import __version__
-from fedaux_pl.errors import FedauxError, did_you_mean
+from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, UsageError, did_you_mean
 
 VERBS = {
     "fit": "run a federation: prepare it, then train round by round",
@@ -32,22 +32,13 @@ VERBS = {
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
-EXPECTED = (FedauxError, FloatingPointError, OSError)
-"""The errors that are told in one line, without a traceback."""
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
-
-TERMINATED = 143
-"""The exit status after SIGTERM."""
-
 # Verbs in a module of their own.
 _OWN_MODULES = {
     "compare": "fedaux_pl.cli.compare",
-    "sweep": "fedaux_pl.sweeps.verb",
+    "sweep": "fedaux_pl.cli.sweep",
     "sites": "fedaux_pl.cli.sites",
     "site": "fedaux_pl.cli.sites",
-    "report": "fedaux_pl.reports.verb",
+    "report": "fedaux_pl.cli.report",
 }
 
 # Names that other programs give to these verbs.
@@ -74,8 +65,10 @@ Common options:
                                        FedClassMeans or FedAUXfdp
                                        other methods start from features learned on the
                                        auxiliary data with --model.algorithm.pretrained=true
-  --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
-  --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
+  --model.algorithm.privacy.epsilon 0.1
+                                       privacy of FedAUX's scores: smaller is more private
+  --model.algorithm.privacy.secret true
+                                       noise that nobody can repeat, for deployments
   --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
   --model.algorithm.feature_map.dimensions 64
                                        dimensions of the features that it is computed from
@@ -113,18 +106,18 @@ More help:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one verb.
+    """Run one verb; this is the only place that prints errors.
 
     Args:
         args: The command line without the program's name; None for ``sys.argv``.
 
     Returns:
-        The exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb, or
-        ``INTERRUPTED``.
+        The exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb or
+        wrong options, or ``INTERRUPTED``.
 
     Raises:
-        SystemExit: With status 2 if the options of a verb are wrong, as argparse does, 1 after
-            Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
+        SystemExit: With status 0 after help, 1 after Ctrl-C in a run, as Lightning does, or
+            ``TERMINATED``.
     """
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):
@@ -143,6 +136,10 @@ def main(args: Sequence[str] | None = None) -> int:
         run_verb([verb, *rest])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except UsageError as error:
+        more = f"fedaux-pl --help shows examples and the common options, {error.prog} --help all"
+        print(f"{error.prog}: error: {error}\n({more})", file=sys.stderr)
+        return 2
     except EXPECTED as error:
         print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
         return 1

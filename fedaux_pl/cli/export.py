@@ -3,8 +3,7 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,30 +35,12 @@ def export(args: Sequence[str]) -> Path:
     add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
     add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
     options = parser.parse_args(list(args))
-    formats = options.format.split(",")
+    formats, output = options.format.split(","), Path(options.output)
     if unknown := [name for name in formats if name not in FORMATS]:
         parser.error(f"format must be one of {', '.join(FORMATS)}, but is {unknown[0]!r}")
     checkpoint = find_tested(options.run, options.root)
-    export_run(checkpoint, options.output, formats, options.overwrite)
-    return Path(options.output)
-
-
-def export_run(
-    checkpoint: Path, output: Path, formats: Sequence[str], overwrite: bool = False
-) -> None:
-    """Writes the models of a checkpoint to a folder.
-
-    Args:
-        checkpoint: The checkpoint of a run.
-        output: The folder.
-        formats: ``safetensors`` writes a file for each architecture and ``config.json``, for
-            ``fedaux_pl.load_exported``; ``onnx`` writes ``model.onnx``, the ensemble.
-        overwrite: Whether the folder may have files already.
-
-    Raises:
-        ConfigurationError: If it has and may not, or if a model cannot be exported.
-    """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())) and not overwrite:
+    is_used = output.exists() and (not output.is_dir() or any(output.iterdir()))
+    if is_used and not options.overwrite:
         raise ConfigurationError(
             f"{output.absolute()} is not empty: add --overwrite, or give --output another folder"
         )
@@ -68,8 +49,7 @@ def export_run(
             f"the format onnx needs {' and '.join(missing)}: run `pip install 'fedaux-pl[onnx]'`"
         )
     loaded = load_checkpoint(checkpoint)
-    federation = loaded["federation"]
-    models = trained_models(loaded)
+    federation, models = loaded["federation"], trained_models(loaded)
     graph = to_onnx(models, federation) if "onnx" in formats else b""
     for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
         for path in output.glob(pattern):
@@ -84,10 +64,11 @@ def export_run(
     write_text_atomically(output / "README.md", lambda file: file.write(card))
     rounds = f"{checkpoint}, round {rounds_of(federation)}"
     print(f"{', '.join([*written, 'README.md'])}: {output} (from {rounds})")
+    return output
 
 
 def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> bytes:
-    """Returns the ONNX model that maps uint8 images, or int64 token ids, to class probabilities.
+    """Return the ONNX model that maps uint8 images, or int64 token ids, to class probabilities.
 
     Its input is called ``inputs`` and its output ``probabilities``; the batch size is free. The
     names of the classes are a JSON list in its metadata, ``classes``.
@@ -99,11 +80,14 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
         )
     shape = federation["input_shape"]
     dtype = torch.uint8 if len(shape) == 3 else torch.int64
-    example = torch.ones(2, *shape, dtype=dtype)
-    with _quiet_exporter():
+    # the exporter warns about operators of torchvision that no model here has
+    logging.getLogger("torch.onnx._internal.exporter._schemas").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own deprecations
+        warnings.simplefilter("ignore", DeprecationWarning)
         program = torch.onnx.export(
             Ensemble(models).eval(),
-            (example,),
+            (torch.ones(2, *shape, dtype=dtype),),
             dynamo=True,
             opset_version=OPSET,
             input_names=["inputs"],
@@ -115,18 +99,3 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     program.model.metadata_props["classes"] = json.dumps(federation["classes"])
     content: bytes = program.model_proto.SerializeToString()
     return content
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silences what the exporter says about operators of torchvision that no model here has."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._schemas")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own deprecations
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        logger.setLevel(level)

@@ -8,7 +8,7 @@ from fedaux_pl.errors import counted
 
 
 def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
-    """Returns a README.md about the models of a checkpoint.
+    """Return a README.md about the models of a checkpoint.
 
     Args:
         federation: The entry ``federation`` of the checkpoint.
@@ -17,34 +17,39 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
     """
     settings, classes = federation["settings"], federation["classes"]
     data, algorithm = settings["data"], dict(settings["algorithm"])
+    private, is_image = data.get("private"), len(federation["input_shape"]) == 3
     shape = "x".join(map(str, federation["input_shape"]))
-    kind = "images, uint8" if len(federation["input_shape"]) == 3 else "token ids"
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
     role = f"{settings['participation']:.0%} take part in a round"
     if not algorithm.pop("trains_clients", True):
         role = "each sends one release and no model"
+    split = f"{data.get('num_clients')} given clients"
+    if data.get("alpha") is not None:
+        split = f"split over {data['num_clients']} clients by Dirichlet(alpha = {data['alpha']:g})"
     method = algorithm.pop("method")
     rows = [
         ("method", f"{method}, {counted(rounds_of(federation), 'round')}"),
         ("weights", f"{checkpoint}, after round {rounds_of(federation)}"),
         ("settings of the method", _inline(algorithm)),
         ("clients", f"{clients}; {role}"),
-        ("private data", f"{data.get('private')}, {_split(data)}"),
+        ("private data", f"{private}, {split}"),
         ("auxiliary data", data.get("auxiliary") or "none"),
         ("accuracy", _accuracy(federation)),
         ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
-        ("inputs", f"{kind}, {shape}"),
+        ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
     ]
     if tokenizer := federation.get("input_format"):
         rows.append(("tokenizer", _inline(tokenizer)))
     table = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in rows)
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
+    loading = {"config.json": _SAFETENSORS, "model.onnx": _ONNX}
+    load = "\n\n".join(text for name, text in loading.items() if name in files)
     return f"""---
 library_name: fedaux-pl
 ---
 
-# {method} on {data.get("private")}
+# {method} on {private}
 
 Trained by federated learning with fedaux-pl {__version__}.
 
@@ -58,19 +63,35 @@ Trained by federated learning with fedaux-pl {__version__}.
 
 ## Load
 
-{_loading(federation, files)}
+{load.replace("DTYPE", "uint8" if is_image else "int64")}
 """
 
 
+_SAFETENSORS = """```python
+from fedaux_pl import load_exported
+
+model = load_exported("FOLDER")  # an nn.Module in evaluation mode
+probabilities = model(inputs)  # shape (N, classes)
+```"""
+_ONNX = """```python
+import json
+
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+(probabilities,) = session.run(None, {"inputs": inputs})  # DTYPE array
+classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+```"""
+
+
 def rounds_of(federation: Mapping[str, Any]) -> int:
-    """The number of rounds after which a checkpoint was written."""
+    """Return the number of rounds after which a checkpoint was written."""
     return int(_last(federation).get("round", len(federation["history"])))
 
 
 def _last(federation: Mapping[str, Any]) -> Mapping[str, Any]:
     """The measurements of the last round, which may not be in the history yet."""
-    history = federation["history"]
-    last: Mapping[str, Any] = federation["round"] or (history[-1] if history else {})
+    last: Mapping[str, Any] = federation["round"] or (federation["history"] or [{}])[-1]
     return last
 
 
@@ -90,30 +111,5 @@ def _accuracy(federation: Mapping[str, Any]) -> str:
     return text
 
 
-def _split(data: Mapping[str, Any]) -> str:
-    if data.get("alpha") is None:
-        return f"{data.get('num_clients')} given clients"
-    return f"split over {data['num_clients']} clients by Dirichlet(alpha = {data['alpha']:g})"
-
-
 def _inline(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items()) or "defaults"
-
-
-def _loading(federation: Mapping[str, Any], files: Sequence[str]) -> str:
-    sections = []
-    if "config.json" in files:
-        sections.append(
-            "```python\nfrom fedaux_pl import load_exported\n\n"
-            'model = load_exported("FOLDER")  # an nn.Module in evaluation mode\n'
-            "probabilities = model(inputs)  # shape (N, classes)\n```"
-        )
-    if "model.onnx" in files:
-        kind = "uint8" if len(federation["input_shape"]) == 3 else "int64"
-        sections.append(
-            "```python\nimport json\n\nimport onnxruntime\n\n"
-            'session = onnxruntime.InferenceSession("model.onnx")\n'
-            f'(probabilities,) = session.run(None, {{"inputs": inputs}})  # {kind} array\n'
-            'classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])\n```'
-        )
-    return "\n\n".join(sections)

@@ -1,22 +1,29 @@
 """The verbs of the command line; each takes the arguments after it."""
 
 import errno
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from fedaux_pl.benchmark import format_table, summarize
-from fedaux_pl.cli import prediction
-from fedaux_pl.cli.entry import TERMINATED
+from fedaux_pl.benchmark import (
+    MeasuredData,
+    MeasuredFederation,
+    RoundClock,
+    format_table,
+    summarize,
+)
+from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.export import export
-from fedaux_pl.engine.checkpoints import find_tested
-from fedaux_pl.errors import ConfigurationError, FedauxError
+from fedaux_pl.cli.prediction import predict
+from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse, parse_benchmark
+from fedaux_pl.runs.parser import FederationCLI, parse, parse_with
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
 
@@ -24,22 +31,20 @@ __all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test",
 
 
 def fit(args: Sequence[str]) -> FederationCLI:
-    """Runs or resumes a federation."""
+    """Run or resume a federation."""
     cli = parse("fit", args)
-    with _over_sites(cli):
+    sites, root = cli.config_init.sites, Path(cli.trainer.default_root_dir)
+    with nullcontext() if sites is None else connect(cli.model, cli.datamodule, sites, root):
         _run(cli, cli.trainer.fit)
-    federation = cli.model
-    if not federation.history or cli.trainer.interrupted:
+    history = cli.model.history
+    if not history or cli.trainer.interrupted:
         return cli
-    outcome = f"{federation.algorithm.name} after {_rounds(len(federation.history))}: "
-    outcome += _describe_rounds(federation.history)
+    outcome = f"{_name(cli)}: {_describe_rounds(history)}"
     if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
         cli.checkpoint = Path(cli.best.best_model_path)
         _run(cli, cli.trainer.test, verbose=False)
-        accuracy = float(cli.trainer.callback_metrics["accuracy"])
-        outcome += (
-            f"\nTest accuracy of best.ckpt, of round {len(federation.history)}: {accuracy:.1%}"
-        )
+        accuracy, best = cli.trainer.callback_metrics["accuracy"], len(cli.model.history)
+        outcome += f"\nTest accuracy of best.ckpt, of round {best}: {float(accuracy):.1%}"
     if cli.trainer.is_global_zero:
         print(outcome)
         if cli.trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -47,54 +52,56 @@ def fit(args: Sequence[str]) -> FederationCLI:
             return cli
         print(f"Results and checkpoint: {folder_of(cli.trainer)}")
         if any(isinstance(logger, RunLogger) for logger in cli.trainer.loggers):
-            print(f"TensorBoard: tensorboard --logdir {cli.trainer.default_root_dir}")
+            print(f"TensorBoard: tensorboard --logdir {root}")
     return cli
+
+
+def _name(cli: FederationCLI) -> str:
+    return f"{cli.model.algorithm.name} after {counted(len(cli.model.history), 'round')}"
 
 
 def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
     """The accuracy after the last round, and the best, with the data that it was measured on."""
-    for name, data in (("val/accuracy", "validation"), ("accuracy", "test")):
+    for name, data, kind in (
+        ("val/accuracy", "validation", "validation accuracy"),
+        ("accuracy", "test", "accuracy"),
+    ):
         if measured := [entry[name] for entry in history if name in entry]:
-            kind = "validation accuracy" if data == "validation" else "accuracy"
             best = f"best over rounds on the {data} data {max(measured):.1%}"
             return f"{kind} {measured[-1]:.1%} ({best})"
     return "accuracy not measured"
 
 
 def validate(args: Sequence[str]) -> FederationCLI:
-    """Measures the accuracy of a checkpoint on the validation data, if any, or the test data."""
-    return _evaluate("validate", args)
+    """Measure the accuracy of a checkpoint on the validation data, if any, or the test data."""
+    return _evaluate("validate", args, "limit_val_batches")
 
 
 def test(args: Sequence[str]) -> FederationCLI:
-    """Measures the accuracy of a checkpoint on the test data."""
-    return _evaluate("test", args)
+    """Measure the accuracy of a checkpoint on the test data."""
+    return _evaluate("test", args, "limit_test_batches")
 
 
-def _evaluate(verb: str, args: Sequence[str]) -> FederationCLI:
+def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
     cli = parse(verb, args) if args else None
     if cli is None or cli.checkpoint is None:
         raise ConfigurationError(
             f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
         )
-    limit = "limit_val_batches" if verb == "validate" else "limit_test_batches"
     if not getattr(cli.trainer, limit):
         raise ConfigurationError(f"{verb} measures nothing with trainer.{limit} 0: leave it out")
     _run(cli, getattr(cli.trainer, verb), verbose=False)
     if cli.trainer.is_global_zero:
-        rounds, metrics = len(cli.model.history), cli.trainer.callback_metrics
+        metrics = cli.trainer.callback_metrics
         kind = "val/accuracy" if "val/accuracy" in metrics else "accuracy"
         each = [f"{name} {float(metrics[f'{kind}/{name}']):.2%}" for name in cli.model.clients]
-        print(
-            f"{cli.model.algorithm.name} after {_rounds(rounds)}: "
-            f"{kind.replace('val/', 'validation ')} {float(metrics[kind]):.2%}"
-            + (f" ({', '.join(each)})" if each[1:] else "")
-        )
+        measured = f"{kind.replace('val/', 'validation ')} {float(metrics[kind]):.2%}"
+        print(f"{_name(cli)}: {measured}" + (f" ({', '.join(each)})" if each[1:] else ""))
     return cli
 
 
 def pretrain(args: Sequence[str]) -> FederationCLI:
-    """Pre-trains h_0 of every architecture and caches it for ``fit``."""
+    """Pre-train h_0 of every architecture and cache it for ``fit``."""
     cli = parse("pretrain", args)
     if not cli.model.algorithm.pretrained:
         raise ConfigurationError(
@@ -110,9 +117,46 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
     return cli
 
 
+class BenchmarkCLI(FederationCLI):
+    """The parser of ``benchmark``: that of ``fit`` with the options of the measurement."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options of the measurement."""
+        super().add_arguments_to_parser(parser)
+        output = "The JSON file to write; default: benchmark/benchmark.json in default_root_dir."
+        for name, kind, default, about in (
+            ("rounds", int, 5, "The number of measured rounds."),
+            ("warmup", int, 2, "The number of rounds before them, which do not count."),
+            ("pretraining_steps", int, 20, "The maximum number of steps of a pre-training epoch."),
+            ("output", Path | None, None, output),
+        ):
+            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+
+    def before_instantiate_classes(self) -> None:
+        """Write all output of the run to a temporary folder."""
+        for name, minimum in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
+            if (value := self.config[name]) < minimum:
+                self.parser.error(f"{name} must be at least {minimum}, but is {value}")
+        if self.config.ckpt_path is not None:
+            self.parser.error("benchmark cannot resume a run: leave out ckpt_path")
+        settings = self.config.trainer
+        folder = Path(settings.default_root_dir) / "benchmark"
+        self.output = self.config.output or folder / "benchmark.json"
+        for path in (folder, self.output.parent):
+            path.mkdir(parents=True, exist_ok=True)
+        # below default_root_dir, so that checkpoints are written to the same disk as in fit
+        self.scratch = tempfile.TemporaryDirectory(prefix=".run-", dir=folder)
+        settings.default_root_dir = self.scratch.name
+        settings.max_epochs = self.config.warmup + self.config.rounds
+        settings.logger = settings.logger is not False
+        super().before_instantiate_classes()
+        self.clock, report = RoundClock(), FederationReport(images=False)
+        self.trainer_defaults["callbacks"][:1] = [self.clock, report]
+
+
 def benchmark(args: Sequence[str]) -> dict[str, Any]:
-    """Measures a few rounds stage by stage; leaves logs and cache unchanged."""
-    cli = parse_benchmark(args)
+    """Measure a few rounds stage by stage; leave logs and cache unchanged."""
+    cli = parse_with(BenchmarkCLI, MeasuredFederation, "benchmark", args, MeasuredData)
     cli.datamodule.pretraining_steps = cli.config.pretraining_steps
     with cli.scratch:
         _run(cli, cli.trainer.fit)
@@ -123,40 +167,8 @@ def benchmark(args: Sequence[str]) -> dict[str, Any]:
     return summary
 
 
-def predict(args: Sequence[str]) -> Path:
-    """Writes class probabilities for image files, folders or an npz file, or a file of texts."""
-    parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
-    add = parser.add_argument
-    about = "The folder of a run, or 'last' for the newest: its best.ckpt, if any; or a checkpoint."
-    add("--ckpt_path", type=str, required=True, help=about)
-    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
-    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
-    about = "Image files and folders of them, or an npz file."
-    add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
-    add("--key", type=str, default="train_x", help="The array of the npz file.")
-    add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
-    add("--column", type=str, default="text", help="Its text column; several with commas.")
-    add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")
-    options = parser.parse_args(list(args))
-    if (options.images is None) == (options.texts is None):
-        parser.error("give either --images PATH or --texts FILE")
-    checkpoint = find_tested(options.ckpt_path, options.root)
-    if options.texts is not None:
-        columns = options.column.split(",")
-        return prediction.predict_texts(checkpoint, options.texts, options.output, columns)
-    return prediction.predict_images(checkpoint, options.images, options.output, options.key)
-
-
-def _over_sites(cli: FederationCLI) -> AbstractContextManager[None]:
-    """Connects the run with its sites, if it has any."""
-    if (sites := cli.config_init.sites) is None:
-        return nullcontext()
-    root = Path(cli.trainer.default_root_dir)
-    return connect(cli.model, cli.datamodule, sites, root)
-
-
 def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
-    """Runs a method of the Trainer; a refused setting becomes a message without traceback."""
+    """Run a method of the Trainer; a refused setting becomes a message without traceback."""
     options |= {"datamodule": cli.datamodule, "ckpt_path": cli.checkpoint, "weights_only": True}
     try:
         run(cli.model, **options)
@@ -186,7 +198,3 @@ def _is_about(folder: Path, error: OSError) -> bool:
         return False
     path = Path(str(error.filename)).absolute()
     return path.is_relative_to(folder) or folder.is_relative_to(path)
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round{'' if count == 1 else 's'}"

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.functional import derive_seed
 
 
 class TensorBatches:
-    """Iterates over batches of tensors by index, without worker processes or collation.
+    """Iterate over batches of tensors by index, without worker processes or collation.
 
     Can replace a DataLoader under a Lightning Trainer. The order depends on ``seed`` and the epoch
     only. Each iteration advances the epoch by one, unless ``set_epoch`` (which the Trainer calls)
@@ -23,9 +24,6 @@ class TensorBatches:
         seed: The seed of the orders.
         smallest: The last batch is dropped if it has fewer samples. Training uses 2, because
             BatchNorm cannot normalize a single sample.
-        rank: The index of this process, 0 ... world_size - 1.
-        world_size: The number of processes. All get the same number of samples; the remainder of
-            an epoch is dropped.
         subset: The positions of the samples to use; None for all. So the batches of a client need
             no copy of its data.
 
@@ -47,22 +45,16 @@ class TensorBatches:
         shuffle: bool = False,
         seed: int = 0,
         smallest: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
         subset: Tensor | None = None,
     ) -> None:
-        if not tensors or any(len(tensor) != len(tensors[0]) for tensor in tensors):
-            sizes = [len(tensor) for tensor in tensors]
-            raise ValueError(f"tensors must have the same first dimension, but have {sizes}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
+        sizes = [len(tensor) for tensor in tensors]
+        check_setting("tensors", sizes, len(set(sizes)) == 1, "have the same first dimension")
+        check_setting("batch_size", batch_size, batch_size >= 1, "be at least 1")
         self.tensors = tensors
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.smallest = smallest
-        self.rank = rank
-        self.world_size = world_size
         self.subset = subset
         self.epoch = 0
 
@@ -74,16 +66,16 @@ class TensorBatches:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     @property
     def num_samples(self) -> int:
-        """The number of samples over all processes."""
+        """The number of samples of an epoch, small last batches included."""
         return len(self.tensors[0] if self.subset is None else self.subset)
 
     def __len__(self) -> int:
-        full, rest = divmod(self.num_samples // self.world_size, self.batch_size)
+        full, rest = divmod(self.num_samples, self.batch_size)
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
@@ -106,7 +98,6 @@ class TensorBatches:
             order = torch.randperm(count, generator=generator)
         else:
             order = torch.arange(count)
-        order = order[self.rank :: self.world_size][: count // self.world_size]
         if self.subset is not None:
             order = self.subset[order]
         # one copy to the device for all batches

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.fingerprints import machine_key
-from fedaux_pl.data.foreign_files import reason_of
+from fedaux_pl.data.input_checks import reason_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
 
@@ -26,7 +26,7 @@ _DEFAULT_LIMIT = 20
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """A keyed hash of the paths, inodes, sizes and change times of files, in the given order.
+    """Return a keyed hash of the paths, inodes, sizes and change times of files, in their order.
 
     It changes if a file is added, removed, renamed, rewritten or replaced. Contents are not read:
     the system sets the change time (ctime) with every write, and unlike the modification time no
@@ -41,19 +41,18 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def tensor_digest(*tensors: Tensor) -> str:
-    """The SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
+    """Return the SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
     return _checksum({str(index): tensor.cpu() for index, tensor in enumerate(tensors)})
 
 
 def cached(
     folder: Path, key: Mapping[str, str | int], build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Loads the tensors of a key from disk, or builds and saves them.
+    """Load the tensors of a key from disk, or build and save them.
 
     Processes that need the same tensors at the same time build them once: the others wait. A
-    damaged file, or one of another key, is replaced with a warning. If ``folder`` is not writable,
-    the file is written to the user's cache folder. Only this machine can confirm the key, of which
-    a keyed hash is written. Other users cannot read the files.
+    damaged file, or one of another key, is replaced with a warning. Only this machine can confirm
+    the key, of which a keyed hash is written. Other users cannot read the files.
 
     Args:
         folder: The folder of the file, :func:`user_cache` unless the user has chosen one: a cache
@@ -64,11 +63,10 @@ def cached(
     if is_off(folder):
         return build()
     text = json.dumps(dict(key), sort_keys=True).encode()
-    key = {
-        "kind": key["kind"],
-        "identity": hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest(),
-    }
-    found, _ = _load(folder, key)  # without the lock: files are complete, and readers need not wait
+    identity = hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest()
+    key = {"kind": key["kind"], "identity": identity}
+    # first without the lock: files are complete, and readers need not wait
+    found = load_cached(folder, key, warn=False)
     if found is None:
         with cache_lock(folder, key):
             found = load_cached(folder, key)
@@ -81,12 +79,9 @@ def cached(
 def cache_lock(
     folder: Path, key: Mapping[str, str | int], on_wait: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Holds the lock of a key, in which its tensors are loaded, or built and saved.
+    """Hold the lock of a key, in which its tensors are loaded, or built and saved.
 
-    Args:
-        folder: The folder of the file.
-        key: The key.
-        on_wait: Called at once and then every minute while another process holds the lock.
+    ``on_wait`` is called at once and then every minute while another process holds the lock.
     """
 
     def wait() -> None:
@@ -94,85 +89,62 @@ def cache_lock(
         if on_wait is not None:
             on_wait()
 
-    _, paths = _candidates(folder, key)
-    failures = []
+    path, _ = _locate(folder, key)
     with ExitStack() as stack:
-        for path in paths:
-            try:
-                create_folder(path.parent, private=True)
-                stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait))
-                break
-            except OSError as error:
-                failures.append(f"{path.parent}: {error}")
-        else:
+        try:
+            create_folder(folder, private=True)
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait))
+        except OSError as error:
             warnings.warn(
-                f"the cache cannot be locked, so another run may compute {key['kind']} as well: "
-                + "; ".join(failures),
+                f"the cache cannot be locked, so another run may compute {key['kind']} as well "
+                f"({error})",
                 stacklevel=3,
             )
         yield
 
 
-def load_cached(folder: Path, key: Mapping[str, str | int]) -> dict[str, Tensor] | None:
-    """Loads the tensors of a key; None if there is no usable file."""
-    found, failures = _load(folder, key)
-    for failure in failures:
-        warnings.warn(f"{failure} and is built again", stacklevel=3)
-    return found
+def load_cached(
+    folder: Path, key: Mapping[str, str | int], warn: bool = True
+) -> dict[str, Tensor] | None:
+    """Load the tensors of a key; None if there is no file, or, with a warning, no usable one."""
+    path, text = _locate(folder, key)
+    if not path.is_file():
+        return None
+    try:
+        tensors = _read(path, text)
+    # a damaged file can raise nearly any exception in the unpickler; none may stop a run
+    except Exception as error:
+        if warn:
+            reason = f"cannot be used ({reason_of(error)}) and is built again"
+            warnings.warn(f"the cache file {path} {reason}", stacklevel=3)
+        return None
+    with suppress(OSError):
+        # the time of its last use, for _evict; some file systems do not note it
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return tensors
 
 
 def save_cached(
     folder: Path, key: Mapping[str, str | int], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Saves the tensors of a key, with a warning if no folder is writable, and returns them."""
-    text, paths = _candidates(folder, key)
+    """Save the tensors of a key, with a warning if that fails, and return them."""
+    path, text = _locate(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
     content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
-    failures = []
+    is_limited = folder == user_cache()
     size = sum(tensor.nbytes for tensor in tensors.values())
-    for path in paths:
-        is_limited = path.parent == user_cache()
+    try:
         if is_limited and size > _limit():
-            failures.append(f"{size / 1e9:.1f} GB are above the limit of {path.parent}, {LIMIT}")
-            continue
-        try:
-            write_atomically(path, lambda file: torch.save(content, file), private=True)
-            if is_limited:
-                _evict(path)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-            failures.append(f"{path.parent}: {error}")
-        else:
-            return tensors
-    warnings.warn(
-        "the data could not be cached and is built again next time: " + "; ".join(failures),
-        stacklevel=3,
-    )
+            raise OSError(f"{size / 1e9:.1f} GB are above the limit, {LIMIT}")
+        write_atomically(path, lambda file: torch.save(content, file), private=True)
+        if is_limited:
+            _evict(path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        warnings.warn(
+            f"the data could not be cached in {folder} and is built again next time: {error}",
+            stacklevel=3,
+        )
     return tensors
-
-
-def _load(folder: Path, key: Mapping[str, str | int]) -> tuple[dict[str, Tensor] | None, list[str]]:
-    """The tensors of a key, if there is a usable file; why the files before it are not."""
-    text, paths = _candidates(folder, key)
-    failures = []
-    for path in paths:
-        if path.is_file():
-            try:
-                tensors = _read(path, text)
-                with suppress(OSError):
-                    # the time of its last use, for _evict; some file systems do not note it
-                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-                return tensors, []
-            # a damaged file can raise nearly any exception in the unpickler; none may stop a run
-            except Exception as error:
-                failures.append(f"the cache file {path} cannot be used ({reason_of(error)})")
-    return None, failures
-
-
-def _candidates(folder: Path, key: Mapping[str, str | int]) -> tuple[str, list[Path]]:
-    """The key as text, and the paths where its file can be."""
-    text = json.dumps(dict(key), sort_keys=True)
-    name = f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
-    return text, list(dict.fromkeys([folder / name, user_cache() / name]))
 
 
 def is_off(folder: Path) -> bool:
@@ -180,8 +152,14 @@ def is_off(folder: Path) -> bool:
     return folder == user_cache() and not _limit()
 
 
+def _locate(folder: Path, key: Mapping[str, str | int]) -> tuple[Path, str]:
+    """Return the path of a key's file, and the key as text."""
+    text = json.dumps(dict(key), sort_keys=True)
+    return folder / f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt", text
+
+
 def _limit() -> float:
-    """The limit of the user's cache in bytes."""
+    """Return the limit of the user's cache in bytes."""
     text = os.environ.get(LIMIT, str(_DEFAULT_LIMIT))
     try:
         limit = float(text)
@@ -196,7 +174,7 @@ def _limit() -> float:
 
 
 def _evict(newest: Path) -> None:
-    """Removes the least recently used files of the user's cache until it is within its limit."""
+    """Remove the least recently used files of the user's cache until it is within its limit."""
     used = {}
     for file in newest.parent.glob("*.pt"):
         with suppress(FileNotFoundError):  # another process may have removed it

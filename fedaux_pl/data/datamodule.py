@@ -1,34 +1,27 @@
 """The data of a federation: clients, server and test data."""
 
 import math
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
+from fedaux_pl.data import fingerprints
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.data.fingerprints import (
-    count_shared,
-    key_id,
-    keyed_fingerprint,
-    machine_key,
-    record_digests,
-)
+from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, check_same_kind
+from fedaux_pl.data.input_checks import check_pixels, check_setting
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
-_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, PRETRAIN_BATCHES = range(5)
+_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, _PRETRAIN_BATCHES = range(5)
 _VALIDATION = 5
 _FAST_SAMPLES = 64  # of each client and data set, in a fast_dev_run
 
@@ -48,19 +41,16 @@ class FederatedDataModule(pl.LightningDataModule):
             source or, in Python, a data set or an array.
         num_clients: n, the number of clients of a Dirichlet split. Data that name their clients
             have their own number, which replaces this one.
-        alpha: The concentration of the Dirichlet distribution. With 0.01 a client holds little
-            more than one class; with 100 its classes are nearly balanced. Not used with given
-            clients.
-        negative_fraction: The share of the auxiliary data that becomes D^-; the rest is D_distill.
-        seed: The seed of the split over clients, the split of the auxiliary data and the order of
-            all batches.
-        validation_fraction: The share of every client's training data that is held out
-            as validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
+        alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
+            client holds little more than one class; with 100 its classes are nearly balanced.
+        negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill.
+        seed: The seed of the splits and of the order of all batches.
+        validation_fraction: The fraction of every client's training data that is held out as
+            validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
         classes: The names of the classes in an order that all sites agree on; null for those of the
-            source. Integer labels index them, from 0, whatever the names are: with the classes
-            ["6", "7"] the integer 1 is class "7", and 6 is refused. Labels that are text (class
-            folders, strings) are names: "6" is class "6". In a file of texts an integer is a name
-            if a class is named by an index, such as "0" or "1", and an index otherwise.
+            source. Integer labels index them, from 0: with the classes ["6", "7"] the integer 1 is
+            class "7", and 6 is refused. Labels that are text (class folders, strings) are names.
+            In a file of texts an integer is a name if a class is named by an index, such as "0".
         holds: Which of the data are here: null for all, in a simulation; ``public`` at the server
             of real sites, which has test and auxiliary data alone; ``private`` at a site, which has
             the training data of one client alone.
@@ -69,13 +59,9 @@ class FederatedDataModule(pl.LightningDataModule):
         >>> from fedaux_pl.data import Digits, FederatedDataModule
         >>> data = FederatedDataModule(Digits(), auxiliary=Digits(), num_clients=4, alpha=100)
         >>> data.setup()
-        >>> data.client_sizes
-        [225, 226, 225, 225]
-        >>> len(data.negative_inputs), len(data.distill_inputs), len(data.test_examples)
-        (120, 478, 298)
+        >>> len(data.negative_inputs), len(data.distill_inputs), data.client_sizes
+        (120, 478, [225, 226, 225, 225])
         >>> inputs, labels = next(iter(data.client_batches(0, batch_size=32)))
-        >>> inputs.shape
-        torch.Size([32, 1, 8, 8])
     """
 
     def __init__(
@@ -91,28 +77,17 @@ class FederatedDataModule(pl.LightningDataModule):
         holds: Holding | None = None,
     ) -> None:
         super().__init__()
-        if holds not in (None, *get_args(Holding)):
-            raise ValueError(f"holds must be public, private or null, but is {holds!r}")
-        if holds is not None and validation_fraction:
-            raise ValueError(
-                f"validation_fraction must be 0 where data are at sites, but is "
-                f"{validation_fraction}: the server cannot measure on what sites hold out; give "
-                "its source validation data"
-            )
-        if classes is not None and not 2 <= len(set(classes)) == len(classes):
-            raise ValueError(f"classes must be at least 2 different names, but are {classes}")
-        if num_clients < 1:
-            raise ValueError(f"num_clients must be at least 1, but is {num_clients}")
-        if not 0 < alpha < math.inf:
-            raise ValueError(f"alpha must be positive and finite, but is {alpha}")
-        if not 0 < negative_fraction < 1:
-            raise ValueError(
-                f"negative_fraction must lie strictly between 0 and 1, but is {negative_fraction}"
-            )
-        if not 0 <= validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction must lie in [0, 1), but is {validation_fraction}"
-            )
+        kinds = (None, *get_args(Holding))
+        check_setting("holds", holds, holds in kinds, "be public, private or null")
+        are_names = classes is None or 2 <= len(set(classes)) == len(classes)
+        check_setting("classes", classes, are_names, "be at least 2 different names")
+        check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
+        check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
+        fraction, held_out = negative_fraction, validation_fraction
+        check_setting("negative_fraction", fraction, 0 < fraction < 1, "lie strictly in (0, 1)")
+        check_setting("validation_fraction", held_out, 0 <= held_out < 1, "lie in [0, 1)")
+        expected = "be 0 where data are at sites: the server's source can give validation data"
+        check_setting("validation_fraction", held_out, holds is None or not held_out, expected)
         self.private = as_source("private", private)
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
@@ -124,53 +99,36 @@ class FederatedDataModule(pl.LightningDataModule):
         self.holds: Holding | None = holds
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
-        self._shared_rows = 0
         self._is_fast = False
         self._private: PrivateData | None = None
         self._public: PublicData | None = None
 
     def prepare_data(self) -> None:
-        """Loads the data in one process per node first, so that the others find it cached."""
-        self._load_once()
-
-    def setup(self, stage: str | None = None) -> None:
-        """Loads and splits the data, once, and moves it to the Trainer's device."""
-        self._load_once()
-        if self.trainer is not None:
-            self.to(self.trainer.strategy.root_device)
-
-    def _load_once(self) -> None:
+        """Load the data in one process per node first, so that the others find it cached."""
         fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
         if self._private is None or fast != self._is_fast:
             self._load(_FAST_SAMPLES if fast else None)
             self._is_fast = fast
 
+    def setup(self, stage: str | None = None) -> None:
+        """Load and split the data, once, and move it to the Trainer's device."""
+        self.prepare_data()
+        if self.trainer is not None:
+            self.to(self.trainer.strategy.root_device)
+
     def _load(self, at_most: int | None) -> None:
-        key = machine_key()
-        private = PrivateData.load(
-            self.private, self.validation_fraction, self.holds, self.class_order
-        )
+        key, held_out = machine_key(), self.validation_fraction
+        private = PrivateData.load(self.private, held_out, self.holds, self.class_order)
         public = None
+        self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
-            inputs = self.auxiliary.auxiliary()[:at_most]
-            check_same_kind(private.inputs[0], inputs, "private and auxiliary data")
             seed = derive_seed(self.seed, _AUXILIARY_SPLIT)
+            inputs = self.auxiliary.auxiliary()[:at_most]
             public = PublicData.split(inputs, self.negative_fraction, seed)
-            train = private.train
-            self._shared_rows = 0 if train is None else count_shared(train.inputs, inputs, key)
-            if self._shared_rows:
-                rank_zero_warn(
-                    f"{self._shared_rows} of {len(inputs)} auxiliary samples are also private "
-                    "training samples: h_0 and the scores then depend on private data beyond what "
-                    "the privacy guarantee covers; use other auxiliary data, or remove the samples"
-                )
+            self.shared_rows = private.check_public(inputs, key)
         seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
-        if self.holds is None:
-            private = private.split(self.num_clients, self.alpha, self.validation_fraction, seeds)
-        elif private.train is not None:
-            # whichever client the server says that this site is, its data are the same
-            own = torch.arange(len(private.train))
-            private = replace(private, clients=(own,) * self.num_clients)
+        is_site = self.holds == "private"
+        private = private.split(self.num_clients, self.alpha, held_out, seeds, is_site)
         if at_most is not None:
             private = private.shorten(at_most)
         self.fingerprints = private.fingerprints(key)
@@ -181,10 +139,9 @@ class FederatedDataModule(pl.LightningDataModule):
         self._private, self._public = private, public
 
     def to(self, device: torch.device | str) -> "FederatedDataModule":
-        """Moves all data to a device, as ``setup`` does under a Trainer."""
+        """Move all data to a device, as ``setup`` does under a Trainer."""
         self._private = self._loaded().to(device)
-        if self._public is not None:
-            self._public = self._public.to(device)
+        self._public = self._public and self._public.to(device)
         return self
 
     def _loaded(self) -> PrivateData:
@@ -197,9 +154,11 @@ class FederatedDataModule(pl.LightningDataModule):
             raise DataError("the server has no private data: they are at the sites")
         return train
 
-    def _labeled(self) -> Examples:
-        """The training data or, at the server of sites, the test data."""
-        return self._loaded().train or self.test_examples
+    def _auxiliary(self) -> PublicData:
+        self._loaded()
+        if self._public is None:
+            raise DataError("this federation has no auxiliary data: set data.auxiliary")
+        return self._public
 
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
@@ -221,7 +180,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def release_settings(self) -> dict[str, Any]:
         """The settings that determine what clients release: not those of test data.
 
-        A held-out share is among them, as it changes D_i; given validation data are not.
+        A held-out fraction is among them, as it changes D_i; given validation data are not.
         """
         settings = self.settings()
         settings["contents"].pop("test", None)
@@ -236,41 +195,34 @@ class FederatedDataModule(pl.LightningDataModule):
         return [keyed_fingerprint(key, own.inputs, own.targets) for own in clients]
 
     @property
+    def key_id(self) -> str:
+        """The public name of the key of ``record_digests``."""
+        return fingerprints.key_id(machine_key())
+
+    def record_digests(self, client: int) -> NDArray[np.uint64]:
+        """Two keyed hashes of each record of D_i, of its input with and without its label.
+
+        That of the input alone recognizes a record whose label was corrected. Shape (2 |D_i|,).
+        """
+        own, key = self.client(client), machine_key()
+        digests = [fingerprints.record_digests(own.inputs, y, key) for y in (own.targets, None)]
+        return np.concatenate(digests)
+
+    @property
     def data_name(self) -> str:
         """The names of the private and the auxiliary data, such as "CIFAR10 + STL10"."""
         sources = (self.private, self.auxiliary)
         return " + ".join(source.data_name for source in sources if source is not None)
 
     @property
-    def key_id(self) -> str:
-        """The public name of the key of ``record_digests``."""
-        return key_id(machine_key())
-
-    def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Two keyed hashes of each record of D_i, which only this machine can make: (2 |D_i|,).
-
-        The first is of its input and label. The second, of its input alone, recognizes a record
-        whose label was corrected, or whose classes are numbered in another order.
-        """
-        own, key = self.client(client), machine_key()
-        kinds = [record_digests(own.inputs, labels, key) for labels in (own.targets, None)]
-        return np.concatenate(kinds)
-
-    @property
-    def shared_rows(self) -> int:
-        """The number of auxiliary samples that are also private training samples."""
-        self._loaded()
-        return self._shared_rows
-
-    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
-        return self._labeled().classes
+        return (self._loaded().train or self.test_examples).classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample, (C, H, W) for images, (L,) for texts."""
-        return tuple(self._labeled().inputs.shape[1:])
+        return tuple(self.all_inputs[0].shape[1:])
 
     @property
     def input_format(self) -> dict[str, str | int]:
@@ -280,11 +232,10 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def all_inputs(self) -> list[Tensor]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
-        inputs = self._loaded().inputs
-        return inputs if self._public is None else [*inputs, self._public.inputs]
+        return self._loaded().inputs + ([self._public.inputs] if self._public else [])
 
     def check_model(self, model: nn.Module) -> None:
-        """Raises a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
+        """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
             model.check_inputs(inputs)  # type: ignore[operator]
         for source in (self.private, self.auxiliary):
@@ -292,9 +243,9 @@ class FederatedDataModule(pl.LightningDataModule):
                 source.check_model(model)
 
     @property
-    def client_indices(self) -> list[Tensor]:
+    def client_indices(self) -> tuple[Tensor, ...]:
         """For each client the positions of its samples in the private training data."""
-        return list(self._loaded().clients)
+        return self._loaded().clients
 
     @property
     def has_given_clients(self) -> bool:
@@ -312,25 +263,19 @@ class FederatedDataModule(pl.LightningDataModule):
         """|D_i| of each client; at the server 0 for a site that has not answered yet."""
         if self.holds == "public":
             return [self.site_sizes.get(client, 0) for client in range(self.num_clients)]
-        return [len(indices) for indices in self._loaded().clients]
+        return [len(indices) for indices in self.client_indices]
 
     def client(self, index: int) -> Examples:
         """D_i, a copy of the private data of one client."""
         train = self._train()
-        where = self._positions(index).to(train.inputs.device)
+        where = self.client_indices[index].to(train.inputs.device)
         return Examples(train.inputs[where], train.targets[where], train.classes)
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""
         targets, size = self._train().targets.cpu(), len(self.classes)
-        parts = [torch.bincount(targets[own], minlength=size) for own in self._loaded().clients]
+        parts = [torch.bincount(targets[own], minlength=size) for own in self.client_indices]
         return torch.stack(parts).numpy()
-
-    def _positions(self, index: int) -> Tensor:
-        clients = self._loaded().clients
-        if not 0 <= index < len(clients):
-            raise IndexError(f"clients are numbered 0 ... {len(clients) - 1}, but got {index}")
-        return clients[index]
 
     @property
     def has_auxiliary(self) -> bool:
@@ -355,14 +300,7 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
         """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
-        public = self._auxiliary()
-        return {"negatives": public.negative_rows, "distill": public.distill_rows}
-
-    def _auxiliary(self) -> PublicData:
-        self._loaded()
-        if self._public is None:
-            raise DataError("this federation has no auxiliary data: set data.auxiliary")
-        return self._public
+        return self._auxiliary().rows
 
     @property
     def test_examples(self) -> Examples:
@@ -383,48 +321,41 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data."""
-        train, subset = self._train(), self._positions(index)
-        return TensorBatches(
-            train.inputs,
-            train.targets,
-            batch_size=batch_size,
-            shuffle=True,
-            seed=derive_seed(self.seed, _CLIENT_BATCHES, index, seed),
-            smallest=min(2, len(subset)),
-            subset=subset,
-        )
+        train, subset = self._train(), self.client_indices[index]
+        options = self._shuffled(batch_size, len(subset), _CLIENT_BATCHES, index, seed)
+        return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
     def distill_batches(
         self, targets: Tensor, batch_size: int = 128, seed: int = 0
     ) -> TensorBatches:
         """Shuffled batches (inputs, targets) of D_distill with the teachers' soft labels."""
-        inputs, seed = self.distill_inputs, derive_seed(self.seed, _DISTILL_BATCHES, seed)
-        smallest = min(2, len(inputs))
-        return TensorBatches(
-            inputs, targets, batch_size=batch_size, shuffle=True, seed=seed, smallest=smallest
-        )
+        options = self._shuffled(batch_size, len(targets), _DISTILL_BATCHES, seed)
+        return TensorBatches(self.distill_inputs, targets, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
-        inputs, seed = self.auxiliary_inputs, derive_seed(self.seed, PRETRAIN_BATCHES, seed)
-        check_pixels(inputs, "images to learn h_0 from by SimCLR")
-        return TensorBatches(inputs, batch_size=batch_size, shuffle=True, seed=seed, smallest=2)
+        check_pixels(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
+        options = self._shuffled(batch_size, 2, _PRETRAIN_BATCHES, seed)
+        return TensorBatches(self.auxiliary_inputs, **options)
+
+    def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:
+        """Return the options of batches; the last one may have 1 sample if there is only one."""
+        seed = derive_seed(self.seed, *purpose)
+        return {"batch_size": batch_size, "shuffle": True, "seed": seed, "smallest": min(2, count)}
 
     def train_dataloader(self) -> list[int]:
         """One dummy batch: an epoch of a federation is one round."""
         return [0]
 
-    def test_dataloader(self) -> TensorBatches:
-        """The test data, in order."""
-        return _in_order(self.test_examples)
-
     def val_dataloader(self) -> TensorBatches:
         """The validation data or, without any, the test data, in order."""
         return _in_order(self.evaluation_examples)
 
-    def predict_dataloader(self) -> TensorBatches:
+    def test_dataloader(self) -> TensorBatches:
         """The test data, in order."""
-        return self.test_dataloader()
+        return _in_order(self.test_examples)
+
+    predict_dataloader = test_dataloader
 
 
 def _in_order(examples: Examples) -> TensorBatches:

@@ -8,7 +8,6 @@ import hashlib
 import re
 import secrets
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ _KEYED = re.compile(r"keyed:(\w+):")
 
 
 def machine_key() -> bytes:
-    """The secret key of this machine, created at the first call.
+    """Return the secret key of this machine, created at the first call.
 
     If the state folder is not writable, the key is random, holds for this process alone and a
     warning says so.
@@ -43,22 +42,16 @@ def machine_key() -> bytes:
                     write_atomically(path, lambda file: file.write(key), private=True)
     except OSError as error:
         return _process_key(str(error))
-    return _read_key(path)
-
-
-def _read_key(path: Path) -> bytes:
     try:
         key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise OSError(f"it has {len(key)} bytes, not {_KEY_BYTES}")
     except OSError as error:
-        reason = str(error)
-    else:
-        if len(key) == _KEY_BYTES:
-            return key
-        reason = f"it has {len(key)} bytes, not {_KEY_BYTES}"
-    raise DataError(
-        f"the key of this machine's fingerprints, {path}, cannot be read ({reason}): restore it, "
-        "or delete it and accept that earlier runs and releases are not recognized anymore"
-    )
+        raise DataError(
+            f"the key of this machine's fingerprints, {path}, cannot be read ({error}): restore "
+            "it, or delete it and accept that earlier runs and releases are not recognized anymore"
+        ) from error
+    return key
 
 
 @cache
@@ -71,12 +64,12 @@ def _process_key(reason: str) -> bytes:
 
 
 def key_id(key: bytes) -> str:
-    """The public name of a key, a hash of it."""
+    """Return the public name of a key, a hash of it."""
     return hashlib.blake2b(key, digest_size=4, person=b"key id").hexdigest()
 
 
 def keyed_fingerprint(key: bytes, *tensors: Tensor) -> str:
-    """A keyed hash of the contents, shapes and dtypes of tensors: "keyed:<key id>:<digest>".
+    """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>".
 
     The key id tells whether two fingerprints can be compared.
     """
@@ -94,16 +87,7 @@ def have_other_keys(one: object, other: object) -> bool:
 
 
 def record_digests(inputs: Tensor, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:
-    """A keyed hash of each record: its input, its label if given, their dtypes and shape.
-
-    Args:
-        inputs: The records, first dimension N.
-        labels: One for each record, or None.
-        key: The key of the hash, at most 64 bytes.
-
-    Returns:
-        Shape (N,).
-    """
+    """Return a keyed hash of each of N records: input, label if given, dtypes and shape; (N,)."""
     fields = [inputs] if labels is None else [inputs, labels]
     kinds = [f"{field.dtype}\0{tuple(field.shape[1:])}\n" for field in fields]
     keyed = hashlib.blake2b("".join(kinds).encode(), key=key, digest_size=_RECORD_BYTES)
@@ -117,12 +101,12 @@ def record_digests(inputs: Tensor, labels: Tensor | None, key: bytes) -> NDArray
 
 
 def count_shared(private: Tensor, auxiliary: Tensor, key: bytes) -> int:
-    """The number of auxiliary inputs that equal a private one, whatever their labels."""
+    """Count the auxiliary inputs that equal a private one, whatever their labels."""
     known = record_digests(private, None, key)
     return int(np.isin(record_digests(auxiliary, None, key), known).sum())
 
 
 def _rows(tensor: Tensor) -> NDArray[np.uint8]:
-    """The bytes of each row, shape (N, bytes)."""
+    """Return the bytes of each row, shape (N, bytes)."""
     rows = tensor.cpu()[:, None].flatten(1).contiguous()
     return np.asarray(rows.view(torch.uint8).numpy())

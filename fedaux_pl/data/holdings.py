@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
-from fedaux_pl.data.client_split import hold_out
-from fedaux_pl.data.fingerprints import keyed_fingerprint
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.input_checks import check_finite, check_same_kind
+from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
+from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
-from fedaux_pl.functional import dirichlet_partition
+from fedaux_pl.functional import derive_seed, dirichlet_partition
 
 Holding = Literal["public", "private"]
 """Which data a process of real sites holds: those of the server, or those of one site."""
@@ -40,34 +39,30 @@ class PrivateData:
     def load(
         cls, source: Source, held_out: float, holds: Holding | None, classes: Sequence[str] | None
     ) -> "PrivateData":
-        """Loads and checks the data of a source; no client has samples yet.
+        """Load and check the data of a source; no client has samples yet.
 
-        Args:
-            source: The source.
-            held_out: The fraction of every client's data that ``split`` will hold out.
-            holds: ``public`` never reads the training data, ``private`` nothing else; None for all.
-            classes: The names of the classes in their order; None for those of the source.
+        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. The other
+        arguments are those of the data module; ``split`` will hold out the fraction ``held_out``.
         """
         name = type(source).__name__
         source.class_order = classes or ()
-        train = None if holds == "public" else source.train()
-        test, validation = (
-            (None, None) if holds == "private" else (source.test(), source.validation())
-        )
-        loaded: dict[str, Examples] = {}
-        for part, examples in (("training", train), ("test", test), ("validation", validation)):
+        loaded: dict[str, Examples | None] = {}
+        if holds != "public":
+            loaded["training"] = source.train()
+        if holds != "private":
+            loaded |= {"test": source.test(), "validation": source.validation()}
+        first, one = next(iter(loaded.items()))
+        for part, examples in loaded.items():
             if examples is None:
                 continue
             if examples.labels is None:
                 raise DataError(
                     f"{name} has no labels for its {part} data: the private data must be labeled"
                 )
+            if one is not None:
+                check_same_kind(one.inputs, examples.inputs, f"private {first} and {part} data")
             classes = classes or examples.classes
             loaded[part] = order_classes(examples, classes)
-            first = next(iter(loaded))
-            check_same_kind(
-                loaded[first].inputs, examples.inputs, f"private {first} and {part} data"
-            )
         data = cls(loaded.get("training"), loaded.get("test"), loaded.get("validation"))
         train = data.train
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
@@ -84,16 +79,24 @@ class PrivateData:
         return data
 
     def split(
-        self, num_clients: int, alpha: float, held_out: float, seeds: tuple[int, int]
+        self,
+        num_clients: int,
+        alpha: float,
+        held_out: float,
+        seeds: tuple[int, int],
+        is_site: bool = False,
     ) -> "PrivateData":
-        """Assigns the samples to the clients that the data name, or by a Dirichlet split.
+        """Assign the samples to the clients that the data name, or by a Dirichlet split.
 
         ``seeds`` are those of the Dirichlet split and of the held-out validation samples.
         """
         train, validation = self.train, self.validation
         if train is None:
             return self
-        if train.clients is None:
+        if is_site:
+            # whichever client the server says that this site is, its data are the same
+            parts = [torch.arange(len(train))] * num_clients
+        elif train.clients is None:
             parts = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
         else:
             owners = range(len(train.client_names))
@@ -104,7 +107,7 @@ class PrivateData:
         return replace(self, validation=validation, clients=tuple(parts))
 
     def shorten(self, at_most: int) -> "PrivateData":
-        """The first samples of every client and of the validation and test data."""
+        """Keep the first samples of every client and of the validation and test data."""
 
         def first(examples: Examples) -> Examples:
             inputs, targets = examples.inputs[:at_most], examples.targets[:at_most]
@@ -115,7 +118,7 @@ class PrivateData:
         return PrivateData(self.train, test, validation, clients)
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
-        """Keyed hashes of the training data with given clients, of test and of validation data."""
+        """Hash the training data with given clients, the test and the validation data."""
         found = {}
         parts = {"private": self.train, "test": self.test, "validation": self.validation}
         for name, part in parts.items():
@@ -123,6 +126,18 @@ class PrivateData:
                 owners = [] if part.clients is None or name != "private" else [part.clients]
                 found[name] = keyed_fingerprint(key, part.inputs, part.targets, *owners)
         return found
+
+    def check_public(self, inputs: Tensor, key: bytes) -> int:
+        """Check that auxiliary inputs are of the same kind; count those that are private, too."""
+        check_same_kind(self.inputs[0], inputs, "private and auxiliary data")
+        count = 0 if self.train is None else count_shared(self.train.inputs, inputs, key)
+        if count:
+            rank_zero_warn(
+                f"{count} of {len(inputs)} auxiliary samples are also private training samples: "
+                "h_0 and the scores then depend on private data beyond what the privacy guarantee "
+                "covers; use other auxiliary data, or remove the samples"
+            )
+        return count
 
     @property
     def client_names(self) -> list[str]:
@@ -138,14 +153,14 @@ class PrivateData:
         return [part.inputs for part in parts if part is not None]
 
     def to(self, device: torch.device | str) -> "PrivateData":
-        """A copy on another device; positions stay on the CPU."""
+        """Copy to another device; positions stay on the CPU."""
         parts = (self.train, self.test, self.validation)
         train, test, validation = (part and part.to(device) for part in parts)
         return PrivateData(train, test, validation, self.clients)
 
 
 def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Numbers the labels by an agreed order of the classes, of which the data may lack some.
+    """Number the labels by an agreed order of the classes, of which the data may lack some.
 
     Example:
         >>> own = Examples(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("bird", "dog"))
@@ -164,19 +179,48 @@ def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     return replace(examples, labels=labels, classes=tuple(classes))
 
 
+def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:
+    """Hold out a fraction of the samples of every client, at random.
+
+    A client keeps at least one sample, and at least one sample is held out in all. ``parts`` are
+    the positions of each client's samples. Returns those that each client keeps, and the held-out
+    ones, sorted.
+
+    Example:
+        >>> kept, held = hold_out([torch.arange(6), torch.tensor([6])], 0.34, seed=0)
+        >>> [len(part) for part in kept], len(held)
+        ([4, 1], 2)
+    """
+    counts = [min(round(fraction * len(part)), len(part) - 1) for part in parts]
+    if not any(counts):
+        sizes = [len(part) for part in parts]
+        if max(sizes) < 2:
+            raise DataError(
+                f"validation_fraction = {fraction} cannot be held out: none of the {len(parts)} "
+                "clients has more than one sample; use fewer clients, or give validation data"
+            )
+        counts[sizes.index(max(sizes))] = 1
+    kept, held = [], []
+    for client, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        generator = torch.Generator().manual_seed(derive_seed(seed, client))
+        order = torch.randperm(len(part), generator=generator)
+        held.append(part[order[:count]])
+        kept.append(part[order[count:].sort().values])
+    return kept, torch.cat(held).sort().values
+
+
 @dataclass(frozen=True)
 class PublicData:
     """D_aux and its two disjoint parts D^- and D_distill, with their ascending rows in D_aux."""
 
     inputs: Tensor
+    rows: dict[str, Tensor]  # "negatives" and "distill"
     negatives: Tensor
     distill: Tensor
-    negative_rows: Tensor
-    distill_rows: Tensor
 
     @classmethod
     def split(cls, inputs: Tensor, fraction: float, seed: int) -> "PublicData":
-        """Splits D_aux at random; a fraction of it becomes D^-.
+        """Split D_aux at random; a fraction of it becomes D^-.
 
         Example:
             >>> data = PublicData.split(torch.arange(10), fraction=0.2, seed=0)
@@ -187,13 +231,16 @@ class PublicData:
         count = round(len(inputs) * fraction)
         if not 0 < count < len(inputs):
             raise DataError(
-                f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at negatives = "
-                f"{fraction}: use more auxiliary data, or change negatives"
+                f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at "
+                f"negative_fraction = {fraction}: use more auxiliary data, or change it"
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        negative_rows, distill_rows = order[:count].sort().values, order[count:].sort().values
-        return cls(inputs, inputs[negative_rows], inputs[distill_rows], negative_rows, distill_rows)
+        rows = {"negatives": order[:count].sort().values, "distill": order[count:].sort().values}
+        return cls(inputs, rows, *(inputs[part] for part in rows.values()))
 
     def to(self, device: torch.device | str) -> "PublicData":
-        """A copy on another device."""
-        return PublicData(*(tensor.to(device) for tensor in vars(self).values()))
+        """Copy to another device."""
+        rows = {part: own.to(device) for part, own in self.rows.items()}
+        tensors = (self.inputs, self.negatives, self.distill)
+        inputs, negatives, distill = (tensor.to(device) for tensor in tensors)
+        return PublicData(inputs, rows, negatives, distill)

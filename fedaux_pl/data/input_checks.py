@@ -1,55 +1,50 @@
-"""Checks of a user's settings and inputs; the messages say what to change."""
+"""Checks of a user's settings, inputs and files; the messages say what to change."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.errors import DataError, DataNotFoundError
+from fedaux_pl.errors import DataError, DataNotFoundError, first_line
+
+_LARGE = 1 << 30  # bytes; below it any compression is accepted
+_MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
 
 
 def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
-    """Makes the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
+    """Make the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
     embedded = "to run without any download use the embedded data: `configs/quickstart.yaml`"
     return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {embedded}.")
 
 
 def expand(path: str | Path | None) -> Path | None:
-    """The path with ``~`` replaced by the home folder; None stays None."""
+    """Replace ``~`` by the home folder; None stays None."""
     return None if path is None else Path(path).expanduser()
 
 
+def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> None:
+    """Raise a ValueError unless a setting is allowed."""
+    if not is_allowed:
+        raise ValueError(f"{name} must {expected}, but is {value!r}")
+
+
 def check_size(size: int) -> int:
-    """Returns the size (height and width of images), or raises a ValueError below 1."""
-    if size < 1:
-        raise ValueError(f"size must be a positive number of pixels, but is {size}")
+    """Return the size (height and width of images), or raise a ValueError below 1."""
+    check_setting("size", size, size >= 1, "be a positive number of pixels")
     return size
 
 
-def check_test_data(test_share: float, option: str, path: str | Path | None) -> None:
-    """Raises a ValueError for a wrong share, or if ``option`` names test data as well."""
-    if not 0 <= test_share < 1:
-        raise ValueError(f"test_share must lie in [0, 1), but is {test_share}")
-    if test_share and path is not None:
-        raise ValueError(f"test data comes from {option} or test_share: set one, not both")
-
-
-def number_classes(labels: Iterable[int], where: str, remedy: str) -> tuple[str, ...]:
-    """The integers 0, 1, 2 ... as class names; raises a DataError if labels have gaps."""
-    found = sorted(set(labels))
-    if found != list(range(len(found))):
-        raise DataError(
-            f"labels must be 0 ... {len(found) - 1} for {len(found)} classes, but {where} are "
-            f"{shorten([str(label) for label in found])}: {remedy} the names of all classes, which "
-            "the labels index from 0"
-        )
-    return tuple(map(str, found))
+def check_test_data(fraction: float, option: str, path: str | Path | None) -> None:
+    """Raise a ValueError for a wrong fraction, or if ``option`` names test data as well."""
+    check_setting("test_fraction", fraction, 0 <= fraction < 1, "lie in [0, 1)")
+    if fraction and path is not None:
+        raise ValueError(f"test data comes from {option} or test_fraction: set one, not both")
 
 
 def check_finite(inputs: Tensor) -> None:
-    """Raises a DataError for inputs with NaN or infinity."""
+    """Raise a DataError for inputs with NaN or infinity."""
     if inputs.is_floating_point():
         bad = ~torch.isfinite(inputs[:, None]).flatten(1).all(dim=1)
         if bad.any():
@@ -59,24 +54,8 @@ def check_finite(inputs: Tensor) -> None:
             )
 
 
-def check_same_kind(one: Tensor, other: Tensor, what: str) -> None:
-    """Raises a DataError if the samples of two data sets differ in kind, shape or dtype."""
-    if one.shape[1:] == other.shape[1:] and one.dtype == other.dtype:
-        return
-    kinds, both = {_kind(one), _kind(other)}, f"{_describe(one)} and {_describe(other)}"
-    if len(kinds) > 1:
-        remedy = "choose two sources of images, or two of texts"
-    elif one.dtype != other.dtype:
-        remedy = "convert the inputs of one source (images are uint8, texts int32)"
-    elif kinds == {"texts"}:
-        remedy = "set `max_length` of one source to match"
-    else:
-        remedy = "set `size` (or `channels`) of one source to match"
-    raise DataError(f"{what} must be samples of the same shape and dtype, but are {both}: {remedy}")
-
-
 def check_pixels(inputs: Tensor, what: str) -> None:
-    """Raises a DataError for images of floats outside [0, 1]."""
+    """Raise a DataError for images of floats outside [0, 1]."""
     if inputs.ndim == 4 and inputs.is_floating_point():
         low, high = (float(value) for value in torch.aminmax(inputs))
         if low < 0 or high > 1:
@@ -86,12 +65,56 @@ def check_pixels(inputs: Tensor, what: str) -> None:
             )
 
 
+def check_same_kind(one: Tensor, other: Tensor, what: str) -> None:
+    """Raise a DataError if the samples of two data sets differ in kind, shape or dtype."""
+    if one.shape[1:] == other.shape[1:] and one.dtype == other.dtype:
+        return
+    kinds = [_kind(inputs) for inputs in (one, other)]
+    both = " and ".join(
+        f"{kind} of shape {tuple(inputs.shape[1:])} ({str(inputs.dtype).removeprefix('torch.')})"
+        for kind, inputs in zip(kinds, (one, other), strict=True)
+    )
+    if kinds[0] != kinds[1]:
+        remedy = "choose two sources of images, or two of texts"
+    elif one.dtype != other.dtype:
+        remedy = "convert the inputs of one source (images are uint8, texts int32)"
+    elif kinds[0] == "texts":
+        remedy = "set `max_length` of one source to match"
+    else:
+        remedy = "set `size` (or `channels`) of one source to match"
+    raise DataError(f"{what} must be samples of the same shape and dtype, but are {both}: {remedy}")
+
+
 def _kind(inputs: Tensor) -> str:
     if inputs.ndim == 2 and not inputs.is_floating_point():
         return "texts"
     return "images" if inputs.ndim == 4 else "samples"
 
 
-def _describe(inputs: Tensor) -> str:
-    dtype = str(inputs.dtype).removeprefix("torch.")
-    return f"{_kind(inputs)} of shape {tuple(inputs.shape[1:])} ({dtype})"
+def check_expansion(size: int, compressed: int, what: str) -> None:
+    """Raise a DataError if ``size`` bytes, declared or counted so far, would fill the memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise DataError(
+            f"{what} has {size / 2**30:,.2f} GiB, but this machine has {memory / 2**30:,.2f} GiB: "
+            "use fewer or smaller samples"
+        )
+    if size > max(_LARGE, _MAX_EXPANSION * compressed):
+        raise DataError(
+            f"{what} grows from {compressed / 2**30:,.2f} to {size / 2**30:,.2f} GiB or more when "
+            "it is decompressed, a possible decompression bomb: if you trust it, store it "
+            "uncompressed"
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a library says about a damaged file, on one line of at most 200 characters."""
+    reason = first_line(error)
+    return reason if len(reason) <= 200 else f"{reason[:197]}..."
+
+
+def shorten(names: Sequence[str], limit: int = 10) -> str:
+    """Join names for a message: at most ``limit``, each on one line and of 40 characters."""
+    shown = [name if name.isprintable() else repr(name) for name in names[:limit]]
+    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in shown]
+    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -76,7 +76,7 @@ class Examples:
         return self.labels
 
     def to(self, device: torch.device | str) -> "Examples":
-        """A copy on another device."""
+        """Copy to another device."""
         labels = None if self.labels is None else self.labels.to(device)
         return replace(self, inputs=self.inputs.to(device), labels=labels)
 
@@ -121,7 +121,7 @@ class Source(ABC):
         return self.train().inputs
 
     def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources fit every model
-        """Raises a DataError if the model would misread the inputs, as with another padding id."""
+        """Raise a DataError if the model would misread the inputs, as with another padding id."""
 
     @property
     def data_name(self) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached
+from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.text_reader import Texts, class_indices, class_names
+from fedaux_pl.data.texts import Texts
 from fedaux_pl.errors import DataError
+from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder_loading import load_tokenizer
 
 MIN_LENGTH = 3  # [CLS], one token, [SEP]
 _TEXTS_PER_CALL = 4096
-_BAR_DELAY = 2.0  # seconds before a progress bar appears
 
 
 class FixedLengthTokenizer:
@@ -38,8 +39,8 @@ class FixedLengthTokenizer:
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
-        if max_length < MIN_LENGTH:
-            raise ValueError(f"max_length must be at least {MIN_LENGTH}, but is {max_length}")
+        expected = f"be at least {MIN_LENGTH}"
+        check_setting("max_length", max_length, max_length >= MIN_LENGTH, expected)
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._loaded: Any = None
@@ -52,7 +53,7 @@ class FixedLengthTokenizer:
         return str(self.tokenizer)
 
     def load(self) -> Any:
-        """Loads the Hugging Face tokenizer, once."""
+        """Load the Hugging Face tokenizer, once."""
         if self._loaded is None:
             loaded = load_tokenizer(self.source)
             if loaded.pad_token_id is None:
@@ -70,7 +71,7 @@ class FixedLengthTokenizer:
         return self._loaded
 
     def digest(self) -> str:
-        """A hash of everything that determines the ids of a text."""
+        """Return a hash of everything that determines the ids of a text."""
         loaded = self.load()
         inner = getattr(loaded, "backend_tokenizer", None)
         if inner is not None:
@@ -81,11 +82,11 @@ class FixedLengthTokenizer:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Token ids, int32 of shape (len(texts), max_length)."""
+        """Return token ids, int32 of shape (len(texts), max_length)."""
         loaded = self.load()
         result = torch.empty((len(texts), self.max_length), dtype=torch.int32)
         # disable=None: no bar unless stderr is a terminal
-        options = {"desc": "tokenizing", "unit": "text", "disable": None, "delay": _BAR_DELAY}
+        options = {"desc": "tokenizing", "unit": "text", "disable": None, "delay": 2.0}
         with tqdm(total=len(texts), **options) as bar:
             for start in range(0, len(texts), _TEXTS_PER_CALL):
                 part = list(texts[start : start + _TEXTS_PER_CALL])
@@ -110,23 +111,27 @@ class TextSource(Source):
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
+            None if the inputs are no texts.
     """
 
-    def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
+    def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._tokenize = FixedLengthTokenizer(tokenizer, max_length)
+        length = MIN_LENGTH if max_length is None else max_length
+        self._tokenize = FixedLengthTokenizer(tokenizer, length)
 
     @property
     def input_format(self) -> dict[str, str | int]:
         """The tokenizer and the length, with which to tokenize new texts."""
+        if self.max_length is None:
+            return {}
         named = {} if self.tokenizer is None else {"tokenizer": str(self.tokenizer)}
         return {"kind": "text", "max_length": self.max_length, **named}
 
     def check_model(self, model: nn.Module) -> None:
-        """Raises a DataError for an encoder whose padding token differs from the tokenizer's."""
-        ours, theirs = self._tokenize.load().pad_token_id, getattr(model, "pad_id", None)
-        if theirs is not None and ours != theirs:
+        """Raise a DataError for an encoder whose padding token differs from the tokenizer's."""
+        theirs = None if self.max_length is None else getattr(model, "pad_id", None)
+        if theirs is not None and theirs != (ours := self._tokenize.load().pad_token_id):
             raise DataError(
                 f"the tokenizer {self._tokenize.source} pads texts with token {ours}, but the "
                 f"encoder takes token {theirs} for padding: give the data's `tokenizer` and the "
@@ -134,29 +139,20 @@ class TextSource(Source):
             )
 
     def load_tokens(
-        self,
-        folder: Path,
-        key: Mapping[str, str | int],
-        read: Callable[[], Texts],
-        classes: Sequence[str],
+        self, key: Mapping[str, str | int], read: Callable[[], Texts], classes: Sequence[str]
     ) -> Examples:
-        """Tokenizes the texts that ``read`` returns, or loads the token ids from the cache.
+        """Tokenize the texts that ``read`` returns, or load the token ids from the user's cache.
 
         Args:
-            folder: The folder of the cache.
             key: Everything that determines the texts, labels and clients.
             read: Returns the texts, with or without labels and clients.
             classes: The names of the classes; empty for the distinct labels.
         """
         own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
-        tensors = cached(folder, {**key, **own}, lambda: self._encode(read, classes))
-        if "labels" not in tensors:
-            return Examples(tensors["inputs"])
-        examples = Examples(tensors["inputs"], tensors["labels"], _unpack(tensors["classes"]))
-        if "clients" not in tensors:
-            return examples
-        names = _unpack(tensors["client_names"])
-        return replace(examples, clients=tensors["clients"], client_names=names)
+        tensors = cached(user_cache(), {**key, **own}, lambda: self._encode(read, classes))
+        found: dict[str, Any] = dict(tensors)
+        found |= {k: _unpack(tensors[k]) for k in ("classes", "client_names") if k in tensors}
+        return Examples(**found)
 
     def _encode(self, read: Callable[[], Texts], classes: Sequence[str]) -> dict[str, Tensor]:
         texts, labels, clients = read()

@@ -8,6 +8,7 @@ Neither loops over images, synchronizes with the device or has a shape that depe
 both can be captured in a CUDA graph and compiled without a graph break.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -15,28 +16,19 @@ from torch import Tensor, nn
 
 from fedaux_pl.data import color
 from fedaux_pl.data.crop import NUMBERS_PER_BOX, Boxes, boxes_from, resized_crop
+from fedaux_pl.data.input_checks import check_setting
 
 
 class ViewParameters(NamedTuple):
-    """The random numbers of N views; every tensor has shape (N,).
+    """The random numbers of N views; every tensor has shape (N,)."""
 
-    Args:
-        boxes: The part of its image that each view shows.
-        flip: Whether the view is flipped left to right, bool.
-        brightness: Factor, float32; 1 changes nothing.
-        contrast: Factor, as for brightness.
-        saturation: Factor, as for brightness.
-        hue: Shift as a fraction of the color circle, float32 in [-0.5, 0.5]; 0 changes nothing.
-        grayscale: Whether the view is gray, bool.
-    """
-
-    boxes: Boxes
-    flip: Tensor
-    brightness: Tensor
+    boxes: Boxes  # the part of its image that each view shows
+    flip: Tensor  # bool: whether the view is flipped left to right
+    brightness: Tensor  # float32 factors; 1 changes nothing
     contrast: Tensor
     saturation: Tensor
-    hue: Tensor
-    grayscale: Tensor
+    hue: Tensor  # float32 in [-0.5, 0.5], a fraction of the color circle; 0 changes nothing
+    grayscale: Tensor  # bool: whether the view is gray
 
     def part(self, images: slice, views: int = 1) -> "ViewParameters":
         """Select the parameters of some images, with ``views`` views per image."""
@@ -101,8 +93,9 @@ def check_views(images: Tensor, parameters: ViewParameters) -> int:
     return views_per_image
 
 
-class SimCLRViews(nn.Module):
-    """Random views of each image of a batch, as in SimCLR.
+@dataclass(frozen=True)
+class ViewSettings:
+    """How random views differ from their images, as plain values.
 
     Args:
         min_scale: Smallest area of the random crop, as a fraction of the image, in (0, 1].
@@ -112,6 +105,31 @@ class SimCLRViews(nn.Module):
             vary by up to 0.8 s, hue by up to 0.2 s of the color circle. The paper takes 0.5 for
             CIFAR-10 and 1 for ImageNet.
         grayscale: Probability that a view is gray.
+    """
+
+    min_scale: float = 0.08
+    flip: float = 0.5
+    jitter: float = 0.8
+    strength: float = 0.5
+    grayscale: float = 0.2
+
+    def __post_init__(self) -> None:
+        expected = "lie in (0, 1], the part of the image that the smallest crop covers"
+        check_setting("views.min_scale", self.min_scale, 0 < self.min_scale <= 1, expected)
+        for name in ("flip", "jitter", "grayscale"):
+            value = getattr(self, name)
+            check_setting(f"views.{name}", value, 0 <= value <= 1, "lie in [0, 1], a probability")
+        # beyond 2.5 the hue would shift by more than half the circle
+        expected = "lie in [0, 2.5], the paper's s (0.5 for CIFAR-10, 1 for ImageNet, 0 for none)"
+        check_setting("views.strength", self.strength, 0 <= self.strength <= 2.5, expected)
+
+
+class SimCLRViews(nn.Module):
+    """Random views of each image of a batch, as in SimCLR.
+
+    Args:
+        settings: How views differ from their images.
+        **options: In place of settings, some of their values.
 
     Example:
         >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -121,41 +139,13 @@ class SimCLRViews(nn.Module):
         (torch.Size([8, 3, 32, 32]), torch.float32)
     """
 
-    def __init__(
-        self,
-        min_scale: float = 0.08,
-        flip: float = 0.5,
-        jitter: float = 0.8,
-        strength: float = 0.5,
-        grayscale: float = 0.2,
-    ) -> None:
+    def __init__(self, settings: ViewSettings | None = None, **options: float) -> None:
         super().__init__()
-        if not 0 < min_scale <= 1:
-            raise ValueError(
-                f"min_scale must lie in (0, 1], but is {min_scale}: give the fraction of the image "
-                "that the smallest crop covers (1 for crops as large as the image allows)"
-            )
-        for name, value in (("flip", flip), ("jitter", jitter), ("grayscale", grayscale)):
-            if not 0 <= value <= 1:
-                raise ValueError(
-                    f"{name} must lie in [0, 1], but is {value}: give a probability, 0 for never"
-                )
-        # beyond 2.5 the hue would shift by more than half the circle
-        if not 0 <= strength <= 2.5:
-            raise ValueError(
-                f"strength must lie in [0, 2.5], but is {strength}: give the paper's s (0.5 for "
-                "CIFAR-10, 1 for ImageNet, 0 for no change of color)"
-            )
-        self.min_scale = min_scale
-        self.flip = flip
-        self.jitter = jitter
-        self.strength = strength
-        self.grayscale = grayscale
+        self.settings = settings or ViewSettings(**options)
 
     def extra_repr(self) -> str:
-        """The settings, for ``repr``."""
-        names = ("min_scale", "flip", "jitter", "strength", "grayscale")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        """Return the settings, for ``repr``."""
+        return str(self.settings)
 
     def sample(
         self,
@@ -169,31 +159,23 @@ class SimCLRViews(nn.Module):
 
         Factors are drawn as by torchvision's ColorJitter. Views without jitter get the factors that
         change nothing. The numbers of a seed depend on the type of device.
-
-        Args:
-            count: Number of views N.
-            height: Rows of an image.
-            width: Columns of an image.
-            device: Where to draw (default: torch's default device).
-            generator: Generator on that device (default: the device's own).
         """
         # torch.compile with batches of several sizes fails if None is passed as generator
         given: dict[str, Any] = {} if generator is None else {"generator": generator}
-        uniform = torch.rand(
-            (7 + NUMBERS_PER_BOX, count), dtype=torch.float32, device=device, **given
-        )
-        unchanged = uniform[1] >= self.jitter
-        spread = 0.8 * self.strength
+        shape = (7 + NUMBERS_PER_BOX, count)
+        uniform = torch.rand(shape, dtype=torch.float32, device=device, **given)
+        unchanged = uniform[1] >= self.settings.jitter
+        spread = 0.8 * self.settings.strength
         lowest = max(0.0, 1 - spread)
         factors = uniform[2:5].mul(1 + spread - lowest).add_(lowest).masked_fill_(unchanged, 1)
         return ViewParameters(
-            boxes=boxes_from(uniform[7:], height, width, self.min_scale),
-            flip=uniform[0] < self.flip,
+            boxes=boxes_from(uniform[7:], height, width, self.settings.min_scale),
+            flip=uniform[0] < self.settings.flip,
             brightness=factors[0],
             contrast=factors[1],
             saturation=factors[2],
-            hue=uniform[5].sub(0.5).mul_(0.4 * self.strength).masked_fill_(unchanged, 0),
-            grayscale=uniform[6] < self.grayscale,
+            hue=uniform[5].sub(0.5).mul_(0.4 * self.settings.strength).masked_fill_(unchanged, 0),
+            grayscale=uniform[6] < self.settings.grayscale,
         )
 
     def transform(self, images: Tensor, parameters: ViewParameters) -> Tensor:

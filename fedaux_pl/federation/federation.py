@@ -8,7 +8,6 @@ an interrupted run resumes after its last finished round.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -54,7 +53,7 @@ from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import ReleasedHead, Total
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.records import describe_all, describe_privacy
 
 
@@ -175,7 +174,7 @@ class Federation(Students):
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}
         self.heads: list[ReleasedHead] = []  # ordered by client
-        self.total_cost: Total | None = None  # of all releases about the clients' records
+        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
         self.memory.load_state_dict({})
@@ -201,7 +200,8 @@ class Federation(Students):
         check_data(self.data, self.algorithm, self.clients)
         check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
         if stage == "fit":
-            self.algorithm.check_clients(self.local.optimizer_options, str(self.trainer.precision))
+            optimizer = self.local.optimizer_settings.plain()
+            self.algorithm.check_clients(optimizer, str(self.trainer.precision))
         begins = stage == "fit" and self.current_epoch == 0
         self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
         if self.loaded_from is not None:
@@ -456,7 +456,7 @@ class Federation(Students):
         training = (self.local, self.distillation, self.pretraining)
         settings = {
             **self.arguments(),
-            **{part.option: asdict(part) for part in training},
+            **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }

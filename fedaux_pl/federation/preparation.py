@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,11 @@ from fedaux_pl.files import state_folder
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import load_backbone, of_head
-from fedaux_pl.modules import KNNAccuracy, create_pretraining
+from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
-
-H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed", "threads"),
-    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
-    "trainer": ("precision",),
-}
-"""The settings that h_0 of an architecture depends on; ``pretrain`` has them in its cache key."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Preparation:
         key: dict[str, str | int] = {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model),
-            "training": _as_text(asdict(self.settings)),
+            "training": _as_text(self.settings.plain()),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self.context.seed,
@@ -82,17 +75,16 @@ class Preparation:
         return self._kept(key, learn) if self.secret_noise else learn()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
-        options = asdict(self.settings)
-        epochs, batch_size = options.pop("epochs"), options.pop("batch_size")
+        epochs = self.settings.epochs
         seed = self.context.derive_seed(SeedPurpose.PRETRAINING)
         with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
             # the parameters of the loss are random
-            module = create_pretraining(copy.deepcopy(model), options)
+            module = self.settings.create_module(copy.deepcopy(model))
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
         # processes: sums over parts round differently, and Adam makes steps of lr from that.
         processes = self.context.processes
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
-        batches = self.context.data.pretrain_batches(batch_size, seed=seed)
+        batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
             numbers = itertools.count(1)
 
@@ -117,7 +109,7 @@ class Preparation:
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
-    ) -> tuple[list[ReleasedHead], Total | None]:
+    ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
         """The scoring heads of all clients, ordered by id, and with secret noise their total cost.
 
         Earlier heads of the same settings and data are used again: a second release would cost

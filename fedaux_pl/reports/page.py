@@ -3,17 +3,27 @@
 import base64
 import html
 import io
+import shlex
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedaux_pl.files import write_atomically, write_text_atomically
-from fedaux_pl.reports.formats import escape_markdown, to_csv, to_html, to_latex, to_markdown
-from fedaux_pl.reports.items import FigureItem, Item, TableItem
-from fedaux_pl.reports.status import Status
+from fedaux_pl.errors import counted
+from fedaux_pl.files import write_atomically
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import (
+    TableItem,
+    escape_markdown,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+)
+from fedaux_pl.reports.values import Group, place_text, short_names
+from fedaux_pl.sweeps.cells import State
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Item = TableItem | FigureItem
 
 _RESOLUTION = 160  # pixels per inch: sharp on screens with many pixels
 _MANY_LINES = 6  # more of them are folded
@@ -64,6 +74,50 @@ details td.text:last-child { min-width: 30rem; white-space: normal; overflow-wra
 """
 
 
+@dataclass(frozen=True)
+class Status:
+    """What of a sweep is done.
+
+    Attributes:
+        done: How many cells are done, such as ``12 of 54 cells done, 42 missing``.
+        missing: Those that are not, such as ``FedAVG, alpha = 0.01: seeds 1, 2 missing``.
+        command: The command that runs them; empty if there are none.
+    """
+
+    done: str
+    missing: Sequence[str] = ()
+    command: str = ""
+
+
+def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
+    """Return how many cells are done, and which are not.
+
+    Args:
+        groups: All cells.
+        args: The arguments of ``fedaux-pl sweep`` that run them.
+    """
+    counts = Counter(result.state for group in groups for result in group.results)
+    others = [f"{counts[s]} {s}" for s in State if s != State.DONE and counts[s]]
+    done = f"{counts[State.DONE]} of {counted(counts.total(), 'cell')} done"
+    names = short_names(axis for group in groups for axis in group.coordinates)
+    missing = []
+    for group in groups:
+        seeds: dict[str, list[str]] = {}
+        for result in group.results:
+            text = str(result.state)
+            if result.state not in (State.MISSING, State.DONE):
+                error = f": {result.error}" if result.error else ""
+                text += f" ({result.rounds}/{result.cell.rounds} rounds){error}"
+            seeds.setdefault(text, []).append(str(result.cell.seed))
+        seeds.pop(State.DONE, None)
+        parts = [f"seed{'s' * (len(s) > 1)} {', '.join(s)} {text}" for text, s in seeds.items()]
+        if parts:
+            missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(parts)}")
+    retry = ["--retry"] if counts[State.FAILED] else []
+    command = shlex.join(["fedaux-pl", "sweep", *args, *retry]) if missing else ""
+    return Status(", ".join([done, *others]), missing, command)
+
+
 def write_report(
     folder: Path,
     title: str,
@@ -72,7 +126,7 @@ def write_report(
     details: Sequence[Item] = (),
     status: Status | None = None,
 ) -> list[Path]:
-    """Writes the files of a report.
+    """Write the files of a report.
 
     NAME.md, NAME.csv and NAME.tex for each table, NAME.png and NAME.pdf for each figure, all of it
     in report.md, and index.html, which needs no other file.
@@ -88,39 +142,31 @@ def write_report(
     Returns:
         The files.
     """
-    files: dict[str, str | bytes] = {}
+    files: dict[str, bytes] = {}
     for item in (*items, *details):
         if isinstance(item, FigureItem):
-            files[f"{item.name}.png"] = _render(item.figure, "png")
-            files[f"{item.name}.pdf"] = _render(item.figure, "pdf")
+            files |= {f"{item.name}.{kind}": _render(item, kind) for kind in ("png", "pdf")}
         else:
-            files[f"{item.name}.csv"] = to_csv(item)
+            files[f"{item.name}.csv"] = to_csv(item).encode()
     for item in items:
         if isinstance(item, TableItem):
-            files[f"{item.name}.md"] = to_markdown(item)
-            files[f"{item.name}.tex"] = to_latex(item)
-    files["report.md"] = _markdown_page(title, note, items, details, status)
-    files["index.html"] = _html_page(title, note, items, details, status, files)
+            files[f"{item.name}.md"] = to_markdown(item).encode()
+            files[f"{item.name}.tex"] = to_latex(item).encode()
+    files["report.md"] = _markdown_page(title, note, items, details, status).encode()
+    files["index.html"] = _html_page(title, note, items, details, status, files).encode()
     for name, content in files.items():
-        _write(folder / name, content)
+        write_atomically(folder / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
     return [folder / name for name in files]
 
 
-def _write(path: Path, content: str | bytes) -> None:
-    if isinstance(content, str):
-        write_text_atomically(path, lambda file: file.write(content))
-    else:
-        write_atomically(path, lambda file: file.write(content))
-
-
-def _render(figure: "Figure", kind: str) -> bytes:
+def _render(item: FigureItem, kind: str) -> bytes:
     from matplotlib import rc_context
 
     file = io.BytesIO()
     # fonts that editors can read; without a date, the same results give the same file
     metadata = {"CreationDate": None} if kind == "pdf" else {}
     with rc_context({"pdf.fonttype": 42}):
-        figure.savefig(
+        item.figure.savefig(
             file, format=kind, dpi=_RESOLUTION, facecolor="white", metadata=metadata,
             bbox_inches="tight", pad_inches=0.08,
         )  # fmt: skip
@@ -163,7 +209,7 @@ def _html_page(
     items: Sequence[Item],
     details: Sequence[Item],
     status: Status | None,
-    files: dict[str, str | bytes],
+    files: dict[str, bytes],
 ) -> str:
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += [f"<p>{html.escape(text)}</p>" for text in _paragraphs(note)]
@@ -192,12 +238,11 @@ def _html_status(status: Status) -> str:
     return f"{done}{listed}<p>To run them: <code>{html.escape(status.command)}</code></p>"
 
 
-def _html_item(item: Item, files: dict[str, str | bytes], with_caption: bool = True) -> str:
+def _html_item(item: Item, files: dict[str, bytes], with_caption: bool = True) -> str:
     caption = f'<p class="caption">{html.escape(item.caption)}</p>' if with_caption else ""
     if isinstance(item, TableItem):
         return f'{caption}\n<div class="scroll">{to_html(item)}</div>'
     picture = files[f"{item.name}.png"]
-    assert isinstance(picture, bytes)  # noqa: S101
     data = base64.b64encode(picture).decode()
     width = int.from_bytes(picture[16:20]) * 96 // _RESOLUTION  # of PNG's first chunk
     alt = html.escape(item.caption)

@@ -1,35 +1,53 @@
 """The tables of a sweep: ours beside the published values, the best in bold, and all cells."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import shlex
+from collections.abc import Callable, Sequence
 
-from fedaux_pl.reports.formats import PAPER
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.labels import place_text, short_names, value_text
-from fedaux_pl.reports.values import Group, describe_metric, find, leading, places, shown
+from fedaux_pl.reports.formats import PAPER, TableItem
+from fedaux_pl.reports.values import (
+    ABSENT,
+    Group,
+    find,
+    leading,
+    place_text,
+    places,
+    short_names,
+    shown,
+    value_text,
+)
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
-ABSENT = "\N{EN DASH}"
 _BOLD = "Bold: the best, and all whose standard deviation overlaps with its own."
 
 
 def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
-    """The tables that a sweep file asks for.
+    """Return the tables that a sweep file asks for.
 
     A table with ``best: [AXIS, ...]`` in place of columns names the labels of these axes at which
     each row is best; the others show all cells.
     """
-    return [
-        (_best_table if "best" in layout else _table)(sweep, groups, layout)
-        for layout in sweep.tables
-    ]
+    tables = []
+    for layout in sweep.tables:
+        fill = _fill_best if "best" in layout else _fill
+        rows = as_list(layout["rows"])
+        others = as_list(layout.get("best", layout.get("columns", ())))
+        own = shown(groups, sweep.axes, rows + others)
+        header, texts, bold = fill(sweep, own, rows, others)
+        parts = [layout.get("caption", ""), describe_metric(sweep, own), _BOLD if bold else ""]
+        caption = " ".join(filter(None, parts))
+        tables.append(TableItem(layout["name"], caption, header, texts, frozenset(bold)))
+    return tables
 
 
-def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> TableItem:
+_Filled = tuple[Sequence[Sequence[str]], list[list[str]], set[tuple[int, int]]]
+
+
+def _fill(
+    sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], columns: Sequence[str]
+) -> _Filled:
+    """Return header, rows and bold entries of a table of all cells."""
     names = short_names(sweep.axes)
-    rows, columns = as_list(layout["rows"]), as_list(layout.get("columns", ()))
-    groups = shown(groups, sweep.axes, rows + columns)
     row_places = places(groups, sweep.axes, rows)
     texts = [[place_text(r, names)] for r in row_places]
     # rows compete with those that differ in the last axis only
@@ -45,9 +63,13 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
         labels = [value_text(names[a], label) for a, label in column_place.items()]
         labels += [""] * (len(columns) - len(labels))
         heads.append([*labels, "ours"] if is_published else labels or ["accuracy"])
+        competing = [
+            None if group and references & {*group.coordinates.values()} else group
+            for group in column
+        ]
         for block in blocks:
-            competing = [_unless(references, column[i]) for i in block]
-            bold |= {(block[i], len(heads)) for i in leading(competing)}
+            best = leading([competing[i] for i in block])
+            bold |= {(block[i], len(heads)) for i in best}
         for text, group in zip(texts, column, strict=True):
             text.append(entry(group))
         if any(group and group.published for group in column):
@@ -55,98 +77,84 @@ def _table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> 
             for text, group in zip(texts, column, strict=True):
                 text.append((group and group.published) or ABSENT)
     first = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
-    source = sweep.published.source if sweep.published and is_published else ""
-    metric = describe_metric(sweep.metric, groups, source)
-    return TableItem(
-        name=layout["name"],
-        caption=" ".join(filter(None, [layout.get("caption", ""), metric, _BOLD if bold else ""])),
-        header=list(zip(first, *heads, strict=True)),
-        rows=texts,
-        bold=frozenset(bold),
-    )
+    return list(zip(first, *heads, strict=True)), texts, bold
 
 
-def _unless(references: set[str], group: Group | None) -> Group | None:
-    return None if group and references & set(group.coordinates.values()) else group
-
-
-def _best_table(sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any]) -> TableItem:
-    """The labels of the best cell of each row, and of the best published one, as in Tab. 8."""
+def _fill_best(
+    sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], best: Sequence[str]
+) -> _Filled:
+    """Return the labels of the best cell of each row, and of the best published one: Tab. 8."""
     names = short_names(sweep.axes)
-    rows, best = as_list(layout["rows"]), as_list(layout["best"])
-    groups = shown(groups, sweep.axes, rows + best)
     is_published = any(group.published for group in groups)
     texts = []
     for place in places(groups, sweep.axes, rows):
         inside = [group for group in groups if group.is_at(place)]
-        ours = max(
-            (group for group in inside if group.mean is not None),
-            key=lambda group: group.mean or 0.0,
-            default=None,
-        )
-        text = [place_text(place, names), *_labels(ours, best), entry(ours)]
+        means = [(group.mean, group) for group in inside]
+        text = [place_text(place, names), *_best(means, best, entry)]
         if is_published:
-            known = [group for group in inside if group.published_mean is not None]
-            top = max(known, key=lambda group: group.published_mean or 0.0, default=None)
-            text += [*_labels(top, best), top.published if top else ABSENT]
+            means = [(group.published_mean, group) for group in inside]
+            text += _best(means, best, lambda group: group.published)
         texts.append(text)
     first = ", ".join(names[axis] for axis in rows)
     header = [[first, *[*(names[axis] for axis in best), "accuracy"] * (1 + is_published)]]
     if is_published:
         width = len(best) + 1
         header.insert(0, ["", *["ours"] * width, *[PAPER] * width])
-    source = sweep.published.source if sweep.published and is_published else ""
-    metric = describe_metric(sweep.metric, groups, source)
-    caption = " ".join(filter(None, [layout.get("caption", ""), metric]))
-    return TableItem(layout["name"], caption, header, texts)
+    return header, texts, set()
 
 
-def _labels(group: Group | None, axes: Sequence[str]) -> list[str]:
-    return [group.coordinates.get(axis, ABSENT) if group else ABSENT for axis in axes]
+def _best(
+    means: Sequence[tuple[float | None, Group]],
+    axes: Sequence[str],
+    describe: Callable[[Group], str],
+) -> list[str]:
+    """Return the labels of the group with the best mean, and its description."""
+    known = [(mean, group) for mean, group in means if mean is not None]
+    if not known:
+        return [ABSENT] * (len(axes) + 1)
+    group = max(known, key=lambda pair: pair[0])[1]
+    return [*(group.coordinates.get(axis, ABSENT) for axis in axes), describe(group)]
 
 
 def entry(group: Group | None) -> str:
-    """The text of a group: ``61.4 ± 0.8 (3)``, ``61.4 (1)``, ``(3/100 rounds)`` or a gap."""
+    """Return the text of a group: ``61.4 ± 0.8 (3)``, ``61.4 (1)``, ``(3/100 rounds)``, a gap."""
     if group is None:
         return ABSENT
     if group.mean is not None:
         spread = "" if group.std is None else f" ± {group.std:.1f}"
         return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
-    return progress(group) or ABSENT
-
-
-def progress(group: Group) -> str:
-    """How far the cells of a group without a finished one are; empty if none has begun."""
     begun = [result for result in group.results if result.state != State.MISSING]
     if not begun:
-        return ""
-    furthest = max(begun, key=lambda result: result.rounds)
+        return ABSENT
     if all(result.state == State.FAILED for result in begun):
         return "failed"
-    return f"({furthest.rounds}/{furthest.total} rounds)"
+    furthest = max(begun, key=lambda result: result.rounds)
+    return f"({furthest.rounds}/{furthest.cell.rounds} rounds)"
+
+
+def describe_metric(sweep: Sweep, groups: Sequence[Group]) -> str:
+    """Return what the numbers of a table are, in one sentence."""
+    results = [result for group in groups for result in group.results]
+    text = f"Test accuracy in %, {sweep.metric} over the rounds"
+    if any(result.is_validated for result in results):
+        text = "Test accuracy in % of the round that is best on the validation data"
+        if not all(result.is_validated for result in results if result.curve):
+            text += f" ({sweep.metric} over the rounds where there are none)"
+    text += ": mean ± standard deviation (number of seeds)"
+    is_published = any(group.published for group in groups)
+    return f"{text}; paper: {sweep.published['source']}." if is_published else f"{text}."
 
 
 def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
-    """All cells with what made them: cells.csv and the end of the page."""
-    axes = list(sweep.axes)
-    header = [*axes, "seed", "state", "rounds", "accuracy", "published", "version", "command"]
-    rows = [
-        [
-            *(result.coordinates.get(axis, "") for axis in axes),
-            str(result.seed),
-            str(result.state),
-            str(result.rounds),
-            "" if result.accuracy is None else f"{result.accuracy:.2f}",
-            group.published,
-            result.version,
-            result.command,
-        ]
-        for group in groups
-        for result in group.results
-    ]
+    """Return all cells with what made them: cells.csv and the end of the page."""
+    header = [*sweep.axes, "seed", "state", "rounds", "accuracy", "published", "version", "command"]
+    rows = []
+    for group in groups:
+        for result in group.results:
+            cell, made = result.cell, result.description
+            accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
+            about = [cell.seed, result.state, result.rounds, accuracy, group.published]
+            command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])
+            labels = [cell.coordinates.get(axis, "") for axis in sweep.axes]
+            rows.append([*labels, *map(str, about), str(made.get("version", "")), str(command)])
     return TableItem("cells", "All cells; accuracies are in %.", [header], rows)
-
-
-def as_list(axes: str | Sequence[str]) -> list[str]:
-    """One axis or several of a layout as a list."""
-    return [axes] if isinstance(axes, str) else list(axes)

@@ -1,13 +1,16 @@
-"""What the cells of a sweep have measured: read from their folders, grouped over the seeds."""
+"""What the cells of a sweep have measured, grouped over the seeds, and how places are written."""
 
-import shlex
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from fedaux_pl.runs.finished_runs import Run
 from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.sweep_file import Sweep
+
+ABSENT = "\N{EN DASH}"
+"""What stands in the place of a missing value."""
 
 
 @dataclass(frozen=True)
@@ -15,30 +18,24 @@ class Result:
     """What one cell has measured so far; accuracies are in percent.
 
     Attributes:
-        coordinates: The label on each axis that the cell has.
-        seed: The seed.
+        cell: The cell.
         state: The state of its folder.
         rounds: The rounds that are done.
-        total: The rounds that it should do.
         accuracy: The metric of the sweep; None before the end, or if it was not measured.
         curve: The accuracy by round, on validation data if there are any.
         is_validated: Whether the curve is that of validation data; ``accuracy`` is then the one on
             the test data of the round that is best on the validation data.
-        command: The command that made the cell, or would make it.
-        version: The version of the package that made it; empty if there is none.
+        description: What its cell.json says of the process that made it.
         error: The first line of the error of a failed cell.
     """
 
-    coordinates: Mapping[str, str]
-    seed: int
+    cell: Cell
     state: State
-    rounds: int
-    total: int
-    accuracy: float | None
-    curve: Mapping[int, float]
-    is_validated: bool
-    command: str
-    version: str
+    rounds: int = 0
+    accuracy: float | None = None
+    curve: Mapping[int, float] = field(default_factory=dict)
+    is_validated: bool = False
+    description: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
@@ -74,25 +71,15 @@ class Group:
     @property
     def published_mean(self) -> float | None:
         """The published value as a number, without its spread."""
-        try:
-            return float(self.published.split("±")[0].strip().removesuffix("%"))
-        except ValueError:
-            return None
+        return number(self.published.split("±")[0].strip().removesuffix("%"))
 
     def is_at(self, place: Mapping[str, str]) -> bool:
-        """Whether the cells are there; an axis that they lack matches every label."""
+        """Return whether the cells are there; an axis that they lack matches every label."""
         return all(self.coordinates.get(axis, label) == label for axis, label in place.items())
 
 
 def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
-    """Reads what the cells of a sweep have left in their folders.
-
-    Args:
-        sweep: The sweep.
-        cells: Its resolved cells.
-
-    Returns:
-        The groups, in the order of the file.
+    """Read what the resolved cells of a sweep have left; return them in the order of the file.
 
     Raises:
         ConfigurationError: If a file of a run is damaged.
@@ -101,59 +88,32 @@ def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
     for cell in cells:
         place = tuple(sorted(cell.coordinates.items()))
         groups.setdefault(place, []).append(_read(sweep.metric, cell))
-    return [
-        Group(results[0].coordinates, results, _published(sweep, results[0].coordinates))
-        for results in groups.values()
-    ]
-
-
-def _published(sweep: Sweep, coordinates: Mapping[str, str]) -> str:
-    value = sweep.published.value(coordinates) if sweep.published else None
-    return value or ""
+    found = [(results[0].cell.coordinates, results) for results in groups.values()]
+    return [Group(place, results, sweep.published_value(place)) for place, results in found]
 
 
 def _read(metric: str, cell: Cell) -> Result:
     state, run, made = cell.state, cell.run(), cell.description()
-    curve, is_validated = _curve(run)
-    return Result(
-        coordinates=cell.coordinates,
-        seed=cell.seed,
-        state=state,
-        rounds=int(run.curve[-1]["round"]) if run else 0,
-        total=cell.rounds,
-        accuracy=_accuracy(metric, run, curve, is_validated) if state == State.DONE else None,
-        curve=curve,
-        is_validated=is_validated,
-        command=str(made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])),
-        version=str(made.get("version", "")),
-        error=(cell.error() or "") if state == State.FAILED else "",
-    )
-
-
-def _curve(run: Run | None) -> tuple[dict[int, float], bool]:
-    """The accuracy in percent by round, and whether it is that of validation data."""
+    error = (cell.error() or "") if state == State.FAILED else ""
     if run is None:
-        return {}, False
+        return Result(cell, state, description=made, error=error)
     validated = run.values("val/accuracy")
-    values = validated or run.values("accuracy")
-    return {t: 100 * value for t, value in values.items()}, bool(validated)
-
-
-def _accuracy(
-    metric: str, run: Run | None, curve: Mapping[int, float], is_validated: bool
-) -> float | None:
-    if run is None or not curve:
-        return None
-    if is_validated:  # the best round on test data would be chosen by test data
+    curve = {t: 100 * value for t, value in (validated or run.values("accuracy")).items()}
+    accuracy = None
+    if validated:  # the best round on test data would be chosen by test data
         tested = run.summary.get("test", {}).get("accuracy")
-        return None if tested is None else 100 * float(tested)
-    return max(curve.values()) if metric == "best" else curve[max(curve)]
+        accuracy = None if tested is None else 100 * float(tested)
+    elif curve:
+        accuracy = max(curve.values()) if metric == "best" else curve[max(curve)]
+    accuracy = accuracy if state == State.DONE else None
+    rounds = int(run.curve[-1]["round"])
+    return Result(cell, state, rounds, accuracy, curve, bool(validated), made, error)
 
 
 def shown(
     groups: Sequence[Group], axes: Mapping[str, Sequence[str]], chosen: Sequence[str]
 ) -> list[Group]:
-    """The groups that belong into a table or figure of the chosen axes.
+    """Return the groups that belong into a table or figure of the chosen axes.
 
     Those that have all of these axes, and those that have no other axis to differ in (a reference
     without alpha), but not those of a grid of other axes.
@@ -167,13 +127,13 @@ def shown(
 
 
 def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group | None:
-    """The group at a place; of several, the one with most coordinates."""
+    """Return the group at a place; of several, the one with most coordinates."""
     found = [group for group in groups if group.is_at(place)]
     return max(found, key=lambda group: len(group.coordinates), default=None)
 
 
 def leading(groups: Sequence[Group | None]) -> list[int]:
-    """The positions of the best mean, and of those whose band mean ± std overlaps with its band.
+    """Return the positions of the best mean, and of those whose band mean ± std overlaps its band.
 
     Numbers are compared as they are printed; one seed has no spread. Without a second mean there
     is nothing to compare.
@@ -191,15 +151,10 @@ def leading(groups: Sequence[Group | None]) -> list[int]:
 def places(
     groups: Sequence[Group], axes: Mapping[str, Sequence[str]], chosen: Sequence[str]
 ) -> list[dict[str, str]]:
-    """The combinations of labels that occur on some axes, in the order of the file.
+    """Return the combinations of labels that occur on the chosen axes, in the order of the file.
 
     Cells that lack an axis (a reference without alpha) belong to every combination, and make none
     of their own if others have it.
-
-    Args:
-        groups: The groups.
-        axes: All labels of each axis.
-        chosen: The axes that are combined.
     """
     found = [{a: g.coordinates[a] for a in chosen if a in g.coordinates} for g in groups]
     distinct = [place for i, place in enumerate(found) if place not in found[:i]]
@@ -207,19 +162,48 @@ def places(
     return sorted(largest, key=lambda p: [axes[a].index(p[a]) if a in p else -1 for a in chosen])
 
 
-def describe_metric(metric: str, groups: Sequence[Group], source: str = "") -> str:
-    """What the numbers of a report are, in one sentence.
+def number(label: str) -> float | None:
+    """Return the finite number that a label says; None if it says none.
 
-    Args:
-        metric: ``best`` or ``last``.
-        groups: The groups.
-        source: Where the published numbers are from; empty if there are none.
+    Example:
+        >>> number("1.0e-5"), number("FedAVG"), number("inf")
+        (1e-05, None, None)
     """
-    results = [result for group in groups for result in group.results]
-    text = f"Test accuracy in %, {metric} over the rounds"
-    if any(result.is_validated for result in results):
-        text = "Test accuracy in % of the round that is best on the validation data"
-        if not all(result.is_validated for result in results if result.curve):
-            text += f" ({metric} over the rounds where there are none)"
-    text += ": mean ± standard deviation (number of seeds)"
-    return f"{text}; paper: {source}." if source else f"{text}."
+    try:
+        value = float(label)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def short_names(axes: Iterable[str]) -> dict[str, str]:
+    """Return the last parts of the axes' names, as few as tell all of them apart.
+
+    Example:
+        >>> short_names(["method", "model.local.lr", "model.server.lr"])
+        {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
+    """
+    parts = {axis: axis.split(".") for axis in axes}
+    short = {}
+    for axis, own in parts.items():
+        others = [other for other in parts.values() if other is not own]
+        depths = range(1, len(own) + 1)
+        depth = next((d for d in depths if all(o[-d:] != own[-d:] for o in others)), len(own))
+        short[axis] = ".".join(own[-depth:])
+    return short
+
+
+def value_text(axis: str, label: str) -> str:
+    """Return a label that can stand alone: a number, true or false has its axis before it.
+
+    Example:
+        >>> value_text("alpha", "0.01"), value_text("method", "FedAVG")
+        ('alpha = 0.01', 'FedAVG')
+    """
+    says_itself = number(label) is None and label.lower() not in ("true", "false", "inf", "null")
+    return label if says_itself else f"{axis} = {label}"
+
+
+def place_text(coordinates: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Return a place in one line, such as ``FedAVG, alpha = 0.01``; ``all`` if it is empty."""
+    return ", ".join(value_text(names[a], label) for a, label in coordinates.items()) or "all"

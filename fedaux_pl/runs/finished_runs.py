@@ -26,27 +26,24 @@ class Run:
     summary: Mapping[str, Any]
 
     def values(self, metric: str) -> dict[int, float]:
-        """A metric by round, of the rounds in which it was measured."""
+        """Return a metric by round, of the rounds in which it was measured."""
         return {int(entry["round"]): entry[metric] for entry in self.curve if metric in entry}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by path and the rounds, without seeds: the same in repetitions of a run."""
-        flat = _flatten(self.summary.get("settings", {}))
-        flat["rounds"] = int(self.curve[-1]["round"])
-        return {path: value for path, value in flat.items() if path not in ("seed", "data/seed")}
+        """All settings by path, such as "data/alpha"."""
+        return _flatten(self.summary.get("settings", {}))
 
-    def setting(self, *path: str) -> Any:
-        """A setting; None if it is missing."""
-        value: Any = self.summary.get("settings", {})
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+    @property
+    def without_seeds(self) -> dict[str, Any]:
+        """The settings and the number of rounds: the same in repetitions of a run."""
+        settings = {k: v for k, v in self.settings.items() if k not in ("seed", "data/seed")}
+        return settings | {"rounds": int(self.curve[-1]["round"])}
 
     @property
     def data(self) -> str:
         """The private and the auxiliary data."""
-        names = [self.setting("data", "private"), self.setting("data", "auxiliary")]
+        names = [self.settings.get(f"data/{part}") for part in ("private", "auxiliary")]
         former = " + ".join(name for name in names if name)  # of runs that did not write the name
         return str(self.summary.get("data", former))
 
@@ -56,8 +53,16 @@ class Run:
         return str(self.summary.get("method", ""))
 
 
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = prefix + name
+        flat |= _flatten(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
+    return flat
+
+
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Reads the runs at or below the paths, each of them once.
+    """Read the runs at or below the paths, each of them once.
 
     Raises:
         ConfigurationError: If a path does not exist or holds no run, or a file cannot be read.
@@ -97,14 +102,13 @@ def _load(name: str, file: Path) -> Run:
 
 
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups runs that differ in their seeds only, by a label that tells the groups apart.
+    """Group runs that differ in their seeds only, by a label that tells the groups apart.
 
     Runs of different length, such as one that still runs, are not in the same group.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:  # without settings, each run is a group of its own
-        has_settings = "settings" in run.summary
-        key = json.dumps(run.settings, sort_keys=True) if has_settings else run.name
+        key = json.dumps(run.without_seeds, sort_keys=True) if run.settings else run.name
         groups.setdefault(key, []).append(run)
     labels = _labels([group[0] for group in groups.values()])
     return dict(zip(labels, groups.values(), strict=True))
@@ -113,25 +117,30 @@ def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def _labels(runs: Sequence[Run]) -> list[str]:
     """The method of each run, with the settings that tell it from the others."""
     parts = [[run.method or run.name] for run in runs]
-    data = [run.data for run in runs]
-    alphas = [f"alpha {run.setting('data', 'alpha')}" for run in runs]
-    for described in (data, alphas):
+    for described in (
+        [run.data for run in runs],
+        [f"alpha {run.settings.get('data/alpha')}" for run in runs],
+    ):
         if len(set(described)) > 1:
             for part, text in zip(parts, described, strict=True):
                 part.append(text)
     labels = [", ".join(filter(None, part)) for part in parts]
-    for i, (run, label) in enumerate(zip(runs, list(labels), strict=True)):
-        twins = [twin for twin, other in zip(runs, parts, strict=True) if other == parts[i]]
-        differing = [
-            f"{path.rsplit('/', 1)[-1]} {value}"
-            for path, value in run.settings.items()
-            if any(twin.settings.get(path) != value for twin in twins)
-            and not path.startswith("data/contents/")  # checksums
-        ]
+    for i, label in enumerate(list(labels)):
+        twins = [run for run, part in zip(runs, parts, strict=True) if part == parts[i]]
         if len(twins) > 1:
-            detail = ", ".join(differing) if 0 < len(differing) <= 2 else run.name
-            labels[i] = f"{label}, {detail}"
+            labels[i] = f"{label}, {_difference(runs[i], twins)}"
     return labels
+
+
+def _difference(run: Run, twins: Sequence[Run]) -> str:
+    """One or two settings that other runs do not have; else the name of the run."""
+    differing = [
+        f"{path.rsplit('/', 1)[-1]} {value}"
+        for path, value in run.without_seeds.items()
+        if any(twin.without_seeds.get(path) != value for twin in twins)
+        and not path.startswith("data/contents/")  # checksums
+    ]
+    return ", ".join(differing) if 0 < len(differing) <= 2 else run.name
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
@@ -146,13 +155,3 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 def _natural_key(path: Path) -> list[tuple[str, int]]:
     """Sorts version_10 after version_9."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", str(path))]
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}/")
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -1,10 +1,9 @@
-"""The parsers of the verbs, and the model, data and Trainer that they create."""
+"""The parser of the verbs that run a federation, and the model, data and Trainer it creates."""
 
 import json
 import logging
 import re
 import sys
-import tempfile
 import threading
 import warnings
 from argparse import SUPPRESS
@@ -20,7 +19,6 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedaux_pl.benchmark import MeasuredData, MeasuredFederation, RoundClock
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
@@ -60,27 +58,29 @@ _TRAINER_DEFAULTS = {
 
 
 class FederationParser(LightningArgumentParser):
-    """Reports errors in one line without the usage, and adds --model.help and --data.help."""
+    """Raises errors in one line without the usage, and adds --model.help and --data.help."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # A prefix of an option is a misspelled option, as it is in a configuration file.
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def parse_args(self, *args: Any, **options: Any) -> Any:
-        """Parses the command line, or prints the help of the model's or the data's options."""
+        """Parse the command line, or print the help of the model's or the data's options."""
         for part in ("model", "data"):
             if args and args[0] is not None and f"--{part}.help" in args[0]:
                 sections = self.format_help().split("\n\n")
                 of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
                 print("\n\n".join(section for section in sections if of_part.search(section)))
                 self.exit()
+        if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
+            args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
         try:
             return super().parse_args(*args, **options)
         except UnicodeDecodeError as error:
             self.error("Problems parsing config: it is not a text file", error)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Prints the error and ends the process with status 2."""
+        """Raise a UsageError."""
         if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
             super().error(message, ex)
         options = [
@@ -89,12 +89,7 @@ class FederationParser(LightningArgumentParser):
             if name.startswith("--") and action.help != SUPPRESS  # hidden: set by another option
         ]
         problem = clarify(message, self.prog, _ROOTS, _MEANINGS, options)
-        print(
-            f"{self.prog}: error: {problem}\n"
-            f"(fedaux-pl --help shows examples and the common options, {self.prog} --help all)",
-            file=sys.stderr,
-        )
-        raise UsageError(problem) from ex
+        raise UsageError(problem, self.prog) from ex
 
 
 class LastCheckpoint(ModelCheckpoint):
@@ -113,7 +108,7 @@ class FederationCLI(LightningCLI):
     best: BestCheckpoint | None = None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds --ckpt_path; links the seed and the number of clients of model and data."""
+        """Add --ckpt_path and --sites; link the seed and the number of clients."""
         about = (
             "A checkpoint to resume, or the folder of a run; 'last' for the newest below "
             "default_root_dir, without which fit begins a new run."
@@ -126,16 +121,16 @@ class FederationCLI(LightningCLI):
         parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the command line, and refuses values that Lightning takes for something else."""
-        super().parse_arguments(parser, args)
+        """Parse the command line, and refuse values that Lightning takes for something else."""
+        self.config = parser.parse_args(args)
         seed, settings = self.config.seed_everything, self.config.trainer
-        if isinstance(seed, bool) or not 0 <= seed <= _MAX_SEED:
-            meaning = _MEANINGS["seed_everything"]
-            parser.error(f"seed_everything must be {meaning}, but is {str(seed).lower()}")
-        if (precision := str(settings.precision or 32)) not in (*PRECISIONS, *PRECISION_ALIASES):
-            parser.error(
-                f"trainer.precision must be {_MEANINGS['trainer.precision']}, but is {precision}"
-            )
+        precision = str(settings.precision or 32)
+        for name, value, is_allowed in (
+            ("seed_everything", seed, not isinstance(seed, bool) and 0 <= seed <= _MAX_SEED),
+            ("trainer.precision", precision, precision in (*PRECISIONS, *PRECISION_ALIASES)),
+        ):
+            if not is_allowed:
+                parser.error(f"{name} must be {_MEANINGS[name]}, but is {str(value).lower()}")
         for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
             if rounds is not None and rounds < 1 and rounds != -1:
                 parser.error(
@@ -144,16 +139,15 @@ class FederationCLI(LightningCLI):
                 )
 
     def before_instantiate_classes(self) -> None:
-        """Finds the checkpoint and adds the callbacks of every run."""
-        settings = self.config.trainer
+        """Find the checkpoint and add the callbacks of every run."""
+        settings, ckpt_path = self.config.trainer, self.config.ckpt_path
         root = Path(settings.default_root_dir)
-        if self.config.ckpt_path == "last" and self.save_config_callback and not find_last(root):
+        if ckpt_path == "last" and self.save_config_callback and not find_last(root):
             # a job that is requeued before its first round has the same command line
             say = rank_zero_only(print)
             say(f"there is no last.ckpt below {root.absolute()} to resume: a new run begins")
-            self.checkpoint = None
-        else:
-            self.checkpoint = find_checkpoint(self.config.ckpt_path, root)
+            ckpt_path = None
+        self.checkpoint = find_checkpoint(ckpt_path, root)
         if self.checkpoint is not None:
             load_checkpoint(self.checkpoint)  # raises if it is not a checkpoint of a federation
             # A resumed run writes to the same folder, or to one that was moved: both are intended.
@@ -170,7 +164,7 @@ class FederationCLI(LightningCLI):
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Creates a Trainer that logs to TensorBoard in the folder of the run."""
+        """Create a Trainer that logs to TensorBoard in the folder of the run."""
         settings = self.config.trainer
         if settings.logger in (None, True):
             root = settings.default_root_dir
@@ -179,68 +173,24 @@ class FederationCLI(LightningCLI):
             kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
         if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
             kwargs["strategy"] = ClientParallel()
-        plugins = settings.plugins or []  # Lightning gives one plugin, a list or None
-        given = plugins if isinstance(plugins, list) else [plugins]
-        kwargs["plugins"] = [AtomicCheckpointIO(background="last.ckpt"), *given]
-        self._add_bar()
+        plugins = _as_list(settings.plugins)
+        kwargs["plugins"] = [AtomicCheckpointIO(background="last.ckpt"), *plugins]
+        given = _as_list(self.config_init.trainer.callbacks)
+        has_bar = any(isinstance(callback, ProgressBar) for callback in given)
+        if settings.enable_progress_bar is not False and not has_bar:
+            self.trainer_defaults["callbacks"].append(FederationProgress())
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.sort(key=lambda callback: not isinstance(callback, RunFolder))  # comes first
         return trainer
 
-    def _add_bar(self) -> None:
-        """Adds the bar of a federation, unless another one is given."""
-        given = self.config_init.trainer.callbacks or []
-        given = given if isinstance(given, list) else [given]
-        has_bar = any(isinstance(callback, ProgressBar) for callback in given)
-        if self.config.trainer.enable_progress_bar is not False and not has_bar:
-            self.trainer_defaults["callbacks"].append(FederationProgress())
-
     def instantiate_classes(self) -> None:
-        """Creates all objects; a setting that a class refuses is an error of the command line."""
+        """Create all objects; a setting that a class refuses is an error of the command line."""
         try:
             super().instantiate_classes()
             check_trainer(self.trainer, self.model.clients)
         except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
             self.parser.error(str(error))
-
-
-class BenchmarkCLI(FederationCLI):
-    """The parser of ``benchmark``: that of ``fit`` with the options of the measurement."""
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of the measurement."""
-        super().add_arguments_to_parser(parser)
-        output = "The JSON file to write; default: benchmark/benchmark.json in default_root_dir."
-        for name, kind, default, about in (
-            ("rounds", int, 5, "The number of measured rounds."),
-            ("warmup", int, 2, "The number of rounds before them, which do not count."),
-            ("pretraining_steps", int, 20, "The maximum number of steps of a pre-training epoch."),
-            ("output", Path | None, None, output),
-        ):
-            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
-
-    def before_instantiate_classes(self) -> None:
-        """Writes all output of the run to a temporary folder."""
-        for name, minimum in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
-            if (value := self.config[name]) < minimum:
-                self.parser.error(f"{name} must be at least {minimum}, but is {value}")
-        if self.config.ckpt_path is not None:
-            self.parser.error("benchmark cannot resume a run: leave out ckpt_path")
-        settings = self.config.trainer
-        folder = Path(settings.default_root_dir) / "benchmark"
-        self.output = self.config.output or folder / "benchmark.json"
-        for path in (folder, self.output.parent):
-            path.mkdir(parents=True, exist_ok=True)
-        # below default_root_dir, so that checkpoints are written to the same disk as in fit
-        self.scratch = tempfile.TemporaryDirectory(prefix=".run-", dir=folder)
-        settings.default_root_dir = self.scratch.name
-        settings.max_epochs = self.config.warmup + self.config.rounds
-        settings.logger = settings.logger is not False
-        super().before_instantiate_classes()
-        self.trainer_defaults["callbacks"][0] = FederationReport(images=False)
-        self.clock = RoundClock()
-        self.trainer_defaults["callbacks"].insert(0, self.clock)
 
 
 _CLI = TypeVar("_CLI", bound=FederationCLI)
@@ -254,11 +204,10 @@ class ConfigResolver(FederationCLI):
         super().__init__(Federation, FederatedDataModule, **_options("fit", []))
 
     def resolve(self, args: Sequence[str]) -> dict[str, Any]:
-        """Returns all settings of a command line, defaults and links included, as plain values.
+        """Return all settings of a command line, defaults and links included, as plain values.
 
         Raises:
-            ConfigurationError: If a configuration of that name does not exist.
-            SystemExit: If an option is wrong, with the message on stderr.
+            ConfigurationError: If an option is wrong, or there is no configuration of that name.
         """
         super().parse_arguments(self.parser, complete_configs(args))
         options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
@@ -266,7 +215,7 @@ class ConfigResolver(FederationCLI):
         return settings
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Creates model and data of the last command line, so that wrong values are refused.
+        """Create model and data of the last command line, so that wrong values are refused.
 
         Not if both were created before, but for the seed. No Trainer is created: its devices can be
         those of another machine.
@@ -275,7 +224,7 @@ class ConfigResolver(FederationCLI):
             settings: What ``resolve`` returned.
 
         Raises:
-            SystemExit: If a class refuses its arguments, with the message on stderr.
+            UsageError: If a class refuses its arguments.
         """
         parts = [{**settings[name], "seed": None} for name in ("model", "data")]
         if all(part in self._created for part in parts):
@@ -288,40 +237,42 @@ class ConfigResolver(FederationCLI):
             self.parser.error(str(error))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses nothing, since there is no command line yet."""
+        """Parse nothing, since there is no command line yet."""
         self.config = Namespace(seed_everything=False)  # type: ignore[no-untyped-call]
 
     def before_instantiate_classes(self) -> None:
-        """Looks for no checkpoint."""
+        """Look for no checkpoint."""
 
     def instantiate_classes(self) -> None:
-        """Creates nothing."""
+        """Create nothing."""
 
 
 def parse(verb: str, args: Sequence[str]) -> FederationCLI:
-    """Parses a command line and creates model, data and Trainer, without running anything.
+    """Parse a command line and create model, data and Trainer, without running anything.
 
     Args:
         verb: The verb, for messages.
         args: The command line after the verb.
+
+    Raises:
+        UsageError: If an option is wrong.
     """
-    return FederationCLI(Federation, FederatedDataModule, **_options(verb, args))
+    return parse_with(FederationCLI, Federation, verb, args)
 
 
-def parse_with(kind: type[_CLI], model: type[Federation], verb: str, args: Sequence[str]) -> _CLI:
-    """Parses a command line with another parser and another model than ``fit`` has."""
-    return kind(model, FederatedDataModule, **_options(verb, args))
-
-
-def parse_benchmark(args: Sequence[str]) -> BenchmarkCLI:
-    """Parses the command line of ``benchmark``, whose model and data also measure."""
-    return BenchmarkCLI(MeasuredFederation, MeasuredData, **_options("benchmark", args))
+def parse_with(
+    kind: type[_CLI],
+    model: type[Federation],
+    verb: str,
+    args: Sequence[str],
+    data: type[FederatedDataModule] = FederatedDataModule,
+) -> _CLI:
+    """Parse a command line with another parser, model and data than ``fit`` has."""
+    return kind(model, data, **_options(verb, args))
 
 
 def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
     """The arguments of LightningCLI for a verb; also silences warnings without a meaning here."""
-    # LightningCLI warns about arguments that are passed by a program.
-    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
     # Lightning uses a deprecated function of torch, and advertises a product at every start.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
@@ -343,6 +294,11 @@ def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _as_list(given: Any) -> list[Any]:
+    """What Lightning takes as None, one object or a list."""
+    return given if isinstance(given, list) else [] if given is None else [given]
+
+
 def _is_one_device(devices: Any, num_nodes: int) -> bool:
     """Whether exactly one device is requested; 'auto' and -1 can mean several."""
     count = len(devices) if isinstance(devices, list) else devices
@@ -350,7 +306,7 @@ def _is_one_device(devices: Any, num_nodes: int) -> bool:
 
 
 def _report_failure(args: threading.ExceptHookArgs) -> None:
-    """Prints what a thread raised, but of TensorBoard's writer: the run raises that, too."""
+    """Print what a thread raised, but of TensorBoard's writer: the run raises that, too."""
     if not type(args.thread).__module__.startswith("tensorboard."):
         _print_failure(args)
 

@@ -5,6 +5,7 @@ import shutil
 import time
 import warnings
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,18 +56,19 @@ class RunFolder(SaveConfigCallback):
 
     Attributes:
         folder: The folder, once the run has started.
+        callbacks_without_dirpath: The checkpoint callbacks that write to it.
     """
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         super().__init__(parser, config)
         self.folder: Path | None = None
+        self.callbacks_without_dirpath: list[ModelCheckpoint] = []
         self._is_new = False
         self._held = ExitStack()  # the lock
-        self._homeless: list[ModelCheckpoint] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Remembers which checkpoint callbacks have no folder; Lightning gives them one later."""
-        self._homeless = [
+        """Remember which checkpoint callbacks have no folder; Lightning gives them one later."""
+        self.callbacks_without_dirpath = [
             callback
             for callback in trainer.checkpoint_callbacks
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None
@@ -75,20 +77,19 @@ class RunFolder(SaveConfigCallback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Adds the name of the folder, for checkpoints outside of it (Lightning's for SLURM)."""
+        """Add the name of the folder, for checkpoints outside of it (Lightning's for SLURM)."""
         if self.folder is not None:
             checkpoint[_KEY] = self.folder.name
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Finds the folder of a resumed run, before other callbacks are restored."""
+        """Find the folder of a resumed run, before other callbacks are restored."""
         path, saved = Path(str(trainer.ckpt_path)), str(checkpoint.get(_KEY, ""))
-        self.folder = _folder_of_checkpoint(path, _runs(trainer), saved)
-        self._place_checkpoints()
+        self._enter(_folder_of_checkpoint(path, _runs(trainer), saved))
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Claims the folder and writes config.yaml: the settings and the checkpoint are accepted.
+        """Claim the folder and write config.yaml: the settings and the checkpoint are accepted.
 
         Raises:
             ConfigurationError: If another process runs in this folder, or if the processes of this
@@ -107,28 +108,30 @@ class RunFolder(SaveConfigCallback):
             self.config.model.threads = pl_module.threads  # chosen in setup, if not given
             text = self.parser.dump(self.config, skip_none=False)
             write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
-        self.folder = trainer.strategy.broadcast(self.folder)
-        self._place_checkpoints()
-        for logger in trainer.loggers:
-            if isinstance(logger, RunLogger):
-                logger.folder = self.folder
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, FederationReport):
-                callback.folder = self.folder
+        self._enter(trainer.strategy.broadcast(self.folder))
+        for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
+            if isinstance(part, RunLogger | FederationReport):
+                part.folder = self.folder
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Unlocks the folder."""
+        """Unlock the folder."""
         self._held.close()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Unlocks the folder; removes it if a new run has written nothing but its settings."""
+        """Unlock the folder; remove it if a new run has written nothing but its settings."""
         if self._is_new and self.folder is not None and self.folder.is_dir():
             names = {path.name for path in self.folder.iterdir()}
             if names <= {_LOCK, self.config_filename}:
                 shutil.rmtree(self.folder)
         self._held.close()
+
+    def _enter(self, folder: Path | None) -> None:
+        """Makes it the folder of the run and of its checkpoints."""
+        self.folder = folder
+        for callback in self.callbacks_without_dirpath if folder is not None else ():
+            callback.dirpath = str(folder / "checkpoints")
 
     def _lock(self, folder: Path) -> None:
         start = time.monotonic()
@@ -148,14 +151,9 @@ class RunFolder(SaveConfigCallback):
                 stacklevel=2,
             )
 
-    def _place_checkpoints(self) -> None:
-        if self.folder is not None:
-            for callback in self._homeless:
-                callback.dirpath = str(self.folder / "checkpoints")
-
 
 def folder_of(trainer: pl.Trainer) -> Path:
-    """The folder of a Trainer's run; its root if the run has no folder (``fast_dev_run``)."""
+    """Return the folder of a Trainer's run; its root if the run has none (``fast_dev_run``)."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     folders = [callback.folder for callback in callbacks if isinstance(callback, RunFolder)]
     return next((folder for folder in folders if folder), Path(trainer.default_root_dir))
@@ -166,11 +164,10 @@ def _runs(trainer: pl.Trainer) -> Path:
 
 
 def run_name(federation: Any) -> str:
-    """A name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
-    settings, algorithm = federation.data.settings(), federation.algorithm
-    alpha = settings["alpha"]
+    """Return a name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
+    alpha = federation.data.settings()["alpha"]
     split = "given-clients" if alpha is None else f"alpha{alpha:g}"
-    method = algorithm.name.replace(" with memory", "")
+    method = federation.algorithm.name.replace(" with memory", "")
     parts = (method, federation.data.private.data_name, split, f"seed{federation.seed}")
     return re.sub(r"[^\w.+-]", "_", "-".join(parts))
 
@@ -180,15 +177,12 @@ def _claim(runs: Path, name: str) -> Path:
     runs.mkdir(parents=True, exist_ok=True)
     for folder in runs.iterdir():
         _remove_scratch(folder)
-    number = 1
-    while True:
+    for number in count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
-        try:
+        with suppress(FileExistsError):  # of an earlier run, or another process was faster
             folder.mkdir()
-        except FileExistsError:  # of an earlier run, or another process was faster
-            number += 1
-            continue
-        return folder
+            break
+    return folder
 
 
 def _remove_scratch(folder: Path) -> None:

@@ -56,6 +56,6 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
         )
     if federation.algorithm.has_payload or federation.carry:
         raise ConfigurationError(WITHOUT_STATE)
-    if federation.algorithm.scoring is not None and not sites.rehearsal:
-        federation.algorithm.secret_noise = True
+    if not sites.rehearsal:
+        federation.algorithm.use_secret_noise()
     data.site_names = list(sites.names)

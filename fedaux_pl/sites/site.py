@@ -16,7 +16,7 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.agreement import agreement, differences
@@ -86,8 +86,8 @@ class SiteFederation(Federation):
         """Answers requests until the site is ended."""
         if self.algorithm.has_payload or self.carry:
             raise ConfigurationError(WITHOUT_STATE)
-        if self.algorithm.scoring is not None and not self.limits.rehearsal:
-            self.algorithm.secret_noise = True
+        if not self.limits.rehearsal:
+            self.algorithm.use_secret_noise()
         self.own_agreement = agreement(self)
         self.serve(self.answer, max(map(self._largest_request, self.students)))
         self.trainer.fit_loop.max_epochs = 0  # no rounds here
@@ -202,7 +202,7 @@ class SiteFederation(Federation):
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,
-    ) -> tuple[ReleasedHead, Total]:
+    ) -> tuple[ReleasedHead, PrivacySpent]:
         """The head in the ledger, or a new one that is there before it leaves; and all costs.
 
         Args:
@@ -214,7 +214,7 @@ class SiteFederation(Federation):
         """
         ledger, digests = Ledger(self.data.key_id), self.data.record_digests(0)
         size = self.data.client_sizes[0]
-        limit = self.limits.epsilon_limit or scoring.budget.epsilon or 0.0
+        limit = self.limits.epsilon_limit or scoring.privacy.epsilon or 0.0
 
         def check(entries: Sequence[Entry]) -> None:
             known = [e for e in entries if e.key.startswith(own[0]) and e.key.endswith(own[1])]
@@ -225,11 +225,11 @@ class SiteFederation(Federation):
                     "now sends another h_0, feature map or negatives, so it would be a second one: "
                     "let the server use what it sent before (in its state folder and cache), or "
                     "start the site with --allow_new_h0 true, which costs epsilon "
-                    f"{scoring.budget.epsilon} again, within its epsilon_limit",
+                    f"{scoring.privacy.epsilon} again, within its epsilon_limit",
                 )
             planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
             entry = Entry(key, {}, {0: planned}, {0: digests})
-            cost = ledger.total([digests], scoring.budget.delta, [entry]).epsilon
+            cost = ledger.total([digests], scoring.privacy.delta, [entry]).epsilon
             if not cost <= limit:
                 raise RefusalError(
                     "budget",
@@ -328,7 +328,7 @@ def _code(error: Exception) -> str:
     return "budget" if isinstance(error, PrivacyError) else "failed"
 
 
-def _guarantee(head: ReleasedHead, total: Total | None) -> str:
+def _guarantee(head: ReleasedHead, total: PrivacySpent | None) -> str:
     release = head.release
     if total is not None and release.is_private:
         return (

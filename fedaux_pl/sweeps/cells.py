@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl._version import __version__
-from fedaux_pl.errors import ConfigurationError, UsageError, first_line
+from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.finished_runs import Run, load_runs
 from fedaux_pl.sweeps.cell_lock import is_held
@@ -26,6 +26,12 @@ _WITHOUT_EFFECT = (
     *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
+# The settings that h_0 depends on, beside the architectures.
+_H0_SETTINGS = {
+    "model": ("pretraining", "model_options", "seed", "threads"),
+    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
+    "trainer": ("precision",),
+}
 _MANY = 50  # cells that take long enough to show a bar
 
 
@@ -67,7 +73,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is, for messages."""
+        """Its coordinates and seed, for messages."""
         parts = [f"{axis}={label}" for axis, label in self.coordinates.items()]
         verb = ["pre-training for"] if self.verb == "pretrain" else []
         return " ".join([*verb, *parts, f"seed={self.seed}"])
@@ -104,25 +110,25 @@ class Cell:
         return shlex.join(["fedaux-pl", *self.command])
 
     def as_json(self) -> str:
-        """The cell as the argument of a worker."""
+        """Return the cell as the argument of a worker."""
         names = [part.name for part in fields(self) if part.name != "config"]
         return json.dumps({name: getattr(self, name) for name in names}, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
-        """The cell of a worker."""
+        """Return the cell of a worker."""
         content = json.loads(text)
         return cls(**{**content, "root": Path(content["root"])})
 
     def create(self) -> None:
-        """Creates the folder, with a link to the cache that all cells share."""
+        """Create the folder, with a link to the cache that all cells share."""
         (self.root / "cache").mkdir(parents=True, exist_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             (self.path / "cache").symlink_to(Path("..", "..", "cache"))
 
     def describe(self, **more: Any) -> None:
-        """Creates the folder with cell.json: the command, the version, the coordinates and more."""
+        """Create the folder with cell.json: the command, the version, the coordinates and more."""
         self.create()
         about = {
             "command": self.line,
@@ -133,16 +139,20 @@ class Cell:
         write_json_atomically(self.path / "cell.json", {**self.description(), **about, **more})
 
     def description(self) -> dict[str, Any]:
-        """What cell.json says: command, version, coordinates, seed, times; empty without it."""
+        """Return cell.json: command, version, coordinates, seed, times; empty without it."""
         return _read_json(self.path / "cell.json")
 
     def fail(self, **about: Any) -> None:
-        """Marks it as failed, with the first line of the error."""
+        """Mark it as failed, with the first line of the error."""
         write_json_atomically(self.failure, about)
 
     def error(self) -> str | None:
-        """The first line of the error of a failed cell."""
+        """Return the first line of the error of a failed cell."""
         return _read_json(self.failure).get("error")
+
+    def problem(self) -> str:
+        """Return the first line of a failed cell's error, and its log if it has started."""
+        return f"{self.error()} ({self.log})" if self.log.is_file() else f"{self.error()}"
 
     def has_failed_early(self) -> bool:
         """Whether wrong settings or data ended it before its first round."""
@@ -172,7 +182,7 @@ class Cell:
         return "test" in run.summary or not run.values("val/accuracy")
 
     def run(self) -> Run | None:
-        """The run with the most rounds, of several the one with a test; None before a round.
+        """Return the run with the most rounds, rather one with a test; None before a round.
 
         Raises:
             ConfigurationError: If its files are damaged.
@@ -182,9 +192,14 @@ class Cell:
         runs = load_runs(curves) if curves else []
         return max(runs, key=lambda run: (len(run.curve), "test" in run.summary), default=None)
 
+    def curve(self) -> list[dict[str, float]]:
+        """Return the measurements of each round that its run has."""
+        run = self.run()
+        return [] if run is None else run.curve
+
 
 def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = False) -> list[Cell]:
-    """Parses the command lines of cells, which runs nothing.
+    """Parse the command lines of cells, which runs nothing.
 
     Args:
         cells: The cells.
@@ -212,10 +227,10 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
                 if check:
                     resolver.check(config)
             _check(config)
-            key, needs = config_key(config), _pretraining_key(config)
-        except (ConfigurationError, UsageError) as error:
+            key, needs = _config_key(config), _pretraining_key(config)
+        except ConfigurationError as error:
             # a message of an unknown form has many lines
-            problem = " ".join(getattr(error, "message", str(error)).split())
+            problem = " ".join(str(error).split())
             raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
         rounds = int(config["trainer"]["max_epochs"])
         more = {"key": key, "rounds": rounds, "needs": needs, "config": config}
@@ -224,7 +239,7 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
 
 def plan(cells: Sequence[Cell]) -> list[Cell]:
-    """The processes of a sweep: each pre-training once, then each distinct cell."""
+    """Return the processes of a sweep: each pre-training once, then each distinct cell."""
     pretraining: dict[str, Cell] = {}
     for cell in cells:
         if cell.needs is not None:
@@ -235,8 +250,8 @@ def plan(cells: Sequence[Cell]) -> list[Cell]:
     return [*pretraining.values(), *fits]
 
 
-def config_key(config: Mapping[str, Any]) -> str:
-    """The name of the folder of a run with these settings.
+def _config_key(config: Mapping[str, Any]) -> str:
+    """Return the name of the folder of a run with these settings.
 
     Settings that do not change the result are left out, and unset ones, so that a new option of the
     Trainer changes no key. The source files of classes outside of installed packages are part of
@@ -248,36 +263,32 @@ def config_key(config: Mapping[str, Any]) -> str:
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
     content = {**config, "trainer": trainer}
     content.pop("ckpt_path", None)
-    return digest({**content, "sources": _sources(config) or None})
+    return _digest({**content, "sources": _sources(config) or None})
 
 
-def digest(content: Any) -> str:
-    """12 hex digits of the hash of plain values.
-
-    Example:
-        >>> digest({"a": 1}) == digest({"b": None, "a": 1})
-        True
-    """
+def _digest(content: Any) -> str:
+    """Return 12 hex digits of the hash of plain values, without those that are None."""
     text = json.dumps(_without_none(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _pretraining_key(config: Mapping[str, Any]) -> str | None:
-    """The key of the h_0 that a cell starts from; None if it trains none."""
-    from fedaux_pl.federation.preparation import H0_SETTINGS
+    """Return the key of the h_0 that a cell starts from; None if it trains none.
 
+    Cells with the same key pre-train once. Which h_0 a run loads is decided by the cache.
+    """
     model = config["model"]
     algorithm = model["algorithm"]
     always = _import_class(algorithm["class_path"]).pretrained
     is_pretrained = algorithm.get("init_args", {}).get("pretrained", always)
     if not is_pretrained or not model["pretraining"]["epochs"]:
         return None
-    parts = {part: {n: config[part][n] for n in names} for part, names in H0_SETTINGS.items()}
-    return digest({**parts, "architectures": sorted(model["clients"])})
+    parts = {part: {n: config[part][n] for n in names} for part, names in _H0_SETTINGS.items()}
+    return _digest({**parts, "architectures": sorted(model["clients"])})
 
 
 def _check(config: Mapping[str, Any]) -> None:
-    """Refuses settings of a run that no sweep can resume or complete."""
+    """Refuse settings of a run that no sweep can resume or complete."""
     trainer = config["trainer"]
     if config["ckpt_path"] is not None:
         raise ConfigurationError("a sweep resumes its cells by itself: leave out --ckpt_path")
@@ -295,7 +306,7 @@ def _check(config: Mapping[str, Any]) -> None:
 
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files that define the user's own classes and their base classes."""
+    """Return the digests of the files that define the user's own classes and their base classes."""
     networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *(name for name in networks if "." in name)}:

@@ -1,21 +1,20 @@
 """The file of a sweep: axes whose values add config layers and options to runs of ``fit``."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.sweeps.cells import Cell
-from fedaux_pl.sweeps.layout import check_layout, default_tables
-from fedaux_pl.sweeps.published import Published, read_published
-from fedaux_pl.sweeps.yaml_nodes import check_names, mapping, plain, read_nodes, sequence, text
 
 FOLDER = Path(__file__).parents[1] / "configs"
-METRICS = ("best", "last")
+_METRICS = ("best", "last")
 _SCRIPTS = {
     "paper/fig2": "paper/iris_ensemble.py",
     **{f"paper/{f}": f"paper/split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
@@ -29,6 +28,15 @@ _KEYS = (
     *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
     *("tables", "figures", "published"),
 )
+# The axes that tables and kinds of figures show, and whether each is required.
+_TABLE = {"rows": True, "columns": False, "best": False}
+_FIGURES = {
+    "lines": {"x": True, "series": True, "panels": False},
+    "curves": {"series": True, "panels": False},
+    "heatmap": {"x": True, "y": True, "panels": False},
+}
+_ONE_AXIS = ("x", "y", "series")  # the others are an axis or a list of axes
+_RESERVED = ("cells", "report", "index")
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,9 @@ class Sweep:
         metric: Which accuracy counts, the "best" or the "last" over the rounds.
         axes: The labels of each axis in the order of the file, over all grids.
         cells: All runs.
-        tables: The tables as in the file, or the default one.
+        tables: The tables as in the file, or one with the first axis as rows.
         figures: The figures as in the file.
-        published: The numbers of the paper.
+        published: The numbers of a paper: source, axes, and values by the labels of these axes.
     """
 
     name: str
@@ -52,10 +60,32 @@ class Sweep:
     note: str
     metric: str
     axes: Mapping[str, tuple[str, ...]]
-    cells: tuple[Cell, ...]
-    tables: tuple[Mapping[str, Any], ...]
-    figures: tuple[Mapping[str, Any], ...]
-    published: Published | None
+    cells: Sequence[Cell]
+    tables: Sequence[Mapping[str, Any]]
+    figures: Sequence[Mapping[str, Any]]
+    published: Mapping[str, Any]
+
+    def published_value(self, coordinates: Mapping[str, str]) -> str:
+        """Return the published number of a cell as it is written; empty if there is none."""
+        found: Any = self.published.get("values", "")
+        for axis in as_list(self.published.get("axes", ())):
+            found = found.get(coordinates.get(axis)) or {}
+        return found or ""
+
+
+class _Loader(yaml.BaseLoader):
+    """Reads scalars as text: a number keeps the spelling that its author gave it."""
+
+    def construct_scalar(self, node: Any) -> str:
+        return str(node.value) or ("" if node.style else "null")
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ConfigurationError(f"it has {twice[0]} twice: remove one of them")
+        return dict(
+            zip(keys, (self.construct_object(value, deep) for _, value in node.value), strict=True)
+        )
 
 
 def read_sweep(
@@ -64,7 +94,7 @@ def read_sweep(
     seeds: Sequence[int] | None = None,
     select: Mapping[str, Sequence[str]] | None = None,
 ) -> Sweep:
-    """Reads the file of a sweep.
+    """Read the file of a sweep.
 
     Args:
         file: Its path, or the name of a packaged one such as ``paper/table1``.
@@ -76,16 +106,23 @@ def read_sweep(
         ConfigurationError: If there is no such file, or if it cannot be used.
     """
     path = find_sweep(file)
-    parts = read_nodes(path)
     try:
-        check_names("an entry", parts, _KEYS)
+        parts = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - only text
+        if not parts:
+            raise ConfigurationError("it is empty: it must hold at least title and axes")
+        _check_names("an entry", _typed(parts, dict, "the file"), _KEYS)
         return _read(path, parts, tuple(extra), seeds, select or {})
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" in line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or first_line(error)
+        raise ConfigurationError(f"{file} is not valid YAML: {problem}{place}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from error
 
 
 def find_sweep(file: str | Path) -> Path:
-    """The path of a sweep file, given by path or by the name of a packaged one.
+    """Return the path of a sweep file, given by path or by the name of a packaged one.
 
     Raises:
         ConfigurationError: If there is no such file.
@@ -106,78 +143,74 @@ def find_sweep(file: str | Path) -> Path:
     )
 
 
-def base_arguments(parts: Mapping[str, yaml.Node]) -> list[str] | None:
-    """The arguments of ``fit`` that the base of a file adds; None for a file without a base."""
-    return _addition(parts["base"], "base") if "base" in parts else None
+def as_list(axes: str | Sequence[str]) -> list[str]:
+    """Return one axis or several of a table or figure as a list."""
+    return [axes] if isinstance(axes, str) else list(axes)
 
 
 def _read(
     path: Path,
-    parts: Mapping[str, yaml.Node],
+    parts: Mapping[str, Any],
     extra: tuple[str, ...],
     seeds: Sequence[int] | None,
     select: Mapping[str, Sequence[str]],
 ) -> Sweep:
     if "title" not in parts:
         raise ConfigurationError("title is missing: say in one line what the sweep measures")
-    metric = text(parts["metric"]) if "metric" in parts else METRICS[0]
-    if metric not in METRICS:
-        raise ConfigurationError(f"metric must be one of {', '.join(METRICS)}, but is {metric}")
+    metric = parts.get("metric", _METRICS[0])
+    _check_names("metric", [metric], _METRICS)
     axes, cells = _expand(parts, _seeds(parts) if seeds is None else seeds, extra)
-    tables = _entries(parts, "tables") if "tables" in parts else default_tables(axes)
-    figures = _entries(parts, "figures") if "figures" in parts else []
-    check_layout(tables, figures, axes, [cell.coordinates for cell in cells])
-    published = read_published(parts["published"], axes) if "published" in parts else None
+    first, *others = axes
+    default = [{"name": "accuracy", "rows": [first], "columns": others}]
+    tables = _typed(parts.get("tables", default), list, "tables")
+    figures = _typed(parts.get("figures", []), list, "figures")
+    _check_layout(tables, figures, axes, [cell.coordinates for cell in cells])
+    if "published" in parts:
+        _check_published(parts["published"], axes)
     for axis, labels in select.items():
-        check_names("the axis of select", [axis], axes)
-        check_names(f"select: {axis}", labels, axes[axis])
+        _check_names("the axis of select", [axis], axes)
+        _check_names(f"select: {axis}", labels, axes[axis])
         axes[axis] = tuple(label for label in axes[axis] if label in labels)
         cells = [cell for cell in cells if cell.coordinates.get(axis, labels[0]) in labels]
     if not cells:
         raise ConfigurationError("select leaves no cells: choose other labels")
-    note = text(parts["note"]) if "note" in parts else ""
     return Sweep(
         name=path.stem,
-        title=text(parts["title"]),
-        note=note,
+        title=_as_text(parts["title"]),
+        note=_as_text(parts.get("note", "")),
         metric=metric,
         axes=axes,
-        cells=tuple(cells),
-        tables=tuple(tables),
-        figures=tuple(figures),
-        published=published,
+        cells=cells,
+        tables=tables,
+        figures=figures,
+        published=parts.get("published", {}),
     )
 
 
-def _seeds(parts: Mapping[str, yaml.Node]) -> list[int]:
-    if "seeds" not in parts:
-        return [0]
-    given = [text(node) for node in sequence(parts["seeds"], "seeds")]
-    if not given or not all(seed.isdecimal() for seed in given):
-        wrong = text(parts["seeds"])
-        raise ConfigurationError(f"seeds must be a list of integers from 0 on, but is {wrong}")
+def _seeds(parts: Mapping[str, Any]) -> list[int]:
+    given = _typed(parts.get("seeds", ["0"]), list, "seeds")
+    if not given or not all(str(seed).isdecimal() for seed in given):
+        raise ConfigurationError(
+            f"seeds must be a list of integers from 0 on, but is {_as_text(given)}"
+        )
     return [int(seed) for seed in given]
 
 
 def _expand(
-    parts: Mapping[str, yaml.Node], seeds: Sequence[int], extra: tuple[str, ...]
+    parts: Mapping[str, Any], seeds: Sequence[int], extra: tuple[str, ...]
 ) -> tuple[dict[str, tuple[str, ...]], list[Cell]]:
-    """All labels of each axis, and all cells."""
+    """Return all labels of each axis, and all cells."""
     if ("axes" in parts) == ("grids" in parts):
         raise ConfigurationError("give either axes, or grids with axes in each of them")
     if len(set(seeds)) < len(seeds):
         raise ConfigurationError(f"seeds must differ, but are {', '.join(map(str, seeds))}")
-    base = _addition(parts["base"], "base") if "base" in parts else []
-    grids = [parts]
-    if "grids" in parts:
-        grids = [mapping(node, "an entry of grids") for node in sequence(parts["grids"], "grids")]
-        for grid in grids:
-            check_names("a key in grids", grid, ("axes", "base"))
+    base = _arguments(parts.get("base", {}), "base")
     axes: dict[str, dict[str, None]] = {}
     points: list[tuple[dict[str, str], list[str]]] = []
-    for grid in grids:
-        own = _addition(grid["base"], "base") if "base" in grid and grid is not parts else []
-        values = _axes(grid)
+    for grid in _typed(parts.get("grids", [{"axes": parts.get("axes")}]), list, "grids"):
+        _check_names("a key in grids", _typed(grid, dict, "an entry of grids"), ("axes", "base"))
+        own = _arguments(grid.get("base", {}), "base")
+        values = _axes(grid.get("axes", {}))
         for axis, labels in values.items():
             axes.setdefault(axis, {}).update(dict.fromkeys(labels))
         for labels_of_point in itertools.product(*values.values()):
@@ -185,16 +218,14 @@ def _expand(
             added = [values[axis][label] for axis, label in coordinates.items()]
             points.append((coordinates, [*base, *own, *itertools.chain(*added)]))
     known = {axis: tuple(labels) for axis, labels in axes.items()}
-    conditions = [
-        _condition(node, known)
-        for node in (sequence(parts["where"], "where") if "where" in parts else ())
-    ]
+    conditions = [_condition(e, known) for e in _typed(parts.get("where", []), list, "where")]
     cells: dict[tuple[Any, ...], Cell] = {}
     for coordinates, args in points:
-        more = [add for wanted, add in conditions if _matches(coordinates, wanted)]
+        for wanted, add in conditions:
+            if all(coordinates.get(axis) in labels for axis, labels in wanted.items()):
+                args = [*args, *add]
         for seed in seeds:
-            own_seed = ("--seed_everything", str(seed))
-            cell = Cell(coordinates, seed, (*args, *itertools.chain(*more), *own_seed, *extra))
+            cell = Cell(coordinates, seed, (*args, "--seed_everything", str(seed), *extra))
             first = cells.setdefault((*sorted(coordinates.items()), seed), cell)
             if first.args != cell.args:
                 raise ConfigurationError(
@@ -203,18 +234,18 @@ def _expand(
     return known, list(cells.values())
 
 
-def _axes(grid: Mapping[str, yaml.Node]) -> dict[str, dict[str, list[str]]]:
-    """The axes of a grid: the arguments that each label adds."""
+def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
+    """Return the axes of a grid: the arguments that each label adds."""
     axes: dict[str, dict[str, list[str]]] = {}
-    for axis, node in mapping(grid["axes"], "axes").items() if "axes" in grid else ():
-        if isinstance(node, yaml.SequenceNode):
-            labels = [text(entry) for entry in node.value]
+    for axis, values in _typed(given, dict, "axes").items():
+        if isinstance(values, list):
+            labels = [_as_text(value) for value in values]
             if len(set(labels)) < len(labels):
-                raise ConfigurationError(f"axes: {axis} has a value twice: {text(node)}")
+                raise ConfigurationError(f"axes: {axis} has a value twice: {_as_text(values)}")
             axes[axis] = {label: [f"--{axis}", label] for label in labels}
         else:
-            values = mapping(node, f"axes: {axis}").items()
-            axes[axis] = {k: _addition(value, f"axes: {axis}: {k}") for k, value in values}
+            options = _typed(values, dict, f"axes: {axis}").items()
+            axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in options}
         if not axes[axis]:
             raise ConfigurationError(f"axes: {axis} has no values: add some, or remove the axis")
     if not axes:
@@ -222,44 +253,133 @@ def _axes(grid: Mapping[str, yaml.Node]) -> dict[str, dict[str, list[str]]]:
     return axes
 
 
-def _addition(node: yaml.Node, name: str) -> list[str]:
-    """The arguments of ``fit`` that a layer, a mapping of options or a list of both adds."""
-    if isinstance(node, yaml.ScalarNode):
-        if not node.value:
-            raise ConfigurationError(
-                f"{name} is empty: give a config layer, options such as {{data.alpha: 1}}, a list "
-                "of both, or {} to add nothing"
-            )
-        return ["--config", node.value]
-    if isinstance(node, yaml.MappingNode):
-        options = mapping(node, name).items()
-        return [part for option, value in options for part in (f"--{option}", text(value))]
-    return [part for entry in sequence(node, name) for part in _addition(entry, name)]
+def _arguments(added: Any, name: str) -> list[str]:
+    """Return the arguments of ``fit`` that a layer, options or a list of both add."""
+    if added in ("", "null"):
+        raise ConfigurationError(
+            f"{name} is empty: give a config layer, options such as {{data.alpha: 1}}, a list "
+            "of both, or {} to add nothing"
+        )
+    if isinstance(added, str):
+        return ["--config", added]
+    if isinstance(added, dict):
+        return [part for key, value in added.items() for part in (f"--{key}", _as_text(value))]
+    return [part for entry in added for part in _arguments(entry, name)]
 
 
 def _condition(
-    node: yaml.Node, axes: Mapping[str, Sequence[str]]
+    given: Any, axes: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """The labels that an entry of ``where`` applies to, and the arguments that it adds."""
-    entry = mapping(node, "an entry of where")
-    if "add" not in entry or len(entry) < 2:
-        raise ConfigurationError(f"where: {text(node)} needs labels of some axes, and add")
-    added = _addition(entry.pop("add"), "where: add")
-    check_names("an axis of where", entry, axes)
-    wanted = {}
-    for axis, labels in entry.items():
-        is_list = isinstance(labels, yaml.SequenceNode)
-        wanted[axis] = [text(label) for label in (labels.value if is_list else [labels])]
-        check_names(f"where: {axis}", wanted[axis], axes[axis])
+    """Return the labels that an entry of ``where`` applies to, and the arguments that it adds."""
+    wanted = dict(_typed(given, dict, "an entry of where"))
+    if "add" not in wanted or len(wanted) < 2:
+        raise ConfigurationError(f"where: {_as_text(given)} needs labels of some axes, and add")
+    added = _arguments(wanted.pop("add"), "where: add")
+    _check_names("an axis of where", wanted, axes)
+    for axis, labels in wanted.items():
+        wanted[axis] = [_as_text(label) for label in as_list(labels)]
+        _check_names(f"where: {axis}", wanted[axis], axes[axis])
     return wanted, added
 
 
-def _matches(coordinates: Mapping[str, str], wanted: Mapping[str, Sequence[str]]) -> bool:
-    return all(coordinates.get(axis) in labels for axis, labels in wanted.items())
+def _check_layout(
+    tables: Sequence[Any],
+    figures: Sequence[Any],
+    axes: Mapping[str, Sequence[str]],
+    points: Sequence[Mapping[str, str]],
+) -> None:
+    """Refuse a table or figure with wrong keys or axes, or with different settings in one place."""
+    names = []
+    for kind, entry in [("tables", e) for e in tables] + [("figures", e) for e in figures]:
+        name = _typed(entry, dict, f"an entry of {kind}").get("name")
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]+", name):
+            raise ConfigurationError(
+                f"{kind}: each entry needs a name of letters, digits, '_', '.', '+' and '-', "
+                f"the stem of its files, but it is {name}"
+            )
+        if name in _RESERVED:
+            raise ConfigurationError(f"{kind}: {name} is a file of every report: rename it")
+        if name in names:
+            raise ConfigurationError(f"tables and figures have the name {name} twice")
+        names.append(name)
+        shown = _check_roles(f"{kind}: {name}", entry, axes, is_figure=kind == "figures")
+        places: dict[tuple[str, ...], Mapping[str, str]] = {}
+        for point in points:
+            if not all(axis in point for axis in shown):
+                continue
+            first = places.setdefault(tuple(point[axis] for axis in shown), point)
+            if other := next((axis for axis in point if first.get(axis) != point[axis]), None):
+                raise ConfigurationError(
+                    f"{kind}: {name} puts cells that differ in {other} in the same place: add "
+                    f"{other} to {'panels' if 'kind' in entry else 'columns'}"
+                )
 
 
-def _entries(parts: Mapping[str, yaml.Node], name: str) -> list[dict[str, Any]]:
-    """The entries of ``tables`` or ``figures``."""
-    nodes = sequence(parts[name], name)
-    read = (mapping(node, f"an entry of {name}") for node in nodes)
-    return [{key: plain(value) for key, value in entry.items()} for entry in read]
+def _check_roles(
+    name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
+) -> list[str]:
+    """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
+    roles, more = _TABLE, ["name", "caption"]
+    if is_figure:
+        _check_names(f"{name}: kind", [entry.get("kind", "null")], _FIGURES)
+        roles, more = _FIGURES[entry["kind"]], [*more, "kind"]
+        more += ["reference"] if "series" in roles else []
+    _check_names(name, entry, [*roles, *more])
+    for role, is_required in roles.items():
+        given = entry.get(role, [])
+        if (role in _ONE_AXIS and not isinstance(given, str)) or (is_required and not given):
+            raise ConfigurationError(f"{name} needs {role}: one of {', '.join(axes)}")
+        _check_names(f"{name}: {role}", as_list(given), axes)
+    if "best" in entry and "columns" in entry:
+        raise ConfigurationError(f"{name} has best and columns: remove one of them")
+    if "reference" in entry:
+        _check_names(f"{name}: reference", [entry["reference"]], axes[entry["series"]])
+    return [axis for role in roles for axis in as_list(entry.get(role, ()))]
+
+
+def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
+    """Refuse published numbers without a part, or of axes and labels that the sweep has not."""
+    keys = ("source", "axes", "values")
+    _check_names("published", _typed(published, dict, "published"), keys)
+    if missing := [part for part in keys if part not in published]:
+        raise ConfigurationError(f"published needs source, axes and values, but lacks {missing[0]}")
+    _check_names("published: axes", as_list(published["axes"]), axes)
+    levels = [published["values"]]
+    for axis in as_list(published["axes"]):
+        for values in levels:
+            if not isinstance(values, dict):
+                raise ConfigurationError(
+                    f"published: values needs labels of {axis}, but has {_as_text(values)} there"
+                )
+            _check_names(f"published: values: {axis}", values, axes[axis])
+        levels = [below for values in levels for below in values.values()]
+    if wrong := [value for value in levels if not isinstance(value, str)]:
+        raise ConfigurationError(
+            f"published: values must end in numbers after its axes, but has {wrong[0]} there"
+        )
+
+
+def _check_names(where: str, given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(
+                f"{where} must be one of {', '.join(known)}, but is {_as_text(name)}"
+                f"{did_you_mean(_as_text(name), known)}"
+            )
+
+
+def _typed(value: Any, kind: type, name: str) -> Any:
+    if not isinstance(value, kind):
+        form = "a mapping such as {name: value}" if kind is dict else "a list such as [a, b]"
+        raise ConfigurationError(f"{name} must be {form}, but is {_as_text(value)}")
+    return value
+
+
+def _as_text(value: Any, is_inner: bool = False) -> str:
+    """Return a value in one line, as YAML."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_as_text(v, True)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_as_text(entry, True) for entry in value)}]"
+    is_plain = not is_inner or re.fullmatch(r"[\w./+-]+", value)
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,5 @@
 """Helpers of the checks of convolution kernels; importing them defines no kernel."""
 
-import dataclasses
 from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
@@ -10,37 +9,57 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import depthwise, folding, networks, tiling
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
+from fedaux_pl.accelerate.convolution import (
+    depthwise,
+    folding,
+    networks,
+    pointwise_products,
+    shuffle_unit,
+    tiling,
+)
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
+from fedaux_pl.accelerate.convolution.image_stem import pad_channels
 from fedaux_pl.models import create_model
 
 
 def use_small_tiles(monkeypatch, tile_size=256, programs=4):
     """Makes small tensors have several chunks and tiles: with 32 channels, tiles of 8 rows."""
-    parameters = dataclasses.replace(
-        tiling.EXCLUSIVE_DEVICE, tile_size=tile_size, programs=programs
-    )
-    monkeypatch.setattr(tiling, "EXCLUSIVE_DEVICE", parameters)
+    monkeypatch.setattr(tiling, "TILE_SIZE", tile_size)
+    for module in (tiling, pointwise_products):
+        monkeypatch.setattr(module, "PROGRAMS", programs)
 
 
 def use_one_program(monkeypatch):
     """Makes a kernel one program with few tiles: the interpreter's time grows with programs."""
     use_small_tiles(monkeypatch, tile_size=8192, programs=1)
     monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
-    monkeypatch.setattr(tiling, "SINGLE_KERNEL_BLOCK_CHANNELS", 1024)
     monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 1024)
-    monkeypatch.setattr(depthwise, "TILE", 2**15)
+    for tile in ("TILE", "STRIDE_1_TILE"):
+        monkeypatch.setattr(depthwise, tile, 2**15)
+
+
+def use_small_chunks(monkeypatch, block_channels):
+    """Makes depthwise kernels have tiles of few columns, and chunks of up to three tiles."""
+    monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", block_channels)
+    for tile in ("TILE", "STRIDE_1_TILE"):
+        monkeypatch.setattr(depthwise, tile, 64)
+    for programs in ("PROGRAMS", "BACKWARD_PROGRAMS"):
+        monkeypatch.setattr(depthwise, programs, 4)
 
 
 def fold_in_pytorch(monkeypatch):
     """Replaces the kernel of :func:`fold_batch_norm`, which has checks of its own."""
 
-    def fold(conv, norm, folded_weight, folded_bias):
+    @torch.no_grad()
+    def fold(conv, norm, dtype, bias_dtype=None):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-        folded_weight.zero_()
-        folded_weight[:, : conv.weight.shape[1]] = conv.weight * scale[:, None, None, None]
-        folded_bias.copy_(norm.bias - norm.running_mean * scale)
+        weight = pad_channels(conv.weight * scale[:, None, None, None])
+        weight = weight.to(dtype, memory_format=torch.channels_last)
+        return weight, (norm.bias - norm.running_mean * scale).to(bias_dtype or dtype)
 
-    monkeypatch.setattr(folding, "fold_batch_norm", torch.no_grad()(fold))
+    for module in (folding, fused, shuffle_unit):
+        monkeypatch.setattr(module, "fold_batch_norm", fold)
 
 
 def fuse_on_cpu(monkeypatch):
@@ -72,6 +91,11 @@ def create_stream(monkeypatch):
     return SimpleNamespace(wait_stream=lambda other: None)
 
 
+def activate(z, activation):
+    """The activation in PyTorch."""
+    return z if activation == LINEAR else z.clamp(0.0, activation.upper)
+
+
 def create_norm(channels):
     """A BatchNorm layer with random parameters and running statistics."""
     norm = nn.BatchNorm2d(channels)
@@ -80,6 +104,19 @@ def create_norm(channels):
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2.0)
     return norm
+
+
+def convolve_plainly(conv, x):
+    """A depthwise convolution in the dtype of x."""
+    return F.conv2d(x, conv.weight.to(x.dtype), None, conv.stride, 1, groups=conv.groups)
+
+
+def depthwise_gradients(conv, x, dy, convolve):
+    """Output and gradients of x and the weight."""
+    x, conv.weight.grad = x.clone().requires_grad_(), None
+    y = convolve(conv, x)
+    y.backward(dy.to(y.dtype))
+    return y.detach(), x.grad, conv.weight.grad
 
 
 @cache

@@ -7,43 +7,30 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate.convolution import depthwise
-from fedaux_pl.accelerate.convolution.batch_norm import Activation, batch_norm_act
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, RELU6
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import (
+    average_pool,
     convolve_depthwise,
     depthwise_norm_act_eval,
     is_depthwise,
 )
 from tests.accelerate.convolution_helpers import (
+    activate,
+    convolve_plainly,
     create_norm,
-    depthwise_shapes,
+    depthwise_gradients,
     fuse_on_cpu,
-    use_one_program,
-    use_small_tiles,
+    use_small_chunks,
 )
 from tests.accelerate.pairwise import pairwise
 
-RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
-
 
 @pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
+def _small_chunks(monkeypatch):
     """Tiles of 4 columns and 16 channels, and chunks of up to three tiles."""
-    monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 16)
-    monkeypatch.setattr(depthwise, "TILE", 64)
-    monkeypatch.setattr(depthwise, "PROGRAMS", 4)
-    use_small_tiles(monkeypatch)
-
-
-@pytest.fixture
-def one_program(monkeypatch):
-    use_one_program(monkeypatch)
+    use_small_chunks(monkeypatch, block_channels=16)
+    torch.manual_seed(0)
 
 
 def create_conv(channels, stride, layout=torch.channels_last):
@@ -51,29 +38,12 @@ def create_conv(channels, stride, layout=torch.channels_last):
     return conv.to(memory_format=layout)
 
 
-def plain(conv, x):
-    weight = conv.weight.to(x.dtype)
-    return F.conv2d(x, weight, None, conv.stride, 1, groups=conv.groups)
-
-
-def gradients(conv, x, dy, convolve):
-    """Output and gradients of x and the weight."""
-    x, conv.weight.grad = x.clone().requires_grad_(), None
-    y = convolve(conv, x)
-    y.backward(dy.to(y.dtype))
-    return y.detach(), x.grad, conv.weight.grad
-
-
-def fused(conv, x):
-    return convolve_depthwise(conv, x)[0]
-
-
 def assert_step(conv, x, tolerance):
-    dy = torch.randn_like(plain(conv, x.detach().double()))
+    dy = torch.randn_like(convolve_plainly(conv, x.detach().double()))
     if x.dtype == torch.bfloat16:
         dy = dy.bfloat16().double()
-    expected = gradients(conv, x.double(), dy, plain)
-    found = gradients(conv, x, dy, fused)
+    expected = depthwise_gradients(conv, x.double(), dy, convolve_plainly)
+    found = depthwise_gradients(conv, x, dy, convolve_depthwise)
     assert found[2].stride() == conv.weight.stride()  # as fused optimizers need
     for name, one, other in zip(("y", "dx", "dweight"), found, expected, strict=True):
         error = (one.double() - other).norm() / other.norm()
@@ -81,101 +51,83 @@ def assert_step(conv, x, tolerance):
     assert found[0].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(("channels", "stride", "size"), depthwise_shapes(8)[1::15])
-@pytest.mark.usefixtures("one_program")
-def test_some_layers_of_our_networks(channels, stride, size):
-    """All of them are tested on a GPU."""
-    assert_step(create_conv(channels, stride), torch.randn(3, channels, size, size), 1e-6)
-
-
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(
-    "shape",
-    [(2, 9, 4, 1), (3, 20, 3, 5)],
-)
-@pytest.mark.usefixtures("small_chunks")
-def test_odd_sizes(shape, stride):
-    """Several programs each way, the last with masked channels and a partial tile of columns."""
+@pytest.mark.parametrize("shape", [(4, 32, 3, 4), (3, 20, 3, 5)])
+def test_steps(shape, stride):
+    """Several programs each way; whole tiles, or a last one that is masked both ways."""
     assert_step(create_conv(shape[1], stride), torch.randn(shape), 1e-6)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.usefixtures("small_chunks")
 def test_other_layouts(stride):
-    """Inputs, gradients and weights that are not channels last."""
+    """Inputs, gradients and weights that are not channels last; maps of one column."""
     conv = create_conv(12, stride, torch.contiguous_format)
-    wide = torch.randn(2, 16, 3, 6)
-    for x in (
-        wide[:, 2:14],
-        wide[1::2, :12, ::2, ::2],
-        torch.randn(2, 12, 1, 1).expand(2, 12, 3, 3),
-    ):
+    for x in (torch.randn(2, 16, 4, 1)[:, 2:14], torch.randn(2, 12, 1, 1).expand(2, 12, 3, 3)):
         assert_step(conv, x, 1e-6)
     x = torch.randn(2, 12, 3, 3, requires_grad=True)
     # the gradient of a mean over the maps has strides of 0
-    (found,) = torch.autograd.grad(fused(conv, x).mean((2, 3)).square().sum(), x)
-    (expected,) = torch.autograd.grad(plain(conv, x).mean((2, 3)).square().sum(), x)
+    (found,) = torch.autograd.grad(convolve_depthwise(conv, x).mean((2, 3)).square().sum(), x)
+    (expected,) = torch.autograd.grad(convolve_plainly(conv, x).mean((2, 3)).square().sum(), x)
     torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.usefixtures("small_chunks")
 def test_half_precision(stride):
     """The arithmetic is float32; the interpreter truncates the results."""
     conv, x = create_conv(20, stride), torch.randn(3, 20, 4, 3).bfloat16()
     assert_step(conv, x, 2**-7)
-    assert (fused(conv, x).dtype, conv.weight.grad.dtype) == (torch.bfloat16, torch.float32)
+    assert convolve_depthwise(conv, x).dtype == torch.bfloat16
+    assert conv.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padding_is_zero(stride):
+    """Of outputs and gradients, and of evaluation."""
+    conv, norm = create_conv(10, stride), create_norm(10).eval()
+    x = torch.randn(2, 16, 3, 5).requires_grad_()
+    y = convolve_depthwise(conv, x)
+    y.sum().backward()
+    found, conv.weight.grad = conv.weight.grad, None
+    expected = conv(x[:, :10])
+    expected.sum().backward()
+    with torch.no_grad():
+        evaluated = depthwise_norm_act_eval(conv, norm, x, LINEAR)
+        torch.testing.assert_close(evaluated[:, :10], norm(expected), rtol=1e-5, atol=1e-5)
+    assert not any(padded[:, 10:].any() for padded in (y, x.grad, evaluated))
+    torch.testing.assert_close(y[:, :10], expected)
+    torch.testing.assert_close(found, conv.weight.grad)
+
+
+@pytest.mark.parametrize("size", [(4, 4), (5, 3)])
+def test_average_pool(size):
+    x = torch.randn(2, 6, *size).contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    found, expected = average_pool(x), F.avg_pool2d(y, 3, stride=2, padding=1)
+    torch.testing.assert_close(found, expected)
+    gradient = torch.randn_like(expected)
+    found.backward(gradient)
+    expected.backward(gradient)
+    torch.testing.assert_close(x.grad, y.grad)
 
 
 def test_without_the_gradient_of_the_input():
     conv, x = create_conv(8, 1), torch.randn(2, 8, 4, 4)
-    fused(conv, x).sum().backward()
+    convolve_depthwise(conv, x).sum().backward()
     found, conv.weight.grad = conv.weight.grad, None
-    plain(conv, x).sum().backward()
+    convolve_plainly(conv, x).sum().backward()
     torch.testing.assert_close(found, conv.weight.grad)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_results_repeat_bit_for_bit():
-    conv, x, dy = create_conv(20, 1), torch.randn(5, 20, 2, 3), torch.randn(5, 20, 2, 3)
-    first, second = (gradients(conv, x, dy, fused) for _ in range(2))
-    assert all(map(torch.equal, first, second))
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("offset", [0.0, 300.0])
-def test_moments_are_those_of_the_output(offset, stride, small_chunks, monkeypatch):
-    """BatchNorm computes the same with them, also for means that would cancel."""
-    monkeypatch.setattr("fedaux_pl.accelerate.convolution.tiling.SINGLE_KERNEL_ROWS", 0)
-    conv, x = create_conv(20, stride), torch.randn(5, 20, 3, 3) + offset
-    y, moments = convolve_depthwise(conv, x)
-    assert moments.partials.shape[1] > 1
-    norms = create_norm(20), create_norm(20)
-    norms[1].load_state_dict(norms[0].state_dict())
-    one = batch_norm_act(norms[0], y, None, RELU6, moments)
-    other = batch_norm_act(norms[1], y, None, RELU6)
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    for a, b in zip(norms[0].buffers(), norms[1].buffers(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-
-
-def test_small_outputs_need_no_moments():
-    assert convolve_depthwise(create_conv(8, 1), torch.randn(2, 8, 4, 4))[1] is None
 
 
 @pytest.mark.parametrize(
     ("dtype", "stride", "activation"),
     pairwise([torch.float32, torch.bfloat16], [1, 2], [RELU, RELU6, LINEAR]),
 )
-@pytest.mark.usefixtures("small_chunks")
 def test_evaluation(dtype, stride, activation):
     conv, norm = create_conv(20, stride), create_norm(20).eval()
     x = (3 * torch.randn(3, 20, 3, 4)).to(dtype)
     with torch.no_grad():
         found = depthwise_norm_act_eval(conv, norm, x, activation)
-        expected = norm.double()(plain(conv, x.double()))
-        if activation.relu:
-            expected = expected.clamp(0, activation.bound)
+        expected = activate(norm.double()(convolve_plainly(conv, x.double())), activation)
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).norm() < (1e-6 if dtype == torch.float32 else 2**-7) * expected.norm()
@@ -202,48 +154,41 @@ def test_layers_take_the_kernels(monkeypatch):
                     torch.set_grad_enabled(train),
                     torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32),
                 ):
-                    out = conv_norm_act(conv, norm, x, added, upper=6.0)
+                    out = conv_norm_act(conv, norm, x, added, activation=RELU6)
                 assert out.dtype == dtype
                 statistics = (None, None) if train else (norm.running_mean, norm.running_var)
-                expected = F.batch_norm(plain(conv, x), *statistics, norm.weight, norm.bias, train)
+                expected = F.batch_norm(
+                    convolve_plainly(conv, x), *statistics, norm.weight, norm.bias, train
+                )
                 expected = (expected + (0 if added is None else residual)).clamp(0, 6)
                 tolerance = 1e-4 if dtype == torch.float32 else 0.1
                 torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance)
 
 
-def conv(**options):
-    return nn.Conv2d(
-        8,
-        **{
-            "out_channels": 8,
-            "kernel_size": 3,
-            "padding": 1,
-            "groups": 8,
-            "bias": False,
-            **options,
-        },
-    )
+DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bias": False}
 
 
 @pytest.mark.parametrize(
-    ("other", "shape"),
+    "options",
     [
-        (conv(kernel_size=5, padding=2), (2, 8, 4, 4)),
-        (conv(stride=3), (2, 8, 4, 4)),
-        (conv(stride=(1, 2)), (2, 8, 4, 4)),
-        (conv(padding=0), (2, 8, 4, 4)),
-        (conv(dilation=2, padding=2), (2, 8, 4, 4)),
-        (conv(bias=True), (2, 8, 4, 4)),
-        (conv(groups=4), (2, 8, 4, 4)),
-        (conv(out_channels=16), (2, 8, 4, 4)),
-        (conv(padding_mode="circular"), (2, 8, 4, 4)),
-        (conv().double(), (2, 8, 4, 4)),
-        (nn.Identity(), (2, 8, 4, 4)),
-        (conv(), (0, 8, 4, 4)),
-        (conv(), (2, 4, 4, 4)),
-        (conv(), (8, 4, 4)),
+        {"kernel_size": 5, "padding": 2},
+        {"stride": 3},
+        {"stride": (1, 2)},
+        {"padding": 0},
+        {"dilation": 2, "padding": 2},
+        {"bias": True},
+        {"groups": 4},
+        {"out_channels": 16},
+        {"padding_mode": "circular"},
+        {"dtype": torch.float64},
     ],
 )
-def test_other_convolutions_are_left_to_pytorch(other, shape):
-    assert is_depthwise(conv(), torch.zeros(2, 8, 4, 4))
-    assert not is_depthwise(other, torch.zeros(shape))
+def test_other_convolutions_are_left_to_pytorch(options):
+    assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options), torch.zeros(2, 8, 4, 4))
+
+
+def test_other_inputs_are_left_to_pytorch():
+    conv, x = nn.Conv2d(8, **DEPTHWISE), torch.zeros(2, 8, 4, 4)
+    assert is_depthwise(conv, x)
+    assert not is_depthwise(nn.Identity(), x)
+    assert not any(is_depthwise(conv, other) for other in (x[:0], x[:, :4], x[0]))

@@ -1,112 +1,275 @@
-"""Units of ShuffleNet in three kernels, and average pooling, in Triton's interpreter."""
+"""Units of ShuffleNet in training and in evaluation, in Triton's interpreter."""
 
-from itertools import cycle
+import collections
+import copy
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.depthwise import average_pool
-from fedaux_pl.accelerate.convolution.folding import FoldCache
-from fedaux_pl.accelerate.convolution.shuffle_unit import fits_three_kernels
+from fedaux_pl.accelerate.convolution import networks, pointwise_products, shuffle_unit, tiling
+from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding, fits_three_kernels
+from fedaux_pl.accelerate.convolution.weight_gradients import (
+    join_weight_gradients,
+    weight_gradients_on,
+)
+from fedaux_pl.models import create_model
 from fedaux_pl.models.shufflenet import ShuffleUnit
 from tests.accelerate.convolution_helpers import (
+    create_stream,
     fold_in_pytorch,
     fuse_on_cpu,
     randomize_norms,
     record_units,
+    use_one_program,
+    use_small_chunks,
+    use_small_tiles,
 )
 
+# input and output channels, stride, groups, groups of the first layer
 UNITS = [
-    (16, 16, 1, 2, 2),
-    (24, 24, 1, 3, 3),
+    (40, 40, 1, 2, 2),  # 10 inner channels
+    (24, 72, 2, 3, 3),  # 18 inner channels
     (8, 24, 2, 2, 1),  # the first unit has no groups in its first layer
-    (24, 48, 2, 3, 3),
-    (40, 40, 1, 2, 2),  # 10 inner channels, padded to 16
+    (64, 64, 1, 4, 4),  # 16 inner channels: no padding
+    (16, 16, 1, 1, 1),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _fused(monkeypatch):
     fuse_on_cpu(monkeypatch)
-    fold_in_pytorch(monkeypatch)
+    use_small_tiles(monkeypatch, tile_size=512)
     torch.manual_seed(0)
 
 
 @pytest.fixture
+def in_float32(monkeypatch):
+    """Units take the path of half precision in float32, for exact comparisons."""
+    monkeypatch.setattr(shuffle_unit, "HALF", (torch.float32,))
+
+
+@pytest.fixture
+def several_programs(monkeypatch):
+    """Several programs each way for BatchNorm and depthwise convolutions."""
+    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 8)
+    use_small_chunks(monkeypatch, block_channels=8)
+
+
+@pytest.fixture
 def called(monkeypatch):
-    return record_units(monkeypatch, "shuffle_unit_eval")
+    return record_units(monkeypatch, "shuffle_unit_train")
 
 
 def create(*sizes):
-    return speed_up(randomize_norms(ShuffleUnit(*sizes, nn.BatchNorm2d))).eval()
+    return speed_up(randomize_norms(ShuffleUnit(*sizes, nn.BatchNorm2d)))
 
 
-def run(unit, x):
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        return unit(x)
+def step(unit, x):
+    """Output, gradients and buffers of a training step."""
+    x = x.clone().requires_grad_()
+    y = unit(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y)
+    (y * weights.to(y.dtype)).sum().backward()
+    join_weight_gradients()
+    found = {"y": y.detach(), "dx": x.grad} | dict(unit.named_buffers())
+    return found | {f"d{name}": value.grad for name, value in unit.named_parameters()}
 
 
-def compare(unit, x, found):
-    """With the layers in float64, which get the same inputs."""
-    with torch.no_grad(), using(plain=True):
-        expected = unit.double()(x.double())
-    unit.float()
-    assert found.dtype == torch.bfloat16
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    assert (found - expected).norm() < 2**-6 * expected.norm()
+def compare(unit, x, tolerance, run=step):
+    """With the plain unit in float64."""
+    exact = copy.deepcopy(unit).double()
+    found = run(unit, x)
+    with using(plain=True):
+        expected = step(exact, x.double())
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].shape == value.shape
+        # clamped: a bias before a layer that is followed by a norm layer has a gradient of zero
+        scale = value.double().norm().clamp_min(1.0)
+        error = (found[name].double() - value.double()).norm() / scale
+        assert error < tolerance, f"{name} is off by {error}"
+    for name, parameter in unit.named_parameters():
+        assert parameter.grad.stride() == parameter.stride(), name  # as fused optimizers need
 
 
-@pytest.mark.parametrize(("sizes", "size"), zip(UNITS, cycle([4, 5])))
-def test_units(sizes, size, called):
-    unit, x = create(*sizes), torch.randn(3, sizes[0], size, size).bfloat16()
-    compare(unit, x, run(unit, x))
-    assert len(called) == 1
+@pytest.mark.parametrize("sizes", UNITS)
+@pytest.mark.usefixtures("in_float32", "several_programs")
+def test_units(sizes, called):
+    unit = create(*sizes)
+    compare(unit, torch.randn(3, sizes[0], 3, 4), 3e-5)
+    assert called == [unit]
 
 
-def test_new_weights_are_seen_after_a_refresh(called):
-    unit, x, cache = create(*UNITS[3]), torch.randn(2, 24, 4, 4).bfloat16(), FoldCache()
-    with using(folds=cache):
-        before = run(unit, x)
-        with torch.no_grad():
-            for tensor in (*unit.parameters(), *unit.buffers()):
-                if tensor.is_floating_point():
-                    tensor.mul_(1.5)
-        assert torch.equal(run(unit, x), before)
-        cache.refresh()
-        compare(unit, x, run(unit, x))
-    assert len(called) == 3
+@pytest.mark.usefixtures("in_float32")
+def test_weight_gradients_on_the_side_stream(monkeypatch):
+    sizes = UNITS[1]
+    unit, stream = create(*sizes).to(memory_format=torch.channels_last), create_stream(monkeypatch)
+
+    def run(unit, x):
+        with weight_gradients_on(stream):
+            unit(x).sum().backward()
+            late = {name for name, value in unit.named_parameters() if value.grad is None}
+            assert late == {"reduce.weight", "depthwise.weight", "expand.weight"}
+            join_weight_gradients()
+            unit.zero_grad()
+            unit.load_state_dict(start)
+            return step(unit, x)
+
+    start = copy.deepcopy(unit.state_dict())
+    compare(unit, torch.randn(3, sizes[0], 4, 4), 3e-5, run)
 
 
-def test_other_units_run_as_layers(called):
+@pytest.mark.usefixtures("in_float32")
+def test_units_in_a_row():
+    """Gradients of both branches are added by the BatchNorm kernel."""
+    units = nn.Sequential(create(8, 40, 2, 2, 1), create(40, 40, 1, 2, 2), create(40, 40, 1, 2, 2))
+
+    def run(units, x):
+        with using(fuses_gradient_sums=True):
+            return step(units, x)
+
+    compare(units, torch.randn(8, 8, 4, 4), 1e-4, run)
+
+
+def test_half_precision(called):
+    """The interpreter truncates to bfloat16 where GPUs round."""
+    unit, x = create(*UNITS[0]), torch.randn(4, 40, 4, 4).bfloat16()
+    exact = copy.deepcopy(unit).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = unit(x)
+    with using(plain=True):
+        expected = exact(x.double())
+    assert called == [unit]
+    assert y.dtype == torch.bfloat16
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert (y - expected).norm() < 2**-5 * expected.norm()
+
+
+def test_a_network_writes_all_matrices_at_once(monkeypatch):
+    """The gradients are those of matrices that are written one by one."""
+    use_one_program(monkeypatch)
+    model = speed_up(create_model("shufflenet", 4, width=0.25)).train()
+    model.units = model.units[:2]
+    x = torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8)
+    written, matrix_of = [], pointwise_products.matrix_of
+    monkeypatch.setattr(
+        pointwise_products, "matrix_of", lambda *args: written.append(args) or matrix_of(*args)
+    )
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            model.features(x).logsumexp(1).float().sum().backward()
+        return [p.grad for p in model.units.parameters()]
+
+    found = gradients()
+    assert not written
+    monkeypatch.setattr(networks, "padded_products", lambda units, x: [])
+    assert all(map(torch.equal, found, gradients()))
+    assert len(written) == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more"),
+    [
+        (UNITS[0], {}),
+        # the output is concatenated: the norm layer copies its part of the gradient
+        (UNITS[1], {"relu": 1, "cat": 1, "threshold_backward": 1, "clone": 1}),
+    ],
+)
+@pytest.mark.usefixtures("in_float32", "several_programs")
+def test_a_step_copies_no_activations(sizes, more):
+    unit = create(*sizes)
+    x = torch.randn(2, sizes[0], 3, 3).contiguous(memory_format=torch.channels_last)
+    size = 2 if unit.downsample else 3
+    dy = torch.randn(2, sizes[1], size, size).contiguous(memory_format=torch.channels_last)
+    operations = collections.Counter()
+
+    class Counter(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if not function.is_view:
+                operations[function.__name__.split(".")[0]] += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counter():
+        unit(x.requires_grad_()).backward(dy)
+    # copy_ writes matrices and gradients, and with set_ it is the interpreter's
+    found = {name for name in operations if "empty" not in name} - {"set_", "copy_"}
+    # products forward and for both gradients; two matrices, which start as zeros; autograd adds the
+    # gradients of two branches
+    expected = {"mm": 6, "new_zeros": 2, "add": 1} | more
+    assert {name: operations[name] for name in found} == expected
+
+
+def test_other_units_are_trained_as_layers(called):
     x = torch.randn(2, 16, 4, 4).bfloat16()
-    unit = create(*UNITS[0])
+    unit = create(16, 16, 1, 2, 2)
+    assert not fits_padding(unit, x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fits_padding(unit, x)
+        assert not fits_padding(unit, x.float())  # the residual is float32
+        assert not fits_padding(unit, x[:, :8])
+        assert not fits_padding(unit, x[:1, :, :1, :1])
+        assert not fits_padding(create(16, 32, 2, 2, 1), x[:1, :, :2, :2])
+        assert not fits_padding(create(16, 16, 1, 2, 2).eval(), x)
+        for name, layer in (
+            ("norm1", nn.GroupNorm(1, 4)),
+            ("norm2", nn.BatchNorm2d(8)),
+            ("norm3", nn.BatchNorm2d(16).eval()),
+            ("expand", nn.Conv2d(4, 8, 1, bias=False)),
+            ("reduce", nn.Conv2d(16, 4, 1)),
+            ("depthwise", nn.Conv2d(4, 4, 3, 2, 1, groups=4, bias=False)),
+            ("groups", 3),
+        ):
+            other = create(16, 16, 1, 2, 2)
+            setattr(other, name, layer)
+            assert not fits_padding(other, x), name
+        hooked = create(16, 16, 1, 2, 2)
+        hooked.norm2.register_forward_hook(lambda *_: None)
+        hooked(x)
+    assert not called
+
+
+def evaluate(unit, x):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        return unit.eval()(x)
+
+
+@pytest.mark.parametrize(("sizes", "size"), zip(UNITS, [4, 5, 5, 4, 4], strict=True))
+def test_evaluation(sizes, size, monkeypatch):
+    fold_in_pytorch(monkeypatch)
+    called = record_units(monkeypatch, "shuffle_unit_eval")
+    unit, x = create(*sizes), torch.randn(3, sizes[0], size, size).bfloat16()
+    for _ in range(2):
+        found = evaluate(unit, x)
+        with torch.no_grad(), using(plain=True):
+            expected = unit.double()(x.double())
+            unit.float()
+        assert found.dtype == torch.bfloat16
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        assert (found - expected).norm() < 2**-6 * expected.norm()
+        for parameter in unit.parameters():
+            parameter.data.mul_(1.5)
+    assert called == [unit] * 2
+
+
+def test_other_units_are_evaluated_as_layers():
+    x = torch.randn(2, 16, 4, 4).bfloat16()
+    unit = create(16, 16, 1, 2, 2).eval()
     assert not fits_three_kernels(unit, x)  # gradients are enabled
     with torch.no_grad():
         assert not fits_three_kernels(unit, x.float())
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert fits_three_kernels(unit, x)
         assert not fits_three_kernels(unit.train(), x)
-        hooked = create(*UNITS[0])
+        hooked = create(16, 16, 1, 2, 2).eval()
         hooked.norm2.register_forward_hook(lambda *_: None)
         assert not fits_three_kernels(hooked, x)
-        group_norm = speed_up(ShuffleUnit(*UNITS[0], lambda c: nn.GroupNorm(1, c))).eval()
+        group_norm = speed_up(ShuffleUnit(16, 16, 1, 2, 2, lambda c: nn.GroupNorm(1, c))).eval()
         assert not fits_three_kernels(group_norm, x)
-    assert not called
-
-
-@pytest.mark.parametrize("size", [(4, 4), (5, 3)])
-def test_average_pool(size):
-    x = torch.randn(2, 6, *size).contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = x.detach().clone().requires_grad_()
-    found, expected = average_pool(x), F.avg_pool2d(y, 3, stride=2, padding=1)
-    torch.testing.assert_close(found, expected)
-    gradient = torch.randn_like(expected)
-    found.backward(gradient)
-    expected.backward(gradient)
-    torch.testing.assert_close(x.grad, y.grad)

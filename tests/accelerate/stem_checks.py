@@ -1,7 +1,6 @@
 """Standardized images and the stem, with kernels in Triton's interpreter."""
 
 from contextlib import nullcontext
-from itertools import cycle
 
 import pytest
 import torch
@@ -12,21 +11,19 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import image_stem, weight_gradients
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU
 from fedaux_pl.accelerate.convolution.image_stem import (
     convolve_images,
-    convolve_stem,
     pad_channels,
-    prepare_stem_input,
     standardize,
 )
 from fedaux_pl.accelerate.convolution.weight_gradients import (
-    convolve_with_side_stream,
+    convolve,
     join_weight_gradients,
     weight_gradients_on,
 )
 from fedaux_pl.models.image_classifier import InputNormalization
-from tests.accelerate.convolution_helpers import create_stream
+from tests.accelerate.convolution_helpers import activate, create_stream
 
 
 @pytest.fixture(autouse=True)
@@ -47,78 +44,32 @@ def test_standardized_images(byte, layout):
         padded = pad_channels(out)
         assert padded.data_ptr() == out.data_ptr()
         assert torch.equal(padded[:, 3:], torch.zeros(len(part), 5, *part.shape[2:]))
-        images = standardize(part, layer.mean, layer.std, torch.float32, nchw=True)
-        assert images.is_contiguous()
-        assert torch.equal(images, out)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4])
-def test_standardized_images_in_nchw(channels):
-    x = torch.randint(0, 256, (5, channels, 7, 9), dtype=torch.uint8)
-    mean, std = torch.rand(2, channels) + 0.5
-    images = standardize(x, mean, std, torch.float32, nchw=True)
-    assert images.is_contiguous()
-    assert torch.equal(images, standardize(x, mean, std, torch.float32))
-
-
-# images of one pixel, one row or one column; chunks that end inside an image; a partial last tile
-SHAPES = [((1, 1, 1), 1584), ((5, 1, 4), 3), ((3, 7, 2), 1584), ((3, 5, 7), 3)]
-
-
-def assert_stem(x, weight, bias, *, relu):
-    """The kernel computes PyTorch's convolution."""
-    out = convolve_images(x, weight, bias, Activation(relu))
-    assert out.is_contiguous(memory_format=torch.channels_last)
-    expected = F.conv2d(x, weight[:, : x.shape[1]], bias, padding=1)
-    expected = F.relu(expected) if relu else expected
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("case", "channels"), zip(SHAPES, cycle([16, 48])))
-def test_stem(case, channels, monkeypatch):
-    shape, programs = case
+# an image of one pixel; whole tiles; chunks that end inside an image and a partial last tile
+@pytest.mark.parametrize(
+    ("shape", "programs", "channels"),
+    [((1, 1, 1), 1584, 16), ((4, 4, 8), 2, 16), ((3, 5, 7), 3, 48)],
+)
+def test_stem(shape, programs, channels, monkeypatch):
     monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
     monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
     n, height, width = shape
     x = torch.randn(n, height, width, 8).permute(0, 3, 1, 2)
     weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
     bias = torch.randn(channels)
-    for given, relu in ((bias, True), (bias, False), (None, False)):
-        assert_stem(x, weight, given, relu=relu)
+    for given, activation in ((bias, RELU), (bias, LINEAR), (None, LINEAR)):
+        out = convolve_images(x, weight, given, activation)
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        expected = activate(F.conv2d(x, weight, given, padding=1), activation)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("case", "layer"), zip(SHAPES, cycle([(16, 3), (48, 2), (16, 1)])))
-def test_stem_of_nchw_images(case, layer, monkeypatch):
-    (shape, programs), (channels, in_channels) = case, layer
-    monkeypatch.setattr(image_stem, "STEM_TILE", 1024)
-    monkeypatch.setattr(image_stem, "STEM_PROGRAMS", programs)
-    n, height, width = shape
-    x = torch.randn(n, in_channels, height, width)
-    weight = torch.randn(channels, 3, 3, 8).permute(0, 3, 1, 2)
-    for bias, relu in ((torch.randn(channels), True), (None, False)):
-        assert_stem(x, weight, bias, relu=relu)
-
-
-def test_images_stay_nchw_without_a_backward_pass():
-    x = torch.randn(2, 3, 4, 4)
-    assert prepare_stem_input(x).shape == (2, 8, 4, 4)
-    with torch.no_grad():
-        assert prepare_stem_input(x) is x
-        assert prepare_stem_input(x[:, :1].contiguous()).shape[1] == 1
-        for other in (x[:, :1], x.to(memory_format=torch.channels_last), torch.randn(2, 4, 4, 4)):
-            images = prepare_stem_input(other)
-            assert images.shape == (2, 8, 4, 4)
-            assert images.is_contiguous(memory_format=torch.channels_last)
-            assert torch.equal(images[:, : other.shape[1]], other)
-
-
-@pytest.mark.parametrize("nchw", [False, True])
-def test_stem_propagates_nan(nchw):
+def test_stem_propagates_nan():
     x = torch.full((1, 3, 3, 8), torch.nan).permute(0, 3, 1, 2)
-    x = x[:, :3].contiguous() if nchw else x
     weight = torch.randn(16, 3, 3, 8).permute(0, 3, 1, 2)
-    for relu in (True, False):
-        assert convolve_images(x, weight, None, Activation(relu)).isnan().all()
+    for activation in (RELU, LINEAR):
+        assert convolve_images(x, weight, None, activation).isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -145,12 +96,13 @@ def test_stem_in_training(of_images, in_channels, channels, shape, dtype, layout
         assert conv.weight.grad.stride() == conv.weight.stride()
         return (y.detach(), conv.weight.grad, *([x.grad] if of_images else []))
 
+    def convolve_padded(conv, x):
+        return convolve(conv, pad_channels(x), stem=True)
+
     expected = step(lambda conv, x: F.conv2d(x, conv.weight.to(dtype), padding=1))
-    steps = [step(lambda conv, x: convolve_stem(conv, pad_channels(x)))]
+    steps = [step(convolve_padded)]
     with weight_gradients_on(stream):
-        steps.append(
-            step(lambda conv, x: convolve_with_side_stream(conv, pad_channels(x), stem=True))
-        )
+        steps.append(step(convolve_padded))
     # the interpreter truncates to bfloat16 where GPUs round
     tolerance = 2**-7 if dtype == torch.bfloat16 else 1e-5
     for found in steps:
@@ -163,12 +115,11 @@ def test_stems_in_training_use_the_kernel(monkeypatch):
     """Those in half precision and without bias, if there are any images."""
     called = []
 
-    def convolve(*args, **options):
-        called.append(args)
-        return convolve_images(*args, **options)
-
-    for module in (image_stem, weight_gradients):
-        monkeypatch.setattr(module, "convolve_images", convolve)
+    monkeypatch.setattr(
+        weight_gradients,
+        "convolve_images",
+        lambda *args: called.append(args) or convolve_images(*args),
+    )
     conv, x = nn.Conv2d(3, 16, 3, padding=1, bias=False), torch.randn(2, 3, 4, 4)
 
     def count(conv, x, dtype=torch.bfloat16):

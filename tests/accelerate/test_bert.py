@@ -21,7 +21,12 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
+from fedaux_pl.modules import (
+    ClientModule,
+    DistillationModule,
+    LanguageModeling,
+    OptimizerSettings,
+)
 from tests.accelerate.bert_reference import fused_on_the_cpu  # noqa: F401
 from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
@@ -131,6 +136,7 @@ WIDE = {
     "intermediate_size": 200,
     "max_position_embeddings": 128,
 }
+SLOW = OptimizerSettings(lr=1e-4)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -254,7 +260,7 @@ def train(module, made, create_runner=CudaRunner, precision="bf16-mixed"):
 def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
     """With dropout other values are dropped, and only the losses are about the same."""
     torch.manual_seed(0)
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule("encoder", 4, optimizer=SLOW, model_options={"config": config})
     x = texts(320, 64)
     made = jobs([320] * replicas, 6, module.trained_state(), x, (x[:, 1] % 4).long())
 
@@ -277,14 +283,14 @@ def test_cuda_captured_steps_agree_with_plain_training(precision, config, replic
 def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     """The same samples and random numbers as without packing, with several graphs in one pool."""
     torch.manual_seed(0)
-    options = {"lr": 1e-4, "model_options": {"config": WIDE, "mask_id": 4, "pooling": pooling}}
+    options = {"model_options": {"config": WIDE, "mask_id": 4, "pooling": pooling}}
     x = texts(333, 64)
     y = (x[:, 1] % 4).long()
     if kind == "clients":
-        module = ClientModule("encoder", 4, **options)
+        module = ClientModule("encoder", 4, optimizer=SLOW, **options)
         made = jobs((333, 300, 170), 4, module.trained_state(), x, y)
     elif kind == "student":
-        module = DistillationModule("encoder", 4, **options)
+        module = DistillationModule("encoder", 4, optimizer=SLOW, **options)
         made = jobs((333,), 4, module.trained_state(), x, F.one_hot(y, 4).float())
     else:
         module = LanguageModeling("encoder", kind, **options)

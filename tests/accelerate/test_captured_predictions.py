@@ -126,23 +126,6 @@ def test_captured_on_a_gpu(precision):
     assert not torch.allclose(found[0], found[1])
 
 
-def test_folded_weights_are_computed_after_the_compilation(monkeypatch):
-    """While kernels are compiled none is launched, so what they would have folded is missing."""
-    events = []
-
-    class Recorder(FakeRecorder):
-        @contextmanager
-        def compiling(self):
-            yield
-            events.append("compiled")
-
-    model = network(0)
-    predictor = CapturedPredictor(model, Recorder())
-    monkeypatch.setattr(predictor._folds, "refresh", lambda: events.append("folded"))
-    predictor.predict(model.state_dict(), images(24))
-    assert events == ["folded", "compiled", "folded"]
-
-
 @pytest.mark.parametrize(("fixed_size", "compiled"), [(True, [8]), (False, [])])
 def test_kernels_of_features_are_compiled_with_one_batch(fixed_size, compiled, monkeypatch):
     """Not with a batch of texts, which may be all of them."""

@@ -1,19 +1,14 @@
 """Fused layers compute what the modules compute."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.convolution import folding
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, RELU6
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels
 from tests.accelerate.pairwise import pairwise
-
-RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
 
 
 def layers(norm=None, **options):
@@ -21,46 +16,34 @@ def layers(norm=None, **options):
     return conv, nn.BatchNorm2d(8) if norm is None else norm
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize(
-    ("activation", "module"), [(RELU, nn.ReLU()), (RELU6, nn.ReLU6()), (LINEAR, nn.Identity())]
+    ("norm", "train", "layer", "with_residual"),
+    pairwise(
+        ["batch", "group"],
+        [False, True],
+        [(RELU, nn.ReLU()), (RELU6, nn.ReLU6()), (LINEAR, nn.Identity())],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("with_residual", [False, True])
-def test_cpu_results_are_those_of_the_modules_bit_for_bit(
-    norm, train, activation, module, with_residual
-):
+def test_cpu_results_are_those_of_the_modules_bit_for_bit(norm, train, layer, with_residual):
+    activation, module = layer
     torch.manual_seed(0)
-    conv, layer = layers(None if norm == "batch" else nn.GroupNorm(2, 8))
-    layer.train(train)
+    conv, own = layers(None if norm == "batch" else nn.GroupNorm(2, 8))
+    own.train(train)
     twin = nn.BatchNorm2d(8) if norm == "batch" else nn.GroupNorm(2, 8)
     twin.train(train)
     x = 5 * torch.randn(4, 3, 6, 6)
     residual = torch.randn(4, 8, 6, 6) if with_residual else None
     for _ in range(2):
-        got = conv_norm_act(conv, layer, x, residual, relu=activation.relu, upper=activation.upper)
+        got = conv_norm_act(conv, own, x, residual, activation=activation)
         expected = twin(conv(x))
         expected = module(expected if residual is None else expected + residual)
         assert torch.equal(got, expected)
     for key, value in twin.state_dict().items():
-        assert torch.equal(layer.state_dict()[key], value)
+        assert torch.equal(own.state_dict()[key], value)
 
 
-@pytest.mark.parametrize("benchmark", [False, True])
-@pytest.mark.parametrize("deterministic", ["", "cudnn", "torch"])
-def test_benchmark_mode_is_on_unless_deterministic(deterministic, benchmark, monkeypatch):
-    modes = []
-    monkeypatch.setattr(torch, "cudnn_convolution", lambda *args: modes.append(args[6:8]))
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", deterministic == "cudnn")
-    monkeypatch.setattr(
-        torch, "are_deterministic_algorithms_enabled", lambda: deterministic == "torch"
-    )
-    folding._convolve(SimpleNamespace(is_cuda=True), torch.zeros(1), layers()[0])
-    assert modes == [(not deterministic, bool(deterministic))]
-
-
-@pytest.mark.parametrize("channels", [1, 3, 8, 11])
+@pytest.mark.parametrize("channels", [3, 8])
 def test_padded_channels_change_nothing(channels):
     x = torch.randn(2, channels, 5, 5)
     weight = torch.randn(4, channels, 3, 3)
@@ -117,7 +100,6 @@ def test_which_convolutions_are_stems():
     ),
 )
 def test_cuda_stem_is_the_convolution(layout, in_channels, dtype, shape):
-    """For NCHW images and for images padded to 8 channels."""
     torch.manual_seed(0)
     conv = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False).cuda()
     norm = nn.BatchNorm2d(64).cuda().eval()

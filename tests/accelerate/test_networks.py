@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
@@ -13,9 +12,11 @@ from torchvision.ops.misc import Conv2dNormActivation
 from fedaux_pl.accelerate import eligibility, speed_up
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import networks
+from fedaux_pl.accelerate.convolution.batch_norm import RELU
 from fedaux_pl.engine.inference import evaluating
 from fedaux_pl.models import create_model
 from fedaux_pl.models.shufflenet import ShuffleUnit, channel_shuffle
+from tests.accelerate.convolution_helpers import activate
 
 
 @pytest.fixture
@@ -23,12 +24,12 @@ def fused(monkeypatch):
     """The layers that are fused, as on a device with kernels; modules compute them here."""
     calls = []
 
-    def conv_norm_act(conv, norm, x, residual=None, *, shortcut=None, relu=True, upper=None):
+    def conv_norm_act(conv, norm, x, residual=None, *, shortcut=None, activation=RELU):
         calls.append(conv)
         out = norm(conv(x))
         if residual is not None:
             out = out + (residual if shortcut is None else shortcut(residual))
-        return F.hardtanh(out, 0.0, upper) if relu and upper else F.relu(out) if relu else out
+        return activate(out, activation)
 
     monkeypatch.setattr(eligibility, "has_kernels", lambda device: True)
     monkeypatch.setattr(networks, "conv_norm_act", conv_norm_act)
@@ -146,7 +147,6 @@ def test_cuda_networks_are_as_exact_as_plain_ones(name, dtype):
 @pytest.mark.parametrize("statistics", ["running", "batch"])
 @pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
 def test_cuda_evaluation_is_as_exact_as_plain(name, statistics):
-    """Also in large batches, where some convolutions process pairs of pixels."""
     torch.manual_seed(0)
     model = speed_up(create_model(name, 5)).cuda().to(memory_format=torch.channels_last)
     x = torch.randint(0, 256, (1024, 3, 32, 32), dtype=torch.uint8, device="cuda")

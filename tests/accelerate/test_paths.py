@@ -4,17 +4,23 @@ import pytest
 import torch
 from torch import nn
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
+from fedaux_pl.accelerate import eligibility
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, RELU6
 from fedaux_pl.accelerate.convolution.paths import choose_path
-from fedaux_pl.accelerate.eligibility import fusable
 
-RELU, RELU6, LINEAR = Activation(), Activation(True, 6.0), Activation(False)
+HALF = torch.bfloat16
 
 
-def path(conv=None, norm=None, **options):
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch):
+    monkeypatch.setattr(eligibility, "has_kernels", lambda device: True)
+
+
+def path(conv=None, norm=None, *, dtype=HALF, grad=True, activation=RELU, residual=None):
     conv = conv or nn.Conv2d(3, 8, 3, padding=1, bias=False)
-    options = {"usable": True, "dtype": torch.bfloat16, "grad": True, "activation": RELU} | options
-    return choose_path(conv, norm or nn.BatchNorm2d(8), **options)
+    x = torch.zeros(1, 3, 4, 4, dtype=dtype)
+    with torch.set_grad_enabled(grad):
+        return choose_path(conv, norm or nn.BatchNorm2d(8), x, residual, activation)
 
 
 def hooked(module):
@@ -50,12 +56,14 @@ def test_other_norm_layers_are_not_fused(norm):
         norm.train()
 
 
-def test_unsupported_tensors_are_not_fused():
-    assert path(usable=False) == "plain"
+def test_unsupported_tensors_are_not_fused(monkeypatch):
     assert path(dtype=torch.float64) == "plain"
-    assert not fusable(torch.zeros(1, 3, 4, 4))
+    assert path(residual=torch.zeros(1, dtype=HALF)) == "train"
+    assert path(residual=torch.zeros(1)) == "plain"
     # evaluation mode has no backward kernel
     assert path(norm=nn.BatchNorm2d(8).eval(), grad=True) == "plain"
+    monkeypatch.undo()  # no kernels for the CPU
+    assert path() == "plain"
 
 
 def test_evaluation_folds_where_cudnn_has_a_kernel():

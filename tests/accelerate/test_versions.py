@@ -45,8 +45,9 @@ def test_networks_of_others_stay_as_they_are():
 def test_cpu_results_are_those_of_the_plain_version_bit_for_bit(name, norm):
     plain = create_model(name, 4, width=0.25, norm=norm)
     fast = speed_up(copy.deepcopy(plain))
-    assert type(fast) is not type(plain)
-    assert isinstance(fast, type(plain))
+    kinds = [[type(part) for part in model.modules()] for model in (fast, plain)]
+    assert kinds[0] != kinds[1]
+    assert all(map(issubclass, *kinds))
     for one, other in zip(results(fast), results(plain), strict=True):
         assert torch.equal(one, other)
 

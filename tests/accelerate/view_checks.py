@@ -1,7 +1,5 @@
 """The kernel of views equals the tensor code, in Triton's interpreter."""
 
-from itertools import cycle
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from fedaux_pl.accelerate import views as fast_views
 from fedaux_pl.accelerate.views import views_in_one_kernel
 from fedaux_pl.data.crop import Boxes
 from fedaux_pl.data.views import SimCLRViews, apply_views
-from tests.data.test_views import SHAPES, generator, neutral, random_images
+from tests.data.test_views import generator, neutral, random_images
 
 
 def assert_same(images, parameters, tolerance=1e-5):
@@ -27,47 +25,34 @@ def assert_same(images, parameters, tolerance=1e-5):
     return found
 
 
-@pytest.mark.parametrize(("shape", "byte"), zip(SHAPES, cycle([False, True])))
-def test_random_views(shape, byte):
-    images = random_images(shape, count=6)
-    images = (images * 255).round().byte() if byte else images
-    drawn = SimCLRViews(strength=1.0, jitter=0.9, grayscale=0.3).sample(
-        12, *shape[1:], generator=generator(3)
-    )
-    assert_same(images, drawn, tolerance=2e-5)
-
-
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     channels=st.sampled_from([1, 3]),
     height=st.integers(1, 40),
     width=st.integers(1, 40),
-    of_each=st.integers(1, 3),
     strength=st.floats(0, 2.5),
 )
-def test_images_of_any_size(seed, channels, height, width, of_each, strength):
+def test_random_views(seed, channels, height, width, strength):
     images = torch.randint(
         0, 256, (2, channels, height, width), dtype=torch.uint8, generator=generator(seed)
     )
     views = SimCLRViews(strength=strength, min_scale=0.02, grayscale=0.3)
-    drawn = views.sample(2 * of_each, height, width, generator=generator(seed))
+    drawn = views.sample(4, height, width, generator=generator(seed))
     # factors up to 3 amplify rounding errors
     assert_same(images, drawn, tolerance=1e-4 if strength > 1 else 2e-5)
 
 
-@pytest.mark.parametrize("block_pixels", [128, 1024])
-def test_images_of_several_blocks(block_pixels, monkeypatch):
+def test_images_of_several_blocks(monkeypatch):
     """The last block is partial, and its masked pixels do not count in the mean."""
-    monkeypatch.setattr(fast_views, "MAX_BLOCK_PIXELS", block_pixels)
-    images = random_images((3, 37, 33), count=8)[5:]
-    drawn = neutral(3, 37, 33)._replace(contrast=torch.tensor([0, 0.7, 3]))
-    assert_same(images, drawn)
+    monkeypatch.setattr(fast_views, "MAX_BLOCK_PIXELS", 128)
+    images = random_images((3, 17, 33), count=8)[5:]
+    assert_same(images, neutral(3, 17, 33)._replace(contrast=torch.tensor([0, 0.7, 3])))
 
 
 def test_neutral_parameters_change_nothing():
-    images = random_images((3, 9, 12), count=10)
-    flipped = neutral(10, 9, 12)._replace(flip=torch.arange(10) % 2 == 0)
+    images = random_images((3, 9, 12), count=8)
+    flipped = neutral(8, 9, 12)._replace(flip=torch.arange(8) % 2 == 0)
     found = assert_same(images, flipped)
     torch.testing.assert_close(found[::2], images[::2].flip(3), rtol=0, atol=1e-6)
     torch.testing.assert_close(found[1::2], images[1::2], rtol=0, atol=1e-6)
@@ -85,25 +70,26 @@ def test_pixels_outside_the_box_do_not_show():
 
 def test_boxes_beyond_the_image_read_nothing_outside():
     """The tensor code repeats the border of the image."""
-    images = random_images((3, 6, 5), count=4)
+    images = random_images((3, 6, 5), count=8)[:4]
     starts, extents = torch.tensor([-9, 4, 100, -3]), torch.tensor([3, 9, 2, 20])
     assert_same(
         images, neutral(4, 6, 5)._replace(boxes=Boxes(starts, starts.flip(0), extents, extents))
     )
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [("brightness", 1), ("brightness", 3), ("contrast", 1), ("contrast", 3), ("saturation", 3)],
+)
 def test_factors_from_zero_to_three(name, channels):
-    images = random_images((channels, 8, 12), count=7).flip(0)
-    assert_same(images, neutral(7, 8, 12)._replace(**{name: torch.linspace(0, 3, 7)}))
+    images = random_images((channels, 8, 12), count=8).flip(0)
+    assert_same(images, neutral(8, 8, 12)._replace(**{name: torch.linspace(0, 3, 8)}))
 
 
-@pytest.mark.parametrize("shift", [-0.5, -1 / 3, -1 / 6, 0.0, 1 / 6, 1 / 3, 0.5])
-def test_hue_of_every_corner_of_the_color_cube(shift):
-    levels = torch.tensor([0, 0.25, 0.5, 1])
+def test_hue_of_every_corner_of_the_color_cube():
+    levels, shifts = torch.tensor([0, 0.25, 0.5, 1]), torch.arange(-3, 4) / 6
     image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
-    assert_same(image, neutral(1, 8, 8)._replace(hue=torch.tensor([shift])))
+    assert_same(image.repeat(7, 1, 1, 1), neutral(7, 8, 8)._replace(hue=shifts))
 
 
 def test_grayscale():
@@ -115,18 +101,17 @@ def test_grayscale():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
 def test_types_and_layouts(dtype):
-    images = random_images((3, 16, 12), count=5)
+    images = random_images((3, 8, 12), count=8)[:2]
     images = ((images * 255).round() if dtype == torch.uint8 else images).to(dtype)
-    drawn = SimCLRViews().sample(5, 16, 12, generator=generator())
-    expected = views_in_one_kernel(images, drawn)
+    drawn = SimCLRViews().sample(2, 8, 12, generator=generator())
+    expected = assert_same(images, drawn)
     for same in (
         images.to(memory_format=torch.channels_last),
         images.transpose(2, 3).contiguous().transpose(2, 3),
         torch.cat([images, images], 3)[..., :12],
-        torch.cat([images, images])[5:],
+        torch.cat([images, images])[2:],
     ):
         assert torch.equal(views_in_one_kernel(same, drawn), expected)
-    assert_same(images, drawn)
 
 
 def test_the_kernel_is_used_where_it_can_run(monkeypatch):

@@ -47,7 +47,7 @@ def test_of_many_rounds_the_last_are_shown_and_all_are_counted():
     assert "100 of 120 clients" in figure._suptitle.get_text()
 
 
-@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (10, 20), (400, 150)])
+@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (400, 150)])
 def test_participation_is_legible(rounds, count):
     took_part = np.random.default_rng(0).integers(0, 2, (rounds, count))
     check_legible(participation_figure(took_part, clients(count)))

@@ -63,6 +63,7 @@ def test_the_table(tmp_path, capsys):
         "9.0",
         "MB",
     ]
+    assert head.index("seed") + len("seed") == first.index(" 0 ") + 2  # numbers to the right
     with (tmp_path / "out" / "compare.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
     assert [{k: str(v) for k, v in row.items()} for row in rows] == written
@@ -124,6 +125,14 @@ def test_test_and_validation_data_are_not_mixed(tmp_path, capsys):
         run(validated)
 
 
+def test_a_finished_run(finished_run, tmp_path):
+    [row] = run(finished_run.root, "--output", tmp_path)
+    assert (row["run"], row["method"]) == (finished_run.folder.name, "FedAUX with memory")
+    assert (row["data"], row["alpha"], row["rounds"]) == ("FewDigits + FewDigits", 0.01, 2)
+    summary = json.loads((finished_run.folder / "summary.json").read_text())
+    assert row["last accuracy"] == pytest.approx(summary["accuracy"])
+
+
 def test_a_curve_alone(tmp_path):
     folder = write_run(tmp_path / "alone", [0.5])
     (folder / "summary.json").unlink()
@@ -177,13 +186,6 @@ def test_an_empty_folder_a_damaged_summary_and_a_misspelled_metric(tmp_path):
     (folder / "summary.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"its summary\.json is damaged"):
         run(folder)
-
-
-def test_wrong_options(capsys):
-    with pytest.raises(SystemExit):
-        run("--metric", "accuracy")
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("fedaux-pl compare: error: the following arguments are required: RUN")
 
 
 def test_it_imports_no_torch(tmp_path):

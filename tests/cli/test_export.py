@@ -8,28 +8,23 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.cli.export import export, export_run, to_onnx
+from fedaux_pl.cli.export import export, to_onnx
 from fedaux_pl.cli.model_card import model_card
-from fedaux_pl.cli.prediction import probabilities
-from fedaux_pl.cli.verbs import predict
+from fedaux_pl.cli.prediction import predict, probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, UsageError
 from fedaux_pl.models import Ensemble, create_model, load_exported, save_ensemble
-from tests.federations import SMALL, FewDigits, create, fit
+from tests.command_line import OWN
+from tests.federations import SMALL, FewDigits
 from tests.texts import encoder, ids
 
 CLASSES = list("0123456789")
-OWN = "tests.models.own_networks.TinyNet"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture
+def run(finished_run):
     """The folder of a run of two architectures."""
-    root = tmp_path_factory.mktemp("run")
-    options = {"resnet8": SMALL, OWN: {"width": 6}}
-    federation = create(clients={"resnet8": 1, OWN: 1}, model_options=options)
-    fit(root, federation, rounds=1).save_checkpoint(root / "checkpoints" / "last.ckpt")
-    return root
+    return finished_run.folder
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +63,14 @@ def test_the_card_says_what_clients_send_by_the_method_alone(run):
 
 
 def test_the_model_card(run, tmp_path):
-    export_run(run / "checkpoints" / "last.ckpt", tmp_path, ["safetensors"])
+    export([str(run), f"--output={tmp_path}"])
     card = (tmp_path / "README.md").read_text()
     federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
     accuracy = federation["round"]["accuracy"]
     for text in (
-        "# FedAvg on FewDigits",
-        "| method | FedAvg, 1 round |",
-        "| private data | FewDigits, split over 2 clients by Dirichlet(alpha = 1) |",
+        "# FedAUX on FewDigits",
+        "| method | FedAUX, 2 rounds |",
+        "| private data | FewDigits, split over 3 clients by Dirichlet(alpha = 0.01) |",
         f"| accuracy | {accuracy:.2%} on the test data of FewDigits, by the ensemble (resnet8 ",
         *(f"- {line}" for line in federation["privacy"]),
         "load_exported",
@@ -85,7 +80,7 @@ def test_the_model_card(run, tmp_path):
     assert "onnx" not in card
 
 
-@pytest.mark.parametrize(("chosen", "round_"), [(".", 7), ("last", 7), ("last.ckpt", 1)])
+@pytest.mark.parametrize(("chosen", "round_"), [(".", 7), ("last", 7), ("last.ckpt", 2)])
 def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, chosen, round_):
     """best.ckpt, if validation data chose one; predict takes the same."""
     last = run / "checkpoints" / "last.ckpt"
@@ -125,24 +120,19 @@ def test_a_folder_with_files_is_not_overwritten_unless_asked(run, tmp_path, caps
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--format=onnxx"], "format must be one of safetensors, onnx, but is 'onnxx'"),
-        (["--formt=onnx"], "formt"),
+        (["RUN", "--format=onnxx"], "format must be one of safetensors, onnx, but is 'onnxx'"),
+        (["RUN", "--formt=onnx"], "there is no option --formt"),
+        ([], "the run is missing: give its folder, a checkpoint, or 'last'"),
     ],
 )
-def test_wrong_options(run, args, message, capsys):
-    with pytest.raises(SystemExit):
-        export([str(run), *args])
-    assert message in capsys.readouterr().err
+def test_wrong_options(args, message):
+    with pytest.raises(UsageError, match=message):
+        export(args)
 
 
-def test_without_a_run(capsys):
-    with pytest.raises(SystemExit):
-        export([])
-    assert "the run is missing: give its folder, a checkpoint, or 'last'" in capsys.readouterr().err
-
-
-def test_the_newest_run_below_the_root_of_fit(run, tmp_path):
-    export(["last", f"--trainer.default_root_dir={run}", f"--output={tmp_path / 'out'}"])
+def test_the_newest_run_below_the_root_of_fit(finished_run, tmp_path):
+    root = finished_run.root
+    export(["last", f"--trainer.default_root_dir={root}", f"--output={tmp_path / 'out'}"])
     assert (tmp_path / "out" / "model-resnet8.safetensors").is_file()
 
 
@@ -174,7 +164,7 @@ def test_a_folder_without_a_run(tmp_path):
     ],
 )
 def test_a_damaged_export(run, tmp_path, damage, message):
-    export_run(run / "checkpoints" / "last.ckpt", tmp_path, ["safetensors"])
+    export([str(run), f"--output={tmp_path}"])
     damage(tmp_path)
     with pytest.raises(ConfigurationError, match=message):
         load_exported(tmp_path)

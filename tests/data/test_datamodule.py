@@ -7,7 +7,6 @@ import torch
 
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.data import (
-    AuxiliaryDataModule,
     Digits,
     Examples,
     FederatedDataModule,
@@ -97,11 +96,8 @@ def test_client_batches_hold_the_data_of_that_client():
     seen = sum((identity(x) for x, _ in batches), [])
     assert sorted(seen) == identity(module.client(2).inputs)
     assert all((y == x[:, 0, 0, 0].long() % 4).all() for x, y in batches)
-
-
-def test_a_client_with_a_single_sample_still_trains():
-    module = ready(private=Counting(8), num_clients=8)
-    assert len(list(module.client_batches(0))) == 1
+    single = ready(private=Counting(8), num_clients=8)  # clients with a single sample still train
+    assert len(list(single.client_batches(0))) == 1
 
 
 def test_distillation_inputs_and_targets_stay_aligned():
@@ -141,7 +137,7 @@ def test_a_trainer_tests_on_the_test_data():
         ({"num_clients": 0}, ValueError, "num_clients must be at least 1, but is 0"),
         ({"num_clients": 201}, ValueError, "use at most 100 clients"),
         ({"alpha": 0.0}, ValueError, "alpha must be positive and finite, but is 0.0"),
-        ({"negative_fraction": 1.0}, ValueError, "strictly between 0 and 1, but is 1.0"),
+        ({"negative_fraction": 1.0}, ValueError, r"strictly in \(0, 1\), but is 1.0"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),
         ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
@@ -158,29 +154,8 @@ def test_errors_before_setup_without_auxiliary_data_and_for_unknown_clients():
     without = ready(auxiliary=None)
     with pytest.raises(DataError, match="no auxiliary data"):
         _ = without.distill_inputs
-    with pytest.raises(IndexError, match=r"0 \.\.\. 6, but got 7"):
+    with pytest.raises(IndexError):
         without.client(7)
-
-
-def test_auxiliary_batches_are_shuffled_and_the_probe_is_validation_data():
-    module = AuxiliaryDataModule(Counting(100), probe=Counting(30), batch_size=16, seed=3)
-    module.setup()
-    seen = sum((identity(x) for (x,) in module.train_dataloader()), [])
-    assert sorted(seen) == list(range(100))
-    assert seen != list(range(100))
-    neighbors, queries = module.val_dataloader()
-    assert len(neighbors.tensors[0]) == len(queries.tensors[0]) == 30
-
-
-def test_wrong_auxiliary_data():
-    with pytest.raises(ValueError, match="batch_size must be at least 2"):
-        AuxiliaryDataModule(Counting(), batch_size=1)
-    with pytest.raises(DataError, match="auxiliary and probe data"):
-        AuxiliaryDataModule(Counting(), probe=Counting(9, (3, 2, 2))).setup()
-    module = AuxiliaryDataModule(Counting(), probe=Counting(labeled=False))
-    module.setup()
-    with pytest.raises(DataError, match="no labels"):
-        module.val_dataloader()
 
 
 class Given(Source):
@@ -202,24 +177,17 @@ def pixels(low=0.0, high=1.0, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("auxiliary", "message"),
+    ("private", "auxiliary", "message"),
     [
-        (
-            Glosses(),
-            r"images of shape \(1, 8, 8\) \(uint8\) and texts .* two sources of images",
-        ),
-        (Given(pixels()), r"and images of shape \(1, 8, 8\) \(float32\): convert the inputs"),
-        (Digits(size=6), r"\(1, 6, 6\) \(uint8\): set `size` \(or `channels`\)"),
+        (Digits(), Glosses(), r"images .*\(1, 8, 8\) \(uint8\) and texts .* two sources of images"),
+        (Digits(), Given(pixels()), r"\(1, 8, 8\) \(float32\): convert the inputs"),
+        (Digits(), Digits(size=6), r"\(1, 6, 6\) \(uint8\): set `size` \(or `channels`\)"),
+        (Glosses(), Glosses(max_length=16), r"\(32,\) .* \(16,\) .* set `max_length`"),
     ],
 )
-def test_private_and_auxiliary_data_are_of_one_kind(auxiliary, message):
+def test_private_and_auxiliary_data_are_of_one_kind(private, auxiliary, message):
     with pytest.raises(DataError, match=message):
-        FederatedDataModule(Digits(), auxiliary).setup()
-
-
-def test_texts_of_another_length():
-    with pytest.raises(DataError, match=r"\(32,\) .* \(16,\) .* set `max_length`"):
-        FederatedDataModule(Glosses(), Glosses(max_length=16)).setup()
+        FederatedDataModule(private, auxiliary).setup()
 
 
 DIGITS = [str(number) for number in range(10)]
@@ -240,7 +208,7 @@ def of_table(labels, tmp_path):
     rows = "".join(f"some text,{label}\n" for label in labels)
     path = tmp_path / "a.csv"
     path.write_text(f"text,label\n{rows}")
-    return TextFiles(path, test_path=path, cache_dir=tmp_path)
+    return TextFiles(path, test_path=path)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +270,6 @@ def test_pixels_that_no_model_expects():
         module.check_model(plain)  # for images that are normalized already
         with pytest.raises(DataError, match="images to learn h_0 from by SimCLR must be"):
             module.pretrain_batches(4)
-        with pytest.raises(DataError, match="auxiliary images must be uint8, or floats"):
-            AuxiliaryDataModule(Given(inputs)).setup()
     good = FederatedDataModule(Given(pixels()), Given(pixels(seed=1)), num_clients=2)
     good.setup()
     good.check_model(usual)

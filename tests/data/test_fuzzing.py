@@ -10,12 +10,12 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from fedaux_pl.data import ImageFolder, NpzImages, TextFiles
-from fedaux_pl.data.foreign_files import check_expansion
+from fedaux_pl.data.input_checks import check_expansion
 from fedaux_pl.errors import DataError
 from tests.fuzzing import fuzz, is_loaded, mutate, readers
 
 READERS = readers()
-COUNT = 100
+COUNT = 40  # `python -m tests.fuzzing` tries more
 
 
 def test_mutations_depend_on_the_seed_alone():
@@ -67,7 +67,7 @@ def test_npz_bombs(tmp_path, monkeypatch):
     small = bomb(tmp_path / "small.npz", (4, 1, 64, 64))
     assert NpzImages(small).auxiliary().shape == (4, 1, 64, 64)
     # the same file is a bomb where 4 kB are large
-    monkeypatch.setattr("fedaux_pl.data.foreign_files._LARGE", 1 << 12)
+    monkeypatch.setattr("fedaux_pl.data.input_checks._LARGE", 1 << 12)
     with pytest.raises(DataError, match=r"'train_x' .* grows from .* store it uncompressed"):
         NpzImages(small).auxiliary()
     monkeypatch.undo()
@@ -86,13 +86,13 @@ def test_more_than_the_memory_is_refused():
 def test_text_bombs(tmp_path, monkeypatch):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"all the same\n" * 1000))
-    assert len(TextFiles(path, label=None, cache_dir=tmp_path).auxiliary()) == 1000
-    monkeypatch.setattr("fedaux_pl.data.foreign_files._LARGE", 1 << 10)
+    assert len(TextFiles(path).auxiliary()) == 1000
+    monkeypatch.setattr("fedaux_pl.data.input_checks._LARGE", 1 << 10)
     with pytest.raises(DataError, match=r"a\.txt\.gz grows from .* decompressed"):
-        TextFiles(path, label=None, max_length=8, cache_dir=tmp_path).auxiliary()
-    monkeypatch.setattr("fedaux_pl.data.text_reader._MAX_LINE", 8)
+        TextFiles(path, max_length=8).auxiliary()
+    monkeypatch.setattr("fedaux_pl.data.texts._MAX_LINE", 8)
     with pytest.raises(DataError, match="a line of 8 characters or more"):
-        TextFiles(path, label=None, max_length=9, cache_dir=tmp_path).auxiliary()
+        TextFiles(path, max_length=9).auxiliary()
 
 
 def png_chunk(kind, content):

@@ -8,14 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fedaux_pl.data import (
-    AuxiliaryDataModule,
-    Digits,
-    FederatedDataModule,
-    Glosses,
-    InMemory,
-    as_source,
-)
+from fedaux_pl.data import Digits, FederatedDataModule, Glosses, InMemory, as_source
 from fedaux_pl.errors import DataError
 from fedaux_pl.models import create_model
 
@@ -197,11 +190,11 @@ def test_random_transforms_are_refused():
     [
         ((PIXELS, np.array(LABELS[:5])), r"int64 of shape \(6,\), one for each .* \(5,\)"),
         ((PIXELS, np.array(LABELS) / 2), r"integers or class names, .* float64 of shape \(6,\)"),
+        ((PIXELS, np.array([0, 5, 9] * 2)), "2 for 3 .* they are 0, 5, 9: pass class names"),
         (
-            (PIXELS, np.array([0, 5, 9] * 2)),
-            "2 for 3 .* they are 0, 5, 9: pass class names",
+            (PIXELS.astype(np.int64), np.array(LABELS)),
+            "must be uint8 with .* or floats, but is int64",
         ),
-        ((PIXELS.astype(np.int64), np.array(LABELS)), "must be uint8 in .* but are int64"),
         (Items([(PIXELS[0], 1, 2)]), "item 0 has 3 parts"),
         (Items([(PIXELS[0], 0), PIXELS[1]]), r"labels must be int64 of shape \(2,\)"),
         (Items([({}, 1)]), "item 0 of the train data must be an image .* but is a dict"),
@@ -250,12 +243,3 @@ def test_messages_name_the_argument():
         FederatedDataModule(5)
     with pytest.raises(TypeError, match="auxiliary must be"):
         FederatedDataModule(Digits(), auxiliary=5)
-    with pytest.raises(TypeError, match="probe must be"):
-        AuxiliaryDataModule(Digits(), probe=5)
-
-
-def test_a_probe_of_arrays():
-    part = (FIRST, torch.tensor(LABELS))
-    data = AuxiliaryDataModule(FIRST, probe=(part, part), batch_size=2)
-    data.setup()
-    assert [len(loader.tensors[0]) for loader in data.val_dataloader()] == [6, 6]

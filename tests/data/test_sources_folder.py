@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedaux_pl.data import image_files
+from fedaux_pl.data import images as image_files
 from fedaux_pl.data.sources import ImageFolder
 from fedaux_pl.errors import DataError, DataNotFoundError
 
@@ -287,7 +287,7 @@ def numbered(root, sizes):
 
 def test_a_stratified_share_is_held_out_as_test_data(tmp_path):
     numbers = numbered(tmp_path, {"cat": 20, "dog": 10, "eel": 1})
-    source = ImageFolder(tmp_path, size=2, test_share=0.2)
+    source = ImageFolder(tmp_path, size=2, test_fraction=0.2)
     train, test = source.train(), source.test()
     assert sorted(pixel(train) + pixel(test)) == list(range(31))
     assert torch.bincount(test.labels, minlength=3).tolist() == [4, 2, 0]
@@ -296,35 +296,35 @@ def test_a_stratified_share_is_held_out_as_test_data(tmp_path):
         for number, label in zip(pixel(examples), examples.labels.tolist(), strict=True):
             assert number in numbers[examples.classes[label]]
     assert pixel(test) != [0, 1, 2, 3, 20, 21]
-    assert pixel(ImageFolder(tmp_path, size=2, test_share=0.2).test()) == pixel(test)
+    assert pixel(ImageFolder(tmp_path, size=2, test_fraction=0.2).test()) == pixel(test)
     # every class keeps a training image
-    assert torch.bincount(ImageFolder(tmp_path, size=2, test_share=0.9).train().labels)[2] == 1
+    assert torch.bincount(ImageFolder(tmp_path, size=2, test_fraction=0.9).train().labels)[2] == 1
 
 
 def test_a_share_of_every_client_is_test_data(tmp_path):
     sizes = {"a/cat": 10, "a/dog": 10, "b/cat": 10, "b/dog": 5, "c/dog": 1}
     numbers = numbered(tmp_path, sizes)
-    source = ImageFolder(tmp_path, size=2, test_share=0.2, clients="folders")
+    source = ImageFolder(tmp_path, size=2, test_fraction=0.2, clients="folders")
     train, test = source.train(), source.test()
     assert test.clients is None
     assert train.client_names == ("a", "b", "c")  # also the one with a single image
     assert sorted(pixel(train) + pixel(test)) == list(range(36))
     held = {folder: len(set(own) & set(pixel(test))) for folder, own in numbers.items()}
     assert held == {"a/cat": 2, "a/dog": 2, "b/cat": 2, "b/dog": 1, "c/dog": 0}
-    most = ImageFolder(tmp_path, size=2, test_share=0.9, clients="folders").train()
+    most = ImageFolder(tmp_path, size=2, test_fraction=0.9, clients="folders").train()
     assert most.client_names == ("a", "b", "c")
 
 
 def test_a_share_that_cannot_be_held_out(tmp_path, noise):
     numbered(tmp_path / "few", {"cat": 2, "dog": 2})
-    with pytest.raises(DataError, match=r"test_share = 0\.1 of 4 images .* holds out none"):
-        ImageFolder(tmp_path / "few", test_share=0.1).test()
+    with pytest.raises(DataError, match=r"test_fraction = 0\.1 of 4 images .* holds out none"):
+        ImageFolder(tmp_path / "few", test_fraction=0.1).test()
     save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
-    with pytest.raises(DataError, match=r"must be labeled, .* leave out `test_share`"):
-        ImageFolder(tmp_path / "flat", test_share=0.5).train()
+    with pytest.raises(DataError, match=r"must be labeled, .* leave out `test_fraction`"):
+        ImageFolder(tmp_path / "flat", test_fraction=0.5).train()
     with pytest.raises(ValueError, match="set one, not both"):
-        ImageFolder("x", test_share=0.5, test_root="y")
-    for options in ({"test_share": 1.0}, {"clients": "files"}, {"on_error": "ignore"}):
+        ImageFolder("x", test_fraction=0.5, test_root="y")
+    for options in ({"test_fraction": 1.0}, {"clients": "files"}, {"on_error": "ignore"}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
             ImageFolder("x", **options)
 

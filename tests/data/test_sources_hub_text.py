@@ -74,7 +74,7 @@ def test_bookcorpus(hub, tmp_path):
     books = BookCorpus(VOCABULARY, 8, limit=6, cache_dir=tmp_path)
     assert books.auxiliary().shape == (6, 8)
     assert books.train().labels is None
-    assert BookCorpus().limit == 320_000
+    assert BookCorpus().draw.limit == 320_000
     with pytest.raises(DataError, match="has no test data"):
         books.test()
 

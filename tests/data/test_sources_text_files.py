@@ -7,7 +7,7 @@ import lzma
 import pytest
 import torch
 
-from fedaux_pl.data import Glosses, TextFiles
+from fedaux_pl.data import Glosses, TextDraw, TextFiles, TextLayout
 from fedaux_pl.data import tokenizer as tokenizer_module
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.errors import DataError, DataNotFoundError
@@ -31,6 +31,15 @@ def write(path, text):
     return path
 
 
+def texts(path, **options):
+    """TextFiles with these options, of which some are those of the layout or the draw."""
+
+    def take(kind):
+        return kind(**{k: options.pop(k) for k in list(options) if k in kind.__match_args__})
+
+    return TextFiles(path, layout=take(TextLayout), draw=take(TextDraw), **options)
+
+
 def decode(row):
     return FixedLengthTokenizer(None, 8).load().decode(row.tolist(), skip_special_tokens=True)
 
@@ -38,7 +47,8 @@ def decode(row):
 @pytest.mark.parametrize("name", ["news.csv", "news.csv.xz", "news.csv.gz"])
 def test_ag_news_as_distributed(name, tmp_path):
     path = write(tmp_path / name, NEWS)
-    source = TextFiles(path, test_path=path, text=["title", "description"], classes=TOPICS)
+    source = texts(path, test_path=path, text=["title", "description"])
+    source.class_order = TOPICS
     train = source.train()
     assert train.inputs.dtype == torch.int32
     assert train.inputs.shape == (4, 128)
@@ -49,6 +59,9 @@ def test_ag_news_as_distributed(name, tmp_path):
     assert decode(train.inputs[3]).endswith("all in due time, she said.")
     assert torch.equal(source.test().inputs, train.inputs)
     assert torch.equal(source.auxiliary(), train.inputs)
+    source.class_order = ["a", "b"]
+    with pytest.raises(DataError, match="must be the classes a, b"):
+        source.train()
 
 
 def test_ids_are_those_of_the_tokenizer(tmp_path):
@@ -80,7 +93,7 @@ def test_class_names_are_sorted_alphabetically(tmp_path):
 
 def test_integer_labels_are_sorted_by_value(tmp_path):
     path = write(tmp_path / "t.csv", "stars,text\n10,a\n1,b\n2,c\n")
-    train = TextFiles(path, label="stars").train()
+    train = texts(path, label="stars").train()
     assert train.classes == ("1", "2", "10")
     assert train.targets.tolist() == [2, 0, 1]
 
@@ -88,35 +101,36 @@ def test_integer_labels_are_sorted_by_value(tmp_path):
 def test_plain_text_is_auxiliary_data(tmp_path):
     text = '### A Title\nOne line. And more! "So?" he said.\n\n  \nAnother line.\n'
     path = write(tmp_path / "t.txt.xz", text)
-    lines = TextFiles(path, label=None, skip="###").auxiliary()
+    lines = texts(path, skip="###").auxiliary()
     assert [decode(row) for row in lines] == [
         "one line. and more! so? he said.",
         "another line.",
     ]
-    sentences = TextFiles(path, label=None, skip="###", sentences=True).auxiliary()
-    assert [decode(row) for row in sentences][:2] == ["one line.", "and more!"]
-    assert len(sentences) == 5
-    assert len(TextFiles(path, label=None).auxiliary()) == 3
+    sentences = texts(path, skip="###", sentences=True)
+    assert [decode(row) for row in sentences.auxiliary()][:2] == ["one line.", "and more!"]
+    assert len(sentences.auxiliary()) == 5
+    assert sentences.train().labels is None
+    assert len(texts(path, label=None).train()) == 3
     with pytest.raises(DataError, match="plain text, which has no column 'label'"):
-        TextFiles(path).train()
+        texts(path).train()
 
 
-def test_test_share_and_limit(tmp_path):
+def test_fraction_and_limit(tmp_path):
     rows = "".join(f"{i % 2},text number {i}\n" for i in range(40))
     path = write(tmp_path / "t.csv", "label,text\n" + rows)
-    source = TextFiles(path, test_share=0.25)
+    source = texts(path, test_fraction=0.25)
     parts = [
         {decode(row) for row in part} for part in (source.train().inputs, source.test().inputs)
     ]
     assert [len(part) for part in parts] == [30, 10]
-    one = TextFiles(path, test_share=0.025).test()  # with the classes of the training texts
+    one = texts(path, test_fraction=0.025).test()  # with the classes of the training texts
     assert (len(one), one.classes) == (1, ("0", "1"))
     assert not parts[0] & parts[1]
-    few = TextFiles(path, test_share=0.25, limit=7)
+    few = texts(path, test_fraction=0.25, limit=7)
     assert len(few.train()) == 7
     assert len(few.test()) == 10
     assert {decode(row) for row in few.train().inputs} < parts[0]
-    other = TextFiles(path, test_share=0.25, limit=7, seed=1).train()
+    other = texts(path, test_fraction=0.25, limit=7, seed=1).train()
     assert not torch.equal(other.inputs, few.train().inputs)
 
 
@@ -129,19 +143,19 @@ def test_rows_without_a_text_are_skipped_with_a_warning(tmp_path):
 
 def test_token_ids_are_cached(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", NEWS)
-    first = TextFiles(path, text="description").train()
+    first = texts(path, text="description").train()
     assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]  # no cache among the data
 
     def fail(*args):
         raise AssertionError("tokenized again")
 
     monkeypatch.setattr(tokenizer_module.FixedLengthTokenizer, "__call__", fail)
-    again = TextFiles(path, text="description").train()
+    again = texts(path, text="description").train()
     assert torch.equal(again.inputs, first.inputs)
     assert torch.equal(again.targets, first.targets)
     assert again.classes == first.classes
     for options in ({"max_length": 9}, {"limit": 2}, {"label": None}, {"text": "source"}):
-        other = TextFiles(path, **({"text": "description"} | options))
+        other = texts(path, **({"text": "description"} | options))
         with pytest.raises(AssertionError, match="tokenized again"):
             other.train()
 
@@ -159,22 +173,21 @@ def test_token_ids_are_cached(tmp_path, monkeypatch):
         ("t.jsonl", "[1, 2]", {}, "is not a JSON object"),
         ("t.csv.xz", None, {}, "cannot be read as text"),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
-        ("t.csv", NEWS, {"text": "description", "classes": ["a", "b"]}, "must be the classes a, b"),
     ],
 )
 def test_files_that_cannot_be_read(name, text, options, words, tmp_path):
     path = tmp_path / name
     path.write_bytes(b"no xz") if text is None else write(path, text)
     with pytest.raises(DataError, match=words):
-        TextFiles(path, **options).train()
+        texts(path, **options).train()
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(DataNotFoundError, match="there is no file of texts at"):
         TextFiles(tmp_path / "no.csv").train()
     path = write(tmp_path / "t.csv", NEWS)
-    with pytest.raises(DataError, match="set `test_path`, or `test_share`"):
-        TextFiles(path, text="title").test()
+    with pytest.raises(DataError, match=r"set `test_path`, or `draw\.test_fraction`"):
+        texts(path, text="title").test()
 
 
 @pytest.mark.parametrize(
@@ -182,14 +195,13 @@ def test_missing_file(tmp_path):
     [
         ({"max_length": 2}, "max_length must be at least 3"),
         ({"limit": 0}, "limit must be at least 1"),
-        ({"test_share": 1.0}, "test_share must lie"),
-        ({"test_share": 0.1, "test_path": "x"}, "set one, not both"),
-        ({"sentences": True}, "set label to null"),
+        ({"test_fraction": 1.0}, "test_fraction must lie"),
+        ({"test_fraction": 0.1, "test_path": "x"}, "set one, not both"),
     ],
 )
 def test_wrong_settings(options, words):
     with pytest.raises(ValueError, match=words):
-        TextFiles("x.csv", **options)
+        texts("x.csv", **options)
 
 
 def test_unusable_tokenizers(tmp_path):
@@ -227,19 +239,19 @@ SITES = "label,text,site\n" + "".join(
 
 def test_a_column_names_the_clients(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", SITES)
-    options = {"client_column": "site", "test_share": 0.2}
-    train = TextFiles(path, **options).train()
+    options = {"client": "site", "test_fraction": 0.2}
+    train = texts(path, **options).train()
     assert train.client_names == ("ward 10", "ward 2")
     for row, client, label in zip(train.inputs, train.clients, train.labels, strict=True):
         number = int(decode(row).split()[-1])
         assert train.client_names[client] == ("ward 10" if number % 3 else "ward 2")
         assert label == number % 2
-    assert TextFiles(path, **options).test().clients is None
-    plain = TextFiles(path, test_share=0.2).train()
+    assert texts(path, **options).test().clients is None
+    plain = texts(path, test_fraction=0.2).train()
     assert plain.clients is None
     assert torch.equal(plain.inputs, train.inputs)
     monkeypatch.setattr(tokenizer_module.FixedLengthTokenizer, "__call__", None)  # from the cache
-    again = TextFiles(path, **options).train()
+    again = texts(path, **options).train()
     assert torch.equal(again.clients, train.clients)
     assert again.client_names == train.client_names
 
@@ -247,7 +259,7 @@ def test_a_column_names_the_clients(tmp_path, monkeypatch):
 def test_validation_texts(tmp_path):
     path = write(tmp_path / "t.csv", SITES)
     other = write(tmp_path / "v.csv", "label,text\n1,some words\n")
-    source = TextFiles(path, client_column="site", validation_path=other)
+    source = texts(path, client="site", validation_path=other)
     validation = source.validation()
     assert (validation.labels.tolist(), validation.classes) == ([1], ("0", "1"))
     assert decode(validation.inputs[0]) == "some words"
@@ -257,7 +269,7 @@ def test_validation_texts(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("t.csv", "label,text\n0,a\n", r"no column 'site' .* are label, text: .* `client_column`"),
+        ("t.csv", "label,text\n0,a\n", r"no column 'site' .* are label, text: .* `layout.client`"),
         ("t.csv", "label,text,site\n0,a,x\n1,b, \n", "no site in line 3: add it"),
         (
             "t.jsonl",
@@ -268,9 +280,4 @@ def test_validation_texts(tmp_path):
 )
 def test_clients_that_are_missing(name, text, words, tmp_path):
     with pytest.raises(DataError, match=words):
-        TextFiles(write(tmp_path / name, text), client_column="site").train()
-
-
-def test_clients_need_labels():
-    with pytest.raises(ValueError, match="given clients need labels"):
-        TextFiles("x.csv", label=None, client_column="site")
+        texts(write(tmp_path / name, text), client="site").train()

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaux_pl.data.sources._wordnet import _array, hyponyms, lemma
-from fedaux_pl.data.sources.imagenet_subset import SUBSETS
+from fedaux_pl.data.sources.imagenet_subset import SUBSETS, _array, hyponyms, lemma
 from tools.build_hypernyms import build, parse
 
 ASSETS = Path(__file__).parents[2] / "fedaux_pl" / "data" / "assets"

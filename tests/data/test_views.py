@@ -86,7 +86,7 @@ def test_crop_and_flip_equal_torchvision(shape):
     assert_close(resized_crop(images, boxes, flip), torch.stack(expected))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[1:3])
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [("brightness", 0, 3), ("contrast", 0, 3), ("saturation", 0, 3), ("hue", -0.5, 0.5)],
@@ -102,15 +102,15 @@ def test_color_operation_equals_torchvision(name, low, high, shape):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("factor", [-0.5, -1 / 3, -1 / 6, 0.0, 1 / 6, 1 / 3, 0.5])
-def test_hue_of_every_corner_of_the_color_cube(factor):
+def test_hue_of_every_corner_of_the_color_cube():
     """At the corners and on the edges of the cube, the cases of the hue computation meet."""
     levels = torch.tensor([0, 0.25, 0.5, 1])
     image = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
-    found = color.adjust_hue(image, torch.tensor([factor]))
-    assert_close(found[0], tv.adjust_hue(image[0], factor))
-    assert found.min() >= 0
-    assert found.max() <= 1
+    for factor in (-0.5, -1 / 3, -1 / 6, 0.0, 1 / 6, 1 / 3, 0.5):
+        found = color.adjust_hue(image, torch.tensor([factor]))
+        assert_close(found[0], tv.adjust_hue(image[0], factor))
+        assert found.min() >= 0
+        assert found.max() <= 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -170,25 +170,23 @@ def test_uint8_is_float_over_255(channels):
     assert_close(found, views(images.double() / 255, generator(4)))
 
 
-def test_input_is_not_modified():
-    images = random_images((3, 16, 16))
-    before = images.clone()
-    SimCLRViews(jitter=1, grayscale=0.5)(images, generator())
-    assert torch.equal(images, before)
-
-
 def test_memory_layout_of_the_input_does_not_matter():
     images = random_images((3, 16, 12))
-    parameters = SimCLRViews().sample(24, 16, 12, generator=generator())
+    before = images.clone()
+    parameters = SimCLRViews(jitter=1, grayscale=0.5).sample(24, 16, 12, generator=generator())
     expected = apply_views(images, parameters)
-    assert_close(apply_views(images.to(memory_format=torch.channels_last), parameters), expected)
-    assert_close(
-        apply_views(images.transpose(2, 3).contiguous().transpose(2, 3), parameters), expected
-    )
+    assert torch.equal(images, before)
+    turned = images.transpose(2, 3).contiguous().transpose(2, 3)
+    for same in (images.to(memory_format=torch.channels_last), turned):
+        assert_close(apply_views(same, parameters), expected)
 
 
-def test_empty_batch():
-    assert SimCLRViews()(torch.zeros(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+def test_a_module_without_state():
+    views = SimCLRViews()
+    assert views(torch.zeros(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+    assert not list(views.parameters())
+    assert not views.state_dict()
+    assert "strength=0.5" in repr(views)
 
 
 def test_autocast_and_default_dtype_do_not_degrade_the_views():
@@ -205,13 +203,6 @@ def test_autocast_and_default_dtype_do_not_degrade_the_views():
         torch.set_default_dtype(torch.float32)
 
 
-def test_no_state():
-    views = SimCLRViews()
-    assert not list(views.parameters())
-    assert not views.state_dict()
-    assert "strength=0.5" in repr(views)
-
-
 def test_compiles_without_a_graph_break():
     """A full graph is possible only if no branch or shape depends on a value."""
     images = random_images((3, 16, 16))
@@ -225,8 +216,10 @@ def test_compiles_without_a_graph_break():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [(SHAPES[0], torch.uint8), (SHAPES[1], torch.float32), (SHAPES[2], torch.uint8)],
+)
 def test_gpu_equals_cpu(shape, dtype):
     images = (random_images(shape) * (255 if dtype == torch.uint8 else 1)).to(dtype)
     parameters = SimCLRViews(strength=1.0).sample(48, *shape[1:], generator=generator())
@@ -256,7 +249,7 @@ def test_cuda_graph_draws_new_views_at_each_replay():
 # --- random parameters ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     height=st.integers(1, 64),
@@ -268,10 +261,8 @@ def test_parameters_stay_within_bounds(seed, height, width, min_scale, strength)
     views = SimCLRViews(min_scale=min_scale, strength=strength)
     parameters = views.sample(256, height, width, generator=generator(seed))
     boxes = parameters.boxes
-    for start, extent, size in (
-        (boxes.top, boxes.height, height),
-        (boxes.left, boxes.width, width),
-    ):
+    sides = (boxes.top, boxes.height, height), (boxes.left, boxes.width, width)
+    for start, extent, size in sides:
         assert start.dtype == extent.dtype == torch.int64
         assert (start >= 0).all()
         assert (extent >= 1).all()
@@ -354,12 +345,7 @@ def test_frequencies_and_factors():
 
 def test_every_image_has_its_own_parameters():
     parameters = SimCLRViews(jitter=1).sample(64, 32, 32, generator=generator())
-    for factor in (
-        parameters.brightness,
-        parameters.contrast,
-        parameters.saturation,
-        parameters.hue,
-    ):
+    for factor in parameters[2:6]:
         assert len(factor.unique()) == 64
     assert len(torch.stack(parameters.boxes, 1).unique(dim=0)) > 55
     same = random_images((3, 16, 16))[10:11].expand(64, 3, 16, 16)
@@ -385,21 +371,19 @@ def test_seed_determines_views():
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"),
+    ("argument", "values"),
     [
-        ("min_scale", 0),
-        ("min_scale", 1.2),
-        ("flip", -0.1),
-        ("flip", 1.5),
-        ("jitter", 2),
-        ("strength", -1),
-        ("strength", 2.6),
-        ("grayscale", float("nan")),
+        ("min_scale", (0, 1.2)),
+        ("flip", (-0.1, 1.5)),
+        ("jitter", (2,)),
+        ("strength", (-1, 2.6)),
+        ("grayscale", (float("nan"),)),
     ],
 )
-def test_wrong_settings(argument, value):
-    with pytest.raises(ValueError, match=rf"{argument} must lie in .* but is {value}: give"):
-        SimCLRViews(**{argument: value})
+def test_wrong_settings(argument, values):
+    for value in values:
+        with pytest.raises(ValueError, match=rf"{argument} must lie in .*, but is {value}"):
+            SimCLRViews(**{argument: value})
 
 
 def test_wrong_shapes_dtypes_and_counts():

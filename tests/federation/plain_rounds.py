@@ -15,7 +15,6 @@ from fedaux_pl.data import TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import pack_logits, unpack_logits
-from fedaux_pl.modules.optimizers import OptimizerSettings
 
 States = Mapping[str, Mapping[str, Tensor]]
 
@@ -79,9 +78,7 @@ class PlainRounds:
         model = self.models[name]
         model.load_state_dict(state)
         model.train()
-        optimizer = OptimizerSettings(
-            settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
-        ).create(model.parameters())
+        optimizer = settings.optimizer_settings.create(model.parameters())
         for epoch in range(settings.epochs):
             batches.set_epoch(epoch)
             losses = []

@@ -7,7 +7,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.data import AuxiliaryDataModule, Digits
 from fedaux_pl.engine import StageRunner, isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -253,7 +252,7 @@ def test_data_and_federation_have_the_same_number_of_clients(tmp_path):
 
 def test_a_federated_data_module_is_needed(tmp_path):
     with pytest.raises(ConfigurationError, match="give the Trainer a FederatedDataModule"):
-        fit(tmp_path, create(), data=AuxiliaryDataModule(Digits()))
+        fit(tmp_path, create(), data=pl.LightningDataModule())
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,

@@ -65,7 +65,7 @@ def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):
         "--data.private.size=8",
         "--data.private.channels=1",
         "--data.private.clients=folders",
-        "--data.private.test_share=0.2",
+        "--data.private.test_fraction=0.2",
         "--data.validation_fraction=0.1",
         "--trainer.max_epochs=1",
         "--trainer.accelerator=cpu",

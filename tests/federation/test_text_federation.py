@@ -46,11 +46,10 @@ def args(verb, root, files, *more, rounds=2, options=None):
         "--data.alpha=1.0",
         "--data.private=TextFiles",
         f"--data.private.path={files / 'private.csv'}",
-        "--data.private.test_share=0.25",
+        "--data.private.draw.test_fraction=0.25",
         "--data.private.max_length=12",
         "--data.auxiliary=TextFiles",
         f"--data.auxiliary.path={files / 'books.txt'}",
-        "--data.auxiliary.label=null",
         "--data.auxiliary.max_length=12",
         *more,
     ]
@@ -149,7 +148,7 @@ def test_mixed_encoders_and_linear_evaluation(method, files, tmp_path):
 @pytest.mark.parametrize(
     ("more", "options", "words"),
     [
-        (["--data.private.text=body"], None, "no column 'body'"),
+        (["--data.private.layout.text=body"], None, "no column 'body'"),
         (["--data.private.max_length=60", "--data.auxiliary.max_length=60"], None, "texts of 60"),
         (["--data.private.max_length=9"], None, "samples of the same shape"),
         ([], {"config": CONFIG, "mask_id": 4}, "0 ... 59, the encoder's vocabulary"),

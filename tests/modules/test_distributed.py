@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fedaux_pl.models import create_model
-from fedaux_pl.modules import SimCLR
+from fedaux_pl.modules import OptimizerSettings, SimCLR
 from fedaux_pl.modules.distributed import current_processes
 from fedaux_pl.processes import Processes
 from tests.federations import assert_close, assert_same
@@ -20,9 +20,10 @@ IMAGES = torch.randint(
 )
 
 
-def small(**options):
+def small(lr=1e-3):
     torch.manual_seed(1)
-    return SimCLR("resnet8", model_options={"width": 0.125}, optimizer="sgd", **options)
+    sgd = OptimizerSettings("sgd", lr)
+    return SimCLR("resnet8", model_options={"width": 0.125}, optimizer=sgd)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -9,6 +9,7 @@ from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
     LanguageModeling,
+    OptimizerSettings,
     ScoringHead,
     SimCLR,
 )
@@ -95,10 +96,9 @@ class OwnClient(ClientModule):
         self.warmup = warmup
 
 
-@pytest.mark.filterwarnings("ignore:Attribute 'model' is an instance")
 def test_a_subclass_saves_no_network_either(trainer, tmp_path):
     fit = trainer()
-    fit.strategy.connect(OwnClient(Images(7), warmup=3, lr=0.5))
+    fit.strategy.connect(OwnClient(Images(7), warmup=3, optimizer=OptimizerSettings(lr=0.5)))
     fit.save_checkpoint(tmp_path / "own.ckpt", weights_only=True)
     again = OwnClient.load_from_checkpoint(
         tmp_path / "own.ckpt", weights_only=True, model=Images(7)

@@ -1,9 +1,10 @@
 import pytest
+import torch
 
 from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.runs.parser import parse
-from paper.method_costs import BASE, Setting, method_costs
+from paper.method_costs import BASE, Setting, count_flops, method_costs
 from tests import federations
 
 TINY = ["--config", "quickstart", "--model.model_options", "{width: 0.125, in_channels: 1}"]
@@ -39,6 +40,17 @@ def test_bytes_and_totals_by_hand(tables):
     assert more == pytest.approx(20 * (19.615 + 40.96), rel=1e-3)
 
 
+def test_operations_of_a_network_are_those_of_its_layers():
+    """One convolution of 3x3, 3 to 4 channels on 8x8, and a linear layer from 4 to 10."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4, 10),
+    )
+    assert count_flops(model, torch.randn(5, 3, 8, 8)) == 2 * (64 * 4 * 27 + 40)
+
+
 def test_operations(tables):
     flops = {row[0] + row[4]: float(row[3].replace(",", "")) for row in tables["operations"].rows}
     # a training step is a prediction and about twice as much backwards
@@ -54,7 +66,7 @@ def test_privacy_is_that_of_the_scoring(tables):
 
     assert guarantee(tables["comparison"]) == "(0.1, 1e-05)-DP of D_i"
     size = {"classes": 10, "image_size": 8}
-    no_noise = method_costs([*TINY, "--model.algorithm.epsilon", "null"], **size)
+    no_noise = method_costs([*TINY, "--model.algorithm.privacy.epsilon", "null"], **size)
     assert guarantee(no_noise[0]) == "none: no noise"
     flawed = method_costs([*TINY, "--config", "scoring/authors"], **size)
     assert guarantee(flawed[0]).startswith("none: the norm bound")

@@ -1,12 +1,12 @@
 """Made-up sweeps and results."""
 
 from fedaux_pl.reports.values import Group, Result
-from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.published import Published
+from fedaux_pl.sweeps.cells import Cell, State
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 
 def sweep(axes, tables=(), figures=(), published=None, metric="best"):
+    published = published if published is None else {"axes": list(axes), "values": published}
     return Sweep(
         name="table",
         title="A title",
@@ -16,21 +16,16 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
         cells=(),
         tables=tuple(tables),
         figures=tuple(figures),
-        published=None if published is None else Published("Tab. 1", tuple(axes), published),
+        published={} if published is None else {"source": "Tab. 1", **published},
     )
 
 
 def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
     state = state or (State.MISSING if accuracy is None else State.DONE)
-    values = {
-        "rounds": len(curve),
-        "total": total,
-        "curve": dict(enumerate(curve, 1)),
-        "is_validated": False,
-        "command": "fedaux-pl fit",
-        "version": "1.0",
-    }
-    return Result(coordinates, seed, state, accuracy=accuracy, **{**values, **more})
+    cell = Cell(coordinates, seed, (), rounds=total)
+    made = {"command": "fedaux-pl fit", "version": "1.0"}
+    rounds = dict(enumerate(curve, 1))
+    return Result(cell, state, len(curve), accuracy, rounds, description=made, **more)
 
 
 def group(coordinates, *accuracies, published="", **more):

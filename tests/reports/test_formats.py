@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fedaux_pl.reports.formats import (
+    TableItem,
     escape_latex,
     escape_markdown,
     header_spans,
@@ -15,8 +16,7 @@ from fedaux_pl.reports.formats import (
     to_markdown,
     to_text,
 )
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.tables import ABSENT as GAP
+from fedaux_pl.reports.values import ABSENT as GAP
 
 TABLE = TableItem(
     "accuracy",
@@ -119,8 +119,8 @@ def test_wide_text_is_written_in_parts():
 
 def test_spans_do_not_cross_those_above():
     spans = header_spans([["", "a", "a", "b"], ["", "x", "x", "x"], ["m", "1", "1", "1"]])
-    assert spans[1] == [("", 1), ("x", 2), ("x", 1)]
-    assert spans[2] == [("m", 1), ("1", 1), ("1", 1), ("1", 1)]
+    assert spans[1] == [("", 0, 1), ("x", 1, 2), ("x", 3, 1)]
+    assert spans[2] == [("m", 0, 1), ("1", 1, 1), ("1", 2, 1), ("1", 3, 1)]
 
 
 def test_columns_of_words_are_aligned_left():

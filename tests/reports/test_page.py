@@ -5,9 +5,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedaux_pl.reports.items import FigureItem, TableItem
-from fedaux_pl.reports.page import write_report
-from fedaux_pl.reports.status import Status, describe_status
+from fedaux_pl.reports.figures import FigureItem
+from fedaux_pl.reports.formats import TableItem
+from fedaux_pl.reports.page import Status, describe_status, write_report
 from fedaux_pl.sweeps.cells import State
 from tests.reports.results import group
 
@@ -23,6 +23,10 @@ def figure():
 
 def table(name="accuracy"):
     return TableItem(name, f"Numbers {EVIL}", [["method", EVIL]], [[EVIL, "1"]])
+
+
+def parts():
+    return [figure(), table()], [table("cells")], STATUS
 
 
 class Page(HTMLParser):
@@ -46,8 +50,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "new"
-    details = [table("cells")]
-    written = write_report(folder, f"T {EVIL}", "one\n\ntwo", [figure(), table()], details, STATUS)
+    written = write_report(folder, f"T {EVIL}", "one\n\ntwo", *parts())
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in written)
     return folder
 
@@ -97,11 +100,9 @@ def test_many_missing_cells_are_folded(tmp_path):
         assert fold < text.index("0 missing") < text.index("</details>") < text.index("To run")
 
 
-def test_the_same_results_write_the_same_files(tmp_path):
-    for name in ("a", "b"):
-        write_report(tmp_path / name, "T", "", [figure(), table()])
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+def test_the_same_results_write_the_same_files(folder, tmp_path):
+    for path in write_report(tmp_path, f"T {EVIL}", "one\n\ntwo", *parts()):
+        assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
 def test_the_status():

@@ -1,10 +1,6 @@
-import pytest
-
-from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.reports.tables import ABSENT as GAP
 from fedaux_pl.reports.tables import cells_table, make_tables
+from fedaux_pl.reports.values import ABSENT as GAP
 from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.layout import check_layout
 from tests.reports.results import group, sweep
 
 AXES = {"method": ["A", "B", "C", "ref"], "C": ["0.2", "0.4"], "alpha": ["0.01"]}
@@ -123,15 +119,3 @@ def test_all_cells():
     ]
     assert table.rows[1][3:7] == ["1", "missing", "3", ""]
     assert table.rows[2][:4] == ["ref", "", "", "0"]
-
-
-def test_best_takes_the_place_of_columns():
-    table = {"name": "t", "rows": "method", "columns": "C", "best": "alpha"}
-    with pytest.raises(ConfigurationError, match="tables: t has best and columns: remove one"):
-        check_layout([table], [], AXES, [])
-    check_layout([{"name": "t", "rows": "method", "best": ["C", "alpha"]}], [], AXES, [])
-
-
-def test_tables_do_not_overwrite_the_files_of_every_report():
-    with pytest.raises(ConfigurationError, match="tables: cells is a file of every report"):
-        check_layout([{"name": "cells", "rows": "method"}], [], {"method": ["A"]}, [])

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from fedaux_pl.reports.values import collect, describe_metric, find, places, shown
+from fedaux_pl.reports.tables import cells_table, describe_metric
+from fedaux_pl.reports.values import collect, find, places, shown
 from fedaux_pl.sweeps.cells import Cell, State
 from tests.reports.results import group, sweep
 
@@ -46,8 +47,9 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
     ]
     assert [r.rounds for r in found.results] == [3, 3, 1, 0]
     assert found.results[2].curve == {1: 90}
-    assert (found.results[0].command, found.results[0].version) == ("x --y", "0.9")
-    assert found.results[3].command == "fedaux-pl fit --data.alpha '1 2'"
+    rows = cells_table(made, [found]).rows
+    assert rows[0][-2:] == ["0.9", "x --y"]
+    assert rows[3][-2:] == ["", "fedaux-pl fit --data.alpha '1 2'"]
     assert (found.published, found.published_mean) == ("74.6 ± 0.3", 74.6)
 
 
@@ -57,9 +59,10 @@ def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     [found] = groups[0].results
     assert found.accuracy == 50
     assert found.curve == pytest.approx({1: 80, 2: 90, 3: 70})
-    text = describe_metric("best", groups)
+    text = describe_metric(sweep(AXES), groups)
     assert text.startswith("Test accuracy in % of the round that is best on the validation data:")
-    mixed = describe_metric("last", [*groups, group("method=B", 1.0, curve=[1.0])], "Tab. 1")
+    more = group("method=B", 1.0, curve=[1.0], published="2")
+    mixed = describe_metric(sweep(AXES, published={}, metric="last"), [*groups, more])
     assert "(last over the rounds where there are none)" in mixed
     assert mixed.endswith("(number of seeds); paper: Tab. 1.")
 

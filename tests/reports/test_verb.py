@@ -6,8 +6,8 @@ import json
 import pytest
 
 from fedaux_pl.cli import main
-from fedaux_pl.reports.items import TableItem
-from fedaux_pl.reports.verb import publish, report
+from fedaux_pl.cli.report import publish, report
+from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 

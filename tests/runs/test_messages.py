@@ -1,19 +1,17 @@
 """Messages of jsonargparse, as this version writes them, become one line."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 
 import pytest
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.algorithms import Algorithm, FedAvg
 from fedaux_pl.cli import main
-from fedaux_pl.cli import verbs as commands
 from fedaux_pl.data import FederatedDataModule, Source, sources
 from fedaux_pl.federation import Federation
 from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
+from tests.command_line import QUICKSTART, refusal
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 ROOTS = {"model": Federation, "data": FederatedDataModule}
 
 
@@ -195,15 +193,12 @@ def test_a_message_of_an_unknown_form_is_kept(message):
     assert clarify(message, "fedaux-pl fit", {}, {}) == message
 
 
-def refused(capsys, *args, verb="fit"):
-    """The line that the command line answers to a mistake; nothing is run."""
-    with pytest.raises(SystemExit) as ended:
-        getattr(commands, verb)(args)
-    assert ended.value.code == 2
-    first, second, *more = capsys.readouterr().err.splitlines()[-2:]
-    assert second.startswith("(fedaux-pl --help")
-    assert not more
-    return first.removeprefix(f"fedaux-pl {verb}: error: ")
+def refused(capsys, *args):
+    """What fit says about a mistake; nothing is run."""
+    if (message := refusal(args)) is None:
+        assert main(["fit", *args]) == 2
+        message = capsys.readouterr().err.splitlines()[-2]
+    return message.removeprefix("fedaux-pl fit: error: ")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +230,23 @@ def refused(capsys, *args, verb="fit"):
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
-        ("--model.algorithm.epsilonn=1", "has no option epsilonn (did you mean epsilon?); all opt"),
+        (
+            "--model.algorithm.epsilonn=1",
+            "has no option epsilonn (did you mean privacy.epsilon?); ",
+        ),
+        (
+            "--model.algorithm.epsilon=1",
+            "model.algorithm.epsilon is now model.algorithm.privacy.ep",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {secret_noise: true}}",
+            "model.algorithm.secret_noise is now model.algorithm.privacy.secret",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
+            "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options: fed",
+        ),
+        ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",
             "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
@@ -256,6 +267,7 @@ def refused(capsys, *args, verb="fit"):
         ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
         ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
         ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
+        ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
         (
             "--model.local=3",
             "model.local must be a mapping such as {name: value}, or an option of ",
@@ -312,21 +324,10 @@ def test_a_configuration_that_holds_no_options(content, expected, tmp_path, caps
 
 @pytest.mark.parametrize("verb", ["fit", "pretrain", "benchmark"])
 def test_a_verb_without_options_names_a_configuration(verb, capsys):
-    assert refused(capsys, verb=verb).endswith("or a file such as --config quickstart")
-
-
-@pytest.mark.parametrize("verb", ["test", "validate"])
-def test_verbs_that_measure_a_run_ask_for_its_checkpoint(verb, capsys):
-    assert main([verb]) == 1
-    assert f"{verb} needs the checkpoint of a run: add --ckpt_path" in capsys.readouterr().err
-
-
-def test_predict_names_the_option_that_is_missing(capsys):
-    assert refused(capsys, verb="predict") == "missing option --ckpt_path: add it"
-    given = ("--ckpt_path=last", "--image=a")
-    assert refused(capsys, *given, verb="predict") == (
-        "there is no option --image (did you mean --images?)"
-    )
+    assert main([verb]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("or a file such as --config quickstart")
+    assert second.endswith(f"fedaux-pl {verb} --help all)")
 
 
 def test_the_names_under_which_people_look_for_an_option(capsys):

@@ -26,6 +26,7 @@ from fedaux_pl.runs.run_folder import RunFolder, run_name
 from tests.cli.test_cli import status
 from tests.federations import assert_same
 
+pytestmark = pytest.mark.usefixtures("without_figures")
 CONFIG = """
 trainer: {accelerator: cpu, max_epochs: 2, enable_progress_bar: false}
 model:
@@ -110,26 +111,13 @@ def test_a_run_is_named_after_its_folder_of_images(tmp_path):
             (tmp_path / name / label).mkdir(parents=True)
             for i in range(4):
                 Image.new("L", (8, 8), 30 * i).save(tmp_path / name / label / f"{i}.png")
-        source = ImageFolder(tmp_path / name, size=8, channels=1, test_share=0.2)
+        source = ImageFolder(tmp_path / name, size=8, channels=1, test_fraction=0.2)
         data = FederatedDataModule(source, Digits("auxiliary"), num_clients=2)
         data.setup()
         run = SimpleNamespace(data=data, algorithm=FedAvg(), seed=0)
         assert run_name(run) == f"FedAvg-{name}-alpha0.01-seed0"
         summaries.append(Run("run", [], {"data": data.data_name}).data)
     assert summaries == ["birds + Digits", "dogs + Digits"]
-
-
-# --- runs side by side; test_kills.py starts two at once ----------------------------------------
-
-
-def test_a_run_that_still_runs_is_not_resumed(command, runs, capsys):
-    assert main(command("fit", "--trainer.max_epochs=1")) == 0
-    before = contents(runs)
-    with locked(runs / NAMES[0] / ".lock"):  # as the process that runs holds it
-        assert main(command("fit", "--ckpt_path=last")) == 1
-    message = capsys.readouterr().err
-    assert f"another process still runs in {runs / NAMES[0]}: wait" in message
-    assert contents(runs) == before
 
 
 # --- any logger ----------------------------------------------------------------------------------
@@ -165,6 +153,10 @@ def test_another_logger(logger, command, runs, tmp_path):
 def test_a_refused_resume_changes_nothing(command, runs, capsys):
     assert main(command("fit", "--trainer.max_epochs=1")) == 0
     before = contents(runs)
+    with locked(runs / NAMES[0] / ".lock"):  # as a process that still runs holds it
+        assert main(command("fit", "--ckpt_path=last")) == 1
+    assert f"another process still runs in {runs / NAMES[0]}: wait" in capsys.readouterr().err
+    assert contents(runs) == before
     assert main(command("fit", "--ckpt_path=last", "--model.participation=0.9")) == 1
     assert "participation = 0.4, but this run asks for 0.9" in capsys.readouterr().err
     assert contents(runs) == before

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedaux_pl.scoring import Logistic, Mean, Total
+from fedaux_pl.scoring import Logistic, Mean, PrivacySpent
 from fedaux_pl.scoring.records import describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
@@ -61,7 +61,7 @@ def test_a_stored_release_that_was_not_rounded_is_not_called_private():
 
 
 def test_the_total_of_the_ledger_follows_the_release():
-    total = Total(5, 2.4412, 1e-5, Path("state/ledger"))
+    total = PrivacySpent(5, 2.4412, 1e-5, Path("state/ledger"))
     _, line, _ = describe_privacy([release(0, paper_scoring())], total)
     assert line == (
         "the ledger state/ledger has at most 5 releases about a record of these data, in all "

@@ -92,7 +92,7 @@ def write_data(folder, data):
         classes=classes,
         **tested,
     )
-    auxiliary = NpzImages(folder / "aux.npz", labels=None)
+    auxiliary = NpzImages(folder / "aux.npz")
     return FederatedDataModule(NpzImages(folder / "all.npz"), auxiliary)
 
 

@@ -14,14 +14,14 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import DataError
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server_features import ServerFeatures
-from fedaux_pl.scoring import Ledger, Logistic, Mean, Whitened
+from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.wire import CODES, Letter, read_letter, write_tensors
 from tests.federations import split
 from tests.sites.loopback import apart, fit, prepare
 from tests.sites.test_same_results import images
 
-AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 SECRET = Limits()
 
 
@@ -200,7 +200,8 @@ def test_a_site_answers_a_second_request_with_the_same_head(tmp_path, ledger):
 
 
 @pytest.mark.parametrize(
-    "method", [AUX, FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), epsilon=1.0)]
+    "method",
+    [AUX, FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))],
 )
 def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch, method):
     """Without its cache, and with threads that round in another way."""
@@ -272,7 +273,9 @@ def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
 
 def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, capsys):
     """Features so small that their squares are 0 look shorter than any bound."""
-    method = FedAUX(feature_map=Whitened(dimensions=8), norm_bound="negatives", epsilon=1.0)
+    method = FedAUX(
+        feature_map=Whitened(dimensions=8), norm_bound="negatives", privacy=Privacy(1.0)
+    )
     federation, data, hub = prepare(
         tmp_path, images(method, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
     )
@@ -323,7 +326,7 @@ def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):
     from fedaux_pl.errors import ConfigurationError
 
     released(tmp_path, SECRET)
-    other = FedAUX(feature_map=Whitened(dimensions=4), epsilon=1.0)  # needs a new release
+    other = FedAUX(feature_map=Whitened(dimensions=4), privacy=Privacy(1.0))  # needs a new release
     with pytest.raises(ConfigurationError, match="site-0: budget"):
         released(tmp_path, SECRET, other)
     assert len(ledger().entries()) == 3
@@ -336,7 +339,7 @@ def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):
     from fedaux_pl.errors import ConfigurationError
 
-    bare = FedAUX(feature_map=Whitened(dimensions=8), epsilon=None)
+    bare = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(None))
     with pytest.raises(ConfigurationError, match="budget"):
         released(tmp_path, SECRET, bare)
     released(tmp_path, Limits(epsilon_limit=math.inf), bare)

@@ -1,4 +1,4 @@
-"""A table of two axes and two seeds through the command line, killed in the middle and resumed."""
+"""A table of two methods and two seeds by the command line, killed in the middle and resumed."""
 
 import csv
 import json
@@ -27,12 +27,12 @@ base:
     model.model_options: {{width: 0.125}}
     model.pretraining: {{epochs: 1, batch_size: 20}}
     model.clients: {{resnet8: 3}}
+    data.alpha: 100.0
     model.local: {{epochs: 1, batch_size: 16}}
     model.distillation: {{epochs: 1, batch_size: 16, lr: 1.0e-3}}
 seeds: [0, 1]
 axes:
   method: {{FedAVG: methods/fedavg, FedDF+P: methods/feddf_p}}
-  data.alpha: [1.0, 100.0]
 """
 SWEEP = "from fedaux_pl.cli import main; raise SystemExit(main())"
 
@@ -78,7 +78,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tasks = plan(resolve(read_sweep("mini.yaml").cells, tmp_path / "logs"))
     cells = [task for task in tasks if task.verb == "fit"]
-    assert (len(cells), len(tasks)) == (8, 10)
+    assert (len(cells), len(tasks)) == (4, 6)
 
     process = start(tmp_path)
     while not any(task.state is State.DONE for task in cells):
@@ -130,15 +130,15 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     for row, task in zip(reported, cells, strict=True):
         best = max(float(round_["accuracy"]) for round_ in curve(task.path))
         assert float(row["accuracy"]) == pytest.approx(100 * best, abs=0.006)
-    assert "8 of 8 cells done" in (report / "index.html").read_text()
+    assert "4 of 4 cells done" in (report / "index.html").read_text()
 
 
 def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch):
     (tmp_path / "mini.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     more = ["--data.validation_fraction", "0.2", "--trainer.enable_progress_bar", "false"]
-    cells = read_sweep("mini.yaml", more, select={"method": ["FedAVG"], "data.alpha": ["100.0"]})
-    (task, _) = plan(resolve(cells.cells, tmp_path))
+    cells = read_sweep("mini.yaml", more, [0], select={"method": ["FedAVG"]})
+    [task] = plan(resolve(cells.cells, tmp_path))
     assert main(task.command) == 0
     assert task.state is State.DONE
     (path,) = task.path.glob("runs/*/summary.json")

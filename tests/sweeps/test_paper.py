@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from jsonargparse import Namespace
 
 from fedaux_pl.runs.config_files import FOLDER
-from fedaux_pl.runs.parser import parse
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from tests.federations import SMALL
@@ -73,9 +73,9 @@ def test_a_file_has_the_cells_and_numbers_of_the_paper(name):
     assert len(cells) == CELLS[name]
     assert len({str(cell.coordinates) for cell in cells}) == len(cells)
     assert not any("," in label for labels in sweep.axes.values() for label in labels)  # --select
-    values = [sweep.published.value(cell.coordinates) for cell in cells] if sweep.published else []
-    assert sum(value is not None for value in values) == PUBLISHED.get(name, 0)
-    assert all(0 < float(value.split(" ± ")[0]) < 100 for value in values if value)
+    values = [value for cell in cells if (value := sweep.published_value(cell.coordinates))]
+    assert len(values) == PUBLISHED.get(name, 0)
+    assert all(0 < float(value.split(" ± ")[0]) < 100 for value in values)
 
 
 def test_the_page_lists_all_files_with_their_cells():
@@ -115,23 +115,25 @@ def different_cells():
 @pytest.mark.parametrize(
     ("name", "cell"), [pytest.param(*pair, id=pair[1].name) for pair in different_cells()]
 )
-def test_cells_create_what_their_labels_say(name, cell, tmp_path):
-    here = ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path}"]
-    if "fedaux_resnet8" in cell.args:  # drawing the weights of a wide network takes long
-        here.append(f"--model.model_options={SMALL}")
-    cli = parse("fit", [*cell.args, *here])
-    labels, model = cell.coordinates, cli.model
+def test_cells_create_what_their_labels_say(name, cell, resolver):
+    # drawing the weights of a wide network takes long
+    small = [f"--model.model_options={SMALL}"] if "fedaux_resnet8" in cell.args else []
+    resolver = resolver()
+    resolver.resolve([*cell.args, *small])
+    config = resolver.config
+    made = resolver.parser.instantiate_classes(Namespace(model=config.model, data=config.data))
+    labels, model = cell.coordinates, made.model
     if "method" in labels:
         start = "+P" if labels["method"] == "Centralized" else ""
         expected = labels["method"] + start + (" with memory" if model.algorithm.remember else "")
         assert model.algorithm.name.casefold() == expected.casefold()
         assert model.algorithm.remember == (labels["method"] == "FedAUX")
     if "alpha" in labels:
-        assert cli.datamodule.alpha == float(labels["alpha"])
+        assert made.data.alpha == float(labels["alpha"])
     assert model.participation == float(labels.get("C", model.participation))
     assert model.local.epochs == float(labels.get("E", model.local.epochs))
-    assert cli.trainer.max_epochs == ROUNDS.get(name, 100)
-    assert cli.datamodule.num_clients == sum(model.clients.values())
+    assert config.trainer.max_epochs == ROUNDS.get(name, 100)
+    assert made.data.num_clients == sum(model.clients.values())
 
 
 def test_fedprox_has_the_best_mu_of_table_8():

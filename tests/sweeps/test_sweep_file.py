@@ -51,8 +51,8 @@ def test_cells_are_the_product_of_axes_and_seeds(tmp_path):
         "--model.algorithm.mu 0.01 --data.alpha 100.0 --model.algorithm.mu 0.001 "
         "--model.clients {a: 1} --seed_everything 3 --config bf16"
     )
-    assert sweep.published.value(last.coordinates) is None
-    assert sweep.published.value(sweep.cells[2].coordinates) == "78.0 ± 0.3"
+    assert sweep.published_value(last.coordinates) == ""
+    assert sweep.published_value(sweep.cells[2].coordinates) == "78.0 ± 0.3"
     assert sweep.figures[0]["reference"] == "FedAVG"
 
 
@@ -130,6 +130,8 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
         ("reference: FedAVG", "reference: FedAvg", "reference must be one of"),
         ("name: fig", "name: accuracy", "the name accuracy twice"),
         ("name: fig", "name: a/b", "needs a name of letters"),
+        ("name: fig", "name: cells", "figures: cells is a file of every report"),
+        ("rows: method", "rows: method, best: alpha", "accuracy has best and columns: remove one"),
         ("values: {FedAVG: {", "values: {FedAWG: {", "FedAWG .did you mean FedAVG"),
         ("0.01: 19.9", "0.010: 19.9", "published: values: alpha must be one of 0.01"),
         ("{0.01: 19.9, 1.0e+2: 78.0 ± 0.3}", "19.9", "needs labels of alpha, but has 19.9"),

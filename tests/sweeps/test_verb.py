@@ -2,14 +2,16 @@
 
 import shlex
 import signal
+import subprocess
 from typing import ClassVar
 
 import pytest
 import torch
 
-from fedaux_pl.cli.entry import main
+from fedaux_pl.cli import main
+from fedaux_pl.cli import sweep as verb
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.sweeps import local_launcher, verb
+from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import plan, resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
@@ -25,7 +27,7 @@ axes: {method: {FedAVG: methods/fedavg, FedAUX: {}}}
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local_launcher, "_POLL", 0.001)
+    monkeypatch.setattr(launchers, "_POLL", 0.001)
     monkeypatch.setattr(verb, "preload", lambda: None)
     path = tmp_path / "mini.yaml"
     path.write_text(FILE)
@@ -57,7 +59,7 @@ def started(monkeypatch):
         error: ClassVar = {"error": "no disk"}
 
     names = Names()
-    monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (start,))
+    monkeypatch.setattr(verb, "start_worker", start)
     return names
 
 
@@ -74,14 +76,23 @@ def test_all_cells_run_once(file, started, capsys):
     assert started == ALL
 
 
-def test_a_value_that_a_run_refuses_ends_the_sweep_before_anything_runs(file, started, capsys):
-    for more in ([], ["--dry_run"]):
-        assert main(["sweep", file, "--data.alpha", "-5", *more]) == 1
-        message = "the cell method=FedAVG seed=0: alpha must be positive and finite, but is -5.0"
-        assert message in capsys.readouterr().err
-        assert main(["sweep", file, "--trainer.precision", "64", *more]) == 1
-        message = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 64"
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data.alfa", "1"], "there is no option --data.alfa"),
+        (["--data.alpha", "-5", "--dry_run"], "alpha must be positive and finite, but is -5.0"),
+        (["--data.alpha", "-5"], "alpha must be positive and finite, but is -5.0"),
+        (
+            ["--trainer.precision", "64"],
+            "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 64",
+        ),
+    ],
+)
+def test_what_a_run_refuses_ends_the_sweep_before_anything_runs(
+    options, message, file, started, capsys
+):
+    assert main(["sweep", file, *options]) == 1
+    assert f"the cell method=FedAVG seed=0: {message}" in capsys.readouterr().err
     assert started == []
 
 
@@ -135,20 +146,11 @@ def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
     def interrupted(*_):
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(local_launcher.run_locally, "__defaults__", (interrupted,))
+    monkeypatch.setattr(verb, "start_worker", interrupted)
     before = signal.getsignal(signal.SIGTERM)
     assert main(["sweep", file]) == 130
     assert "stopped; 2 cells: 2 missing; the same command continues" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_ctrl_c_before_anything_runs(file, monkeypatch, started):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verb, "resolve", interrupted)
-    assert main(["sweep", file]) == 130
-    assert started == []
 
 
 def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
@@ -187,12 +189,19 @@ def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     write_run(tasks[1], 2)
     made = []
     monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
-    monkeypatch.setattr(verb, "submit", lambda some, executor: [(one, "77") for one in some])
+    monkeypatch.setattr(verb, "submit", lambda cells, *_: ["77"] * len(cells))
     assert main(["sweep", file, "--launcher=slurm", "--slurm=partition=a=b", "--slurm=time=5"]) == 0
     [(folder, name, options)] = made
     assert (str(folder), name) == ("logs/slurm", "mini")
     assert options == {"partition": "a=b", "time": "5"}
     assert "job 77: method=FedAUX seed=0\n2 jobs; " in capsys.readouterr().out
+
+
+def test_a_job_of_slurm_runs_a_cell(tasks):
+    tasks[1].create()
+    complete(tasks[1])
+    assert subprocess.call([*verb._WORKER, tasks[1].as_json()]) == 0
+    assert not tasks[1].log.exists()  # it was done before
 
 
 @pytest.mark.parametrize(
@@ -214,14 +223,6 @@ def test_wrong_options_end_with_2(args, message, capsys):
         main(["sweep", *args])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_wrong_cells_are_reported_before_anything_runs(file, started, capsys):
-    assert main(["sweep", file, "--data.alfa", "1"]) == 1
-    error = capsys.readouterr().err
-    assert "the cell method=FedAVG seed=0: there is no option --data.alfa" in error
-    assert main(["sweep", "paper/none"]) == 1
-    assert started == []
 
 
 def test_a_job_for_each_gpu(tasks, file, monkeypatch):

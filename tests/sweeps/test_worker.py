@@ -38,11 +38,10 @@ def run(monkeypatch, keep_output):
     """Runs the worker of a task whose verb is a stub."""
 
     def run(one, verb):
-        monkeypatch.setattr(worker, "run_verb", verb)
         with open(1, "w", closefd=False) as out, open(2, "w", closefd=False) as err:
             monkeypatch.setattr(sys, "stdout", out)  # in place of pytest's
             monkeypatch.setattr(sys, "stderr", err)
-            return worker.main([one.as_json()])
+            return worker.run_cell(one, verb)
 
     return run
 
@@ -152,8 +151,7 @@ def _interrupted_main(one, pipe):
             os.kill(os.getpid(), signal.SIGINT)  # a second one changes nothing
             raise SystemExit(1) from None
 
-    worker.run_verb = verb
-    raise SystemExit(worker.main([one.as_json()]))
+    raise SystemExit(worker.run_cell(one, verb))
 
 
 def test_ctrl_c_is_no_failure(tmp_path):
@@ -174,6 +172,8 @@ def test_ctrl_c_is_no_failure(tmp_path):
 def test_other_processes_of_a_run_only_run_the_verb(tmp_path, run, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     one = task(tmp_path, "a")
-    monkeypatch.setattr(worker, "run_main", lambda command: 3 if command == one.command else 1)
-    assert run(one, pytest.fail) == 3
+    commands = []
+    assert run(one, commands.append) == 0
+    assert run(one, raising(OSError("no disk"))) == 1
+    assert commands == [one.command]
     assert not one.path.exists()

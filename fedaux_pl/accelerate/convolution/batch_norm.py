@@ -1,12 +1,11 @@
-"""BatchNorm, residual and activation of channels-last activations in one or two Triton kernels.
+"""BatchNorm, residual and activation of channels-last activations in two Triton kernels.
 
 Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
 Covariate Shift", ICML 2015. The arithmetic is float32 for activations of any dtype.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,42 +20,21 @@ from fedaux_pl.accelerate.convolution.tiling import choose_tiling
 VECTOR = 8
 
 
-@dataclass(frozen=True)
-class Activation:
-    """The identity, ReLU, or ReLU with an upper bound such as ReLU6.
+class Activation(NamedTuple):
+    """The identity, ReLU, or ReLU with an upper bound."""
 
-    Args:
-        relu: Whether negative values become zero.
-        upper: Upper bound, for ReLU only.
-    """
-
-    relu: bool = True
-    upper: float | None = None
-
-    @property
-    def kind(self) -> int:
-        """``ACT`` of the kernels: LINEAR, RELU or CLAMP."""
-        if not self.relu:
-            return 0
-        return 1 if self.upper is None else 2
-
-    @property
-    def bound(self) -> float:
-        """The upper bound; infinity without one."""
-        return math.inf if self.upper is None else self.upper
+    kind: int  # ``ACT`` of the kernels: LINEAR, RELU or CLAMP
+    upper: float = math.inf
 
 
-@dataclass(frozen=True)
-class Moments:
-    """The moments of chunks of activations, from the kernel that computed the activations.
+LINEAR, RELU, RELU6 = Activation(0), Activation(1), Activation(2, 6.0)
 
-    Args:
-        partials: Means and sums of squared deviations, shape (2, chunks, channels), float32.
-        chunk_rows: Pixels of each chunk but the last, which has the rest.
-    """
 
-    partials: Tensor
-    chunk_rows: int
+class Moments(NamedTuple):
+    """The moments of chunks of activations, from the kernel that computed the activations."""
+
+    partials: Tensor  # means and sums of squared deviations, (2, chunks, channels), float32
+    chunk_rows: int  # pixels of each chunk but the last, which has the rest
 
 
 def batch_norm_act(
@@ -81,7 +59,7 @@ def batch_norm_act(
     """
     buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
-        x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation, None,
+        x, norm.weight, norm.bias, residual, buffers, (norm.momentum, norm.eps), activation,
         moments, shuffled_groups,
     )  # fmt: skip
     if not torch.is_inference_mode_enabled():
@@ -111,17 +89,17 @@ def batch_norm_act_eval(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Tensor:
     """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients."""
-    x = channels_last(x)
-    rows, channels = _matrix_shape(x)
-    tiling = choose_tiling(rows, channels, single_kernel=False)
+    x, channels = channels_last(x), x.shape[1]
+    rows = x.numel() // channels
+    tiling = choose_tiling(rows, channels)
     y = torch.empty_like(x)
     unit = math.gcd(channels, VECTOR)
     launch("normalize_eval_kernel", tiling.grid,
         x, x if residual is None else channels_last(residual), y,
         norm.weight, norm.bias, norm.running_mean, norm.running_var,
-        rows, channels // unit, tiling.chunk_rows, norm.eps, activation.bound,
+        rows, channels // unit, tiling.chunk_rows, norm.eps, activation.upper,
         UNIT=unit, ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-        **tiling.launch_options("normalize", x.itemsize),
+        **tiling.launch_options(x.itemsize, pipelined=False),
     )  # fmt: skip
     return y
 
@@ -132,7 +110,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 class _BatchNormAct(torch.autograd.Function):
-    """Forward and backward pass, each one kernel for small inputs and two kernels otherwise.
+    """Forward and backward pass, each two kernels: sums over the rows, and what depends on them.
 
     The two outputs share their values and memory, one for each branch, see :func:`branch`.
     """
@@ -147,43 +125,37 @@ class _BatchNormAct(torch.autograd.Function):
         buffers: tuple[Tensor, Tensor, Tensor],
         momentum_and_eps: tuple[float, float],
         activation: Activation,
-        single_kernel: bool | None,
         moments: Moments | None = None,
         shuffled_groups: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        x = channels_last(x)
-        rows, channels = _matrix_shape(x)
-        tiling = choose_tiling(rows, channels, single_kernel=single_kernel)
+        x, channels = channels_last(x), x.shape[1]
+        rows = x.numel() // channels
+        tiling = choose_tiling(rows, channels)
         y = torch.empty_like(x)
         statistics = torch.empty(2, channels, device=x.device)
-        single = tiling.is_single_kernel
-        computes_moments = moments is None and not single
-        if moments is None:
-            partials = statistics if single else statistics.new_empty(2, tiling.chunks, channels)
-            moments = Moments(partials, tiling.chunk_rows)
-        partials = moments.partials
         unit = math.gcd(channels, VECTOR)
-        sizes = (rows, channels // unit, len(weight), tiling.chunks, tiling.chunk_rows)
-        if computes_moments:
+        if moments is None:
+            partials = statistics.new_empty(2, tiling.chunks, channels)
+            moments = Moments(partials, tiling.chunk_rows)
             launch("moments_kernel", tiling.grid,
                 x, partials, rows, channels // unit, tiling.chunks, tiling.chunk_rows,
-                UNIT=unit, **tiling.launch_options("moments", x.itemsize),
+                UNIT=unit, **tiling.launch_options(x.itemsize),
             )  # fmt: skip
         launch("normalize_kernel", tiling.grid,
-            x, x if residual is None else channels_last(residual), y, partials, statistics,
+            x, x if residual is None else channels_last(residual), y, moments.partials, statistics,
             weight, bias, *buffers,
             rows, channels // unit, len(weight),
-            tiling.chunk_rows, partials.shape[1], moments.chunk_rows,
-            *momentum_and_eps, activation.bound,
+            tiling.chunk_rows, moments.partials.shape[1], moments.chunk_rows,
+            *momentum_and_eps, activation.upper,
             UNIT=unit, GROUPS=shuffled_groups,
-            ACT=activation.kind, HAS_RESIDUAL=residual is not None,
-            SINGLE=single, BLOCK_P=tiling.block_partials,
-            **tiling.launch_options("normalize", x.itemsize),
+            ACT=activation.kind, HAS_RESIDUAL=residual is not None, BLOCK_P=tiling.block_partials,
+            **tiling.launch_options(x.itemsize, pipelined=False),
         )  # fmt: skip
         # Without a residual the backward pass recomputes the output from x, which is saved anyway.
-        saves_output = activation.relu and residual is not None
+        saves_output = activation != LINEAR and residual is not None
         ctx.save_for_backward(x, weight, bias, statistics, *([y] if saves_output else []))
-        ctx.activation, ctx.tiling, ctx.sizes = activation, tiling, sizes
+        ctx.activation, ctx.tiling = activation, tiling
+        ctx.sizes = (rows, channels // unit, len(weight), tiling.chunks, tiling.chunk_rows)
         ctx.constants = {"UNIT": unit, "GROUPS": shuffled_groups, "ACT": activation.kind}
         ctx.set_materialize_grads(False)
         return y, y.detach()
@@ -193,43 +165,34 @@ class _BatchNormAct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         received = [channels_last(dy) for dy in gradients if dy is not None]
         if not received:
-            return (None,) * 10
+            return (None,) * 9
         dy, dy2, has_dy2 = received[0], received[-1], len(received) == 2
         x, weight, bias, statistics, *output = ctx.saved_tensors
         tiling, activation = ctx.tiling, ctx.activation
         y = output[0] if output else x
         # MASK_NONE, MASK_FROM_OUTPUT or MASK_FROM_INPUT of the kernels
-        mask = 0 if not activation.relu else 2 if output else 1
+        mask = 0 if activation == LINEAR else 2 if output else 1
         dx = torch.empty_like(x)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
-        single = tiling.is_single_kernel
-        partials = statistics if single else statistics.new_empty(2, tiling.chunks, x.shape[1])
+        partials = statistics.new_empty(2, tiling.chunks, x.shape[1])
         # dz, the gradient before the activation, is the gradient of the residual. Without an
-        # activation and with one incoming gradient it is dy itself. With two incoming gradients the
-        # first kernel writes dz, which the second kernel reads in place of both.
-        write_dz = (bool(output) or has_dy2) and ctx.needs_input_grad[3]
-        write_dz = write_dz or (has_dy2 and not single)
+        # activation and with one incoming gradient it is dy itself. If the first kernel writes dz,
+        # the second one reads it in place of dy, dy2 and y.
+        write_dz = has_dy2 or (bool(output) and ctx.needs_input_grad[3])
         dz = torch.empty_like(x) if write_dz else dy
-        if not single:
-            launch("gradient_sums_kernel", tiling.grid,
-                dy, dy2, x, y, dz, partials, statistics, weight, bias,
-                *ctx.sizes, activation.bound,
-                MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
-                **tiling.launch_options("sums", x.itemsize),
-            )  # fmt: skip
-            if write_dz:  # the second kernel reads dz in place of dy, dy2 and y
-                dy, dy2, has_dy2, y, mask, write_dz = dz, dz, False, x, 0, False
+        launch("gradient_sums_kernel", tiling.grid,
+            dy, dy2, x, y, dz, partials, statistics, weight, bias,
+            *ctx.sizes, activation.upper,
+            MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz, **ctx.constants,
+            **tiling.launch_options(x.itemsize),
+        )  # fmt: skip
+        if write_dz:
+            y, mask = x, 0
         launch("input_gradient_kernel", tiling.grid,
-            dy, dy2, x, y, dx, dz, partials, statistics, weight, bias, dweight, dbias,
-            *ctx.sizes, activation.bound,
-            MASK=mask, HAS_DY2=has_dy2, WRITE_DZ=write_dz,
-            SINGLE=single, BLOCK_P=tiling.block_partials, **ctx.constants,
-            **tiling.launch_options("gradient", x.itemsize),
+            dz, x, y, dx, partials, statistics, weight, bias, dweight, dbias,
+            *ctx.sizes, activation.upper,
+            MASK=mask, BLOCK_P=tiling.block_partials, **ctx.constants,
+            **tiling.launch_options(x.itemsize),
         )  # fmt: skip
         dresidual = dz if ctx.needs_input_grad[3] else None
-        return dx, dweight, dbias, dresidual, None, None, None, None, None, None
-
-
-def _matrix_shape(x: Tensor) -> tuple[int, int]:
-    """(rows, channels) of channels-last activations seen as a matrix, with N * H * W rows."""
-    return x.numel() // x.shape[1], x.shape[1]
+        return dx, dweight, dbias, dresidual, None, None, None, None, None

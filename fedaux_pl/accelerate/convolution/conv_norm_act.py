@@ -6,15 +6,13 @@ the number of kernels. :func:`conv_norm_act` computes what the modules compute, 
 the modules by rounding only, and on the CPU not at all.
 """
 
-from collections.abc import Container
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.casting import cast_all
-from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
     Activation,
     Moments,
     batch_norm_act,
@@ -25,48 +23,18 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     depthwise_norm_act_eval,
     is_depthwise,
 )
-from fedaux_pl.accelerate.convolution.folding import convolve_folded, convolve_folded_stem
-from fedaux_pl.accelerate.convolution.image_stem import (
-    ALIGNMENT,
-    convolve_stem,
-    is_stem,
-    pad_channels,
-    prepare_stem_input,
+from fedaux_pl.accelerate.convolution.folding import (
+    convolve_folded,
+    convolve_folded_stem,
+    fits_pointwise,
+    fold_batch_norm,
+    multiply_pixels,
 )
-from fedaux_pl.accelerate.convolution.paths import (
-    Path,
-    choose_path,
-    is_bias_free_conv,
-    is_castable,
-    is_dense_conv,
-    is_standard_batch_norm,
-)
-from fedaux_pl.accelerate.convolution.pointwise import fits_pointwise, pointwise_norm_act_eval
-from fedaux_pl.accelerate.convolution.pointwise_products import (
-    convolve_pointwise,
-    fits_product,
-)
-from fedaux_pl.accelerate.convolution.weight_gradients import (
-    convolve_with_side_stream,
-    uses_side_stream,
-)
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input, fusable
-
-
-def cast_weights(
-    model: nn.Module, x: Tensor, excluded: Container[nn.Module] = ()
-) -> dict[nn.Module, Tensor]:
-    """Cast the weights that :func:`conv_norm_act` reads to half precision, all at once.
-
-    Outside of training, in float32 and without BatchNorm layers there are none.
-    """
-    dtype = compute_dtype(x)
-    is_casting = fusable(x) and dtype in HALF and torch.is_grad_enabled() and model.training
-    modules = list(model.modules()) if is_casting else []
-    convs = [module for module in modules if is_castable(module) and module not in excluded]
-    if not convs or not any(map(is_standard_batch_norm, modules)):
-        return {}
-    return dict(zip(convs, cast_all([c.weight for c in convs], dtype), strict=True))  # type: ignore[misc]
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem, pad_channels
+from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv
+from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
+from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
+from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input
 
 
 def conv_norm_act(
@@ -76,10 +44,9 @@ def conv_norm_act(
     residual: Tensor | None = None,
     *,
     shortcut: nn.Sequential | None = None,
-    relu: bool = True,
-    upper: float | None = None,
+    activation: Activation = RELU,
 ) -> Tensor:
-    """Compute relu(norm(conv(x)) + residual).
+    """Compute act(norm(conv(x)) + residual).
 
     Args:
         conv: The convolution.
@@ -87,39 +54,29 @@ def conv_norm_act(
         x: Activations or images of shape (N, C, H, W).
         residual: Added before the activation.
         shortcut: A convolution and its norm layer, which are applied to the residual first.
-        relu: Whether there is an activation.
-        upper: Upper bound of the activation, 6 for ReLU6.
+        activation: The activation.
     """
-    activation = Activation(relu, upper)
     dtype = compute_dtype(x)
-
-    def path_of(*layers: nn.Module) -> Path:
-        return choose_path(
-            *layers,
-            usable=fusable(x) and (residual is None or residual.dtype == dtype),
-            dtype=dtype,
-            grad=torch.is_grad_enabled(),
-            activation=activation,
-        )
-
-    path = path_of(conv, norm)
+    path = choose_path(conv, norm, x, residual, activation)
     if residual is not None and shortcut is not None:
         layers = shortcut[0], shortcut[1]
-        if path == "fold" and path_of(*layers) == "fold":
-            return convolve_folded(conv, norm, x.to(dtype), residual, layers)  # type: ignore[arg-type]
-        residual = conv_norm_act(*layers, residual, relu=False)
-        path = path_of(conv, norm)  # the residual's dtype can change the path
+        if path == choose_path(*layers, x, residual, activation) == "fold":
+            return convolve_folded((conv, norm), x.to(dtype), residual, layers)  # type: ignore[arg-type]
+        residual = conv_norm_act(*layers, residual, activation=LINEAR)
+        path = choose_path(conv, norm, x, residual, activation)  # its dtype can change the path
+    is_evaluation = path in ("fold", "apply")
+    if is_evaluation and residual is None and _is_half_stem(conv, x, dtype):
+        return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]
     if path == "fold":
-        return convolve_folded(conv, norm, x.to(dtype), residual)  # type: ignore[arg-type]
+        return convolve_folded((conv, norm), x.to(dtype), residual)  # type: ignore[arg-type]
     moments: Moments | None = None
     if path == "plain":
         out: Tensor = conv(x)
     elif path == "apply" and residual is None and is_depthwise(conv, x):
         return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
-    elif path == "apply" and residual is None and _is_half_stem(conv, x, dtype):
-        return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
-        return pointwise_norm_act_eval((conv, norm), x.to(dtype), residual, activation)  # type: ignore[arg-type]
+        weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]
+        return multiply_pixels(x.to(dtype), weight, bias, residual, activation)
     else:
         out, moments = _convolve(conv, x, dtype)
     if path != "plain" and isinstance(norm, nn.BatchNorm2d) and _fits_kernel(out, residual, dtype):
@@ -129,9 +86,11 @@ def conv_norm_act(
     out = norm(out)
     if residual is not None:
         out = out + residual
-    if not relu:
+    if activation == LINEAR:
         return out
-    return F.relu(out, inplace=True) if upper is None else F.hardtanh(out, 0.0, upper, inplace=True)
+    if activation == RELU:
+        return F.relu(out, inplace=True)
+    return F.hardtanh(out, 0.0, activation.upper, inplace=True)
 
 
 def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
@@ -160,23 +119,11 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
     even with padding. 1x1 convolutions are matrix products.
     """
     if is_depthwise(conv, x):
-        return convolve_depthwise(conv, x.to(dtype))
-    cast = current().weights.get(conv)
+        return convolve_depthwise(conv, x.to(dtype)), None
     if fits_product(conv, x, dtype):
-        return convolve_pointwise(conv, x.to(dtype), cast=cast)
-    if dtype in HALF and is_dense_conv(conv):
-        stem = fits_input(conv, x) and conv.bias is None and is_stem(conv)
-        if uses_side_stream(conv):
-            x = pad_channels(x.to(dtype))
-            return convolve_with_side_stream(conv, x, stem=stem, cast=cast), None
-        if cast is not None:
-            x = x.to(dtype)
-            return torch.conv2d(x, cast, None, conv.stride, conv.padding, conv.dilation), None
-        if stem:
-            return convolve_stem(conv, prepare_stem_input(x.to(dtype))), None
-        if conv.in_channels % ALIGNMENT:
-            weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % ALIGNMENT))
-            x = pad_channels(x.to(dtype))
-            out = F.conv2d(x, weight, conv.bias, conv.stride, conv.padding, conv.dilation)
-            return out, None
+        return convolve_pointwise(conv, x.to(dtype))
+    if dtype in HALF and is_bias_free_conv(conv) and fits_input(conv, x):
+        stem = is_stem(conv)
+        if stem or conv.in_channels % ALIGNMENT or side_stream_for(conv) is not None:
+            return convolve(conv, pad_channels(x.to(dtype)), stem=stem), None
     return conv(x), None

@@ -1,31 +1,32 @@
 """Depthwise 3x3 convolutions at the speed of memory, with or without gradients.
 
 cuDNN's kernels for channels-last depthwise convolutions in half precision are far from the
-bandwidth of the device. Here the forward pass is one kernel, which also computes what the next
-operation needs: in training the moments for BatchNorm, in evaluation the norm and the activation.
-The backward pass is one kernel for both gradients, and a small one that adds up partial sums of the
-weight's gradient in a fixed order.
+bandwidth of the device. Here the forward pass is one kernel, in evaluation with the norm and the
+activation. The backward pass is one kernel for both gradients, and a small one that adds up partial
+sums of the weight's gradient in a fixed order.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import current, launch
+from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
     VECTOR,
     Activation,
-    Moments,
     channels_last,
 )
-from fedaux_pl.accelerate.convolution.tiling import choose_tiling, next_power_of_two
+from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
-    uses_side_stream,
+    fork,
+    side_stream_for,
+    write_gradient,
 )
 from fedaux_pl.accelerate.eligibility import fits_input, is_plain_conv
 
@@ -33,11 +34,11 @@ BLOCK_CHANNELS = 32
 # A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
 TILE = 512  # columns times channels of a tile
 WARPS = 4
-PROGRAMS = 528  # four on each of an H200's 132 multiprocessors; each writes partial sums
+BACKWARD_PROGRAMS = 528  # four on each of an H200's 132 multiprocessors; each writes partial sums
 # Without sums: for 5,000 images more programs are a fifth faster, and larger tiles a tenth with
 # stride 1.
-EVAL_PROGRAMS = 4224
-EVAL_TILES = {1: 2, 2: 1}  # times TILE, by stride
+PROGRAMS = 4224
+STRIDE_1_TILE = 1024
 SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum of partial sums
 
 
@@ -55,37 +56,19 @@ def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
     )
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """The grid and the arguments that the kernels share.
+class _Launch(NamedTuple):
+    """The grid (channel blocks, chunks), and the arguments that the kernels share."""
 
-    Args:
-        sizes: The arguments from ``columns`` to ``out_width``.
-        out_units: Values of a pixel of the output, in units.
-        grid: The programs, (channel blocks, chunks).
-        out_rows: Output pixels of a chunk.
-        constants: Compile-time arguments.
-    """
-
-    sizes: tuple[int, ...]
-    out_units: int
     grid: tuple[int, int]
-    out_rows: int
+    sizes: tuple[int, ...]  # from ``columns`` to ``out_width``
     constants: dict[str, int]
 
 
 def _plan(
-    x: Tensor,
-    weight: Tensor | None,
-    stride: int,
-    pitch: int | None = None,
-    *,
-    has_sums: bool = True,
+    x: Tensor, weight: Tensor | None, stride: int, *, programs: int, tile: int, pitch: int
 ) -> _Launch:
     """The launch for activations ``x``; a pixel of the output has ``pitch`` values."""
     n, channels, height, width = x.shape
-    pitch = pitch or channels
-    programs, tile = (PROGRAMS, TILE) if has_sums else (EVAL_PROGRAMS, TILE * EVAL_TILES[stride])
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
     unit = math.gcd(channels, pitch, VECTOR)
@@ -94,20 +77,11 @@ def _plan(
     channel_blocks = -(-channels // block_channels)
     columns = n * out_width
     chunk = -(-columns * channel_blocks // (programs * block)) * block
-    sizes = (columns, channels // unit, parameters, chunk, height, width, out_height, out_width)
+    constants = {"UNIT": unit, "STRIDE": stride, "POOL": weight is None}
     return _Launch(
-        sizes=sizes,
-        out_units=pitch // unit,
-        grid=(channel_blocks, -(-columns // chunk)),
-        out_rows=chunk * out_height,
-        constants={
-            "UNIT": unit,
-            "STRIDE": stride,
-            "POOL": weight is None,
-            "BLOCK_M": block,
-            "BLOCK_C": block_channels,
-            "num_warps": WARPS,
-        },
+        (channel_blocks, -(-columns // chunk)),
+        (columns, channels // unit, parameters, chunk, height, width, out_height, out_width),
+        constants | {"BLOCK_M": block, "BLOCK_C": block_channels, "num_warps": WARPS},
     )
 
 
@@ -115,10 +89,7 @@ def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
     """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
-    statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    return convolve_eval(
-        channels_last(x), conv.weight, conv.stride[0], statistics, norm.eps, activation
-    )
+    return _convolve(channels_last(x), conv.weight, conv.stride[0], norm, activation)
 
 
 def average_pool(x: Tensor) -> Tensor:
@@ -128,101 +99,81 @@ def average_pool(x: Tensor) -> Tensor:
     four times as long, and its backward kernel is slower still and its gradients are wrong
     (https://github.com/pytorch/pytorch/issues/188344).
     """
-    pooled: Tensor = _Depthwise.apply(x, None, 2, None)[0]  # type: ignore[no-untyped-call]
+    pooled: Tensor = _Depthwise.apply(x, None, 2, None)  # type: ignore[no-untyped-call]
     return pooled
 
 
 def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
     """Write relu(average_pool(x)), without gradients."""
-    convolve_eval(channels_last(x), None, 2, activation=Activation(), out=out)
+    _convolve(channels_last(x), None, 2, activation=RELU, out=out)
 
 
-def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Moments | None]:
+def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
     Partial sums of the weight's gradient are added up on the side stream if there is one. Channels
-    of ``x`` beyond those of the convolution are padding; those of the output are zero. The moments
-    of the output are None if ``batch_norm_act`` would not use them.
+    of ``x`` beyond those of the convolution are padding; those of the output are zero.
     """
-    side_stream = current().side_stream if uses_side_stream(conv) else None
-    out, partials = _Depthwise.apply(x, conv.weight, conv.stride[0], side_stream)  # type: ignore[no-untyped-call]
-    if partials is None:
-        return out, None
-    plan = _plan(x, conv.weight, conv.stride[0])
-    return out, Moments(partials, plan.out_rows)
+    out: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
+        x, conv.weight, conv.stride[0], side_stream_for(conv)
+    )
+    return out
 
 
-def convolve_eval(
+def _convolve(
     x: Tensor,
     weight: Tensor | None,
     stride: int,
-    statistics: tuple[Tensor | None, ...] | None = None,
-    eps: float = 0.0,
-    activation: Activation = Activation(False),  # noqa: B008 - frozen
-    *,
-    partials: Tensor | None = None,
+    norm: nn.BatchNorm2d | None = None,
+    activation: Activation = LINEAR,
     out: Tensor | None = None,
 ) -> Tensor:
     """Compute act(norm(conv(x))) or act(conv(x)) in one kernel and without gradients.
 
     Args:
         x: Activations (N, C, H, W), channels last.
-        weight: Weight (C or less, 1, 3, 3), float32; that of further channels is zero. None for
+        weight: Weight (C or less, 1, 3, 3), float32; outputs of further channels are zero. None for
             average pooling.
         stride: 1 or 2.
-        statistics: Weight, bias, running mean and running variance of a norm layer, or None.
-        eps: The norm layer's ``eps``.
+        norm: The norm layer, with its running statistics, or None.
         activation: The activation.
-        partials: Where the moments of the output's chunks are written, (2, chunks, C), or None.
         out: Where the result is written: channels of channels-last activations. By default they are
             allocated.
-
-    Returns:
-        Activations (N, C, H', W'), channels last.
     """
-    pitch = None if out is None else out.stride(3)
-    plan = _plan(x, weight, stride, pitch, has_sums=partials is not None)
+    tile = STRIDE_1_TILE if stride == 1 else TILE
+    pitch = x.shape[1] if out is None else out.stride(3)
+    plan = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
     if out is None:
         out = x.new_empty(len(x), *plan.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
     weight = x if weight is None else weight  # not read
+    statistics: tuple[Tensor | None, ...] = (weight,) * 4  # not read
+    if norm is not None:
+        statistics = norm.weight, norm.bias, norm.running_mean, norm.running_var
     launch("depthwise_kernel", plan.grid,
-        x, weight, out, weight if partials is None else partials,
-        *(statistics or (weight,) * 4), *plan.sizes, plan.out_units, eps, activation.bound,
-        HAS_NORM=statistics is not None, ACT=activation.kind,
-        HAS_MOMENTS=partials is not None, **plan.constants,
+        x, weight, out, *statistics, *plan.sizes, pitch // plan.constants["UNIT"],
+        0.0 if norm is None else norm.eps, activation.upper,
+        HAS_NORM=norm is not None, ACT=activation.kind, **plan.constants,
     )  # fmt: skip
     return out
 
 
 class _Depthwise(torch.autograd.Function):
-    """The convolution and the moments of its output.
-
-    Small outputs have none, and neither have those of average pooling, which has no weight.
-    """
+    """The convolution; without a weight, average pooling."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, stride: int, side_stream: SideStream | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Tensor:
         x = channels_last(x)
-        plan = _plan(x, weight, stride)
-        channels, out_rows = x.shape[1], plan.sizes[0] * plan.sizes[-2]
-        partials = None
-        if ctx.needs_input_grad[1] and not choose_tiling(out_rows, channels).is_single_kernel:
-            partials = torch.empty(2, plan.grid[1], channels, device=x.device)
-            ctx.mark_non_differentiable(partials)
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.side_stream = stride, side_stream
-        ctx.set_materialize_grads(False)  # no zeros as the gradient of the moments
-        return convolve_eval(x, weight, stride, partials=partials), partials
+        return _convolve(x, weight, stride)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, _: object) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return None, None, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        plan = _plan(x, weight, ctx.stride)
+        plan = _plan(x, weight, ctx.stride, programs=BACKWARD_PROGRAMS, tile=TILE, pitch=x.shape[1])
         needs_dx = ctx.needs_input_grad[0]
         dx = torch.empty_like(x) if needs_dx else x
         partials = x
@@ -232,25 +183,16 @@ class _Depthwise(torch.autograd.Function):
             channels_last(dy), x, x if weight is None else weight, dx, partials, *plan.sizes,
             NEEDS_DX=needs_dx, **plan.constants,
         )  # fmt: skip
-        dweight = None if weight is None else _sum_partials(partials, weight, ctx.side_stream)
-        return dx if needs_dx else None, dweight, None, None
+        dx = dx if needs_dx else None
+        if weight is None:
+            return dx, None, None, None
 
+        gradient = fork(ctx.side_stream, weight)
 
-def _sum_partials(
-    partials: Tensor, weight: Tensor, side_stream: SideStream | None
-) -> Tensor | None:
-    """The gradient of a weight from its parts; None if the side stream computes it."""
-    gradient = torch.empty_like(weight)
+        def write() -> None:
+            chunks, size = partials.shape
+            grid = (-(-size // SUM_BLOCK["BLOCK_W"]),)
+            launch("sum_partials_kernel", grid, partials, gradient, chunks, size, **SUM_BLOCK)
 
-    def compute() -> None:
-        chunks, size = partials.shape
-        grid = (-(-size // SUM_BLOCK["BLOCK_W"]),)
-        launch("sum_partials_kernel", grid, partials, gradient, chunks, size, **SUM_BLOCK)
-
-    if side_stream is None:
-        compute()
-        return gradient
-    side_stream.stream.wait_stream(torch.cuda.current_stream(partials.device))
-    with side_stream.computing(weight, gradient, partials):
-        compute()
-    return None
+        dweight = write_gradient(ctx.side_stream, weight, gradient, write, partials)
+        return dx, dweight, None, None

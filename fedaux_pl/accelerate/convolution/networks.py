@@ -4,8 +4,6 @@ Every call chooses by its input and its modules: the plain version runs on the C
 torch.compile, in unsupported dtypes, and if a module that a fused layer would skip has hooks.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,17 +11,11 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
 
-from fedaux_pl.accelerate.context import current, using
-from fedaux_pl.accelerate.convolution.batch_norm import branch
-from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
+from fedaux_pl.accelerate.context import using
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU6, branch
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
-from fedaux_pl.accelerate.convolution.image_stem import (
-    ALIGNMENT,
-    MAX_NCHW_CHANNELS,
-    is_stem,
-    standardize,
-)
-from fedaux_pl.accelerate.convolution.paths import is_bias_free_conv, is_standard_batch_norm
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, standardize
 from fedaux_pl.accelerate.convolution.pointwise_products import write_matrices
 from fedaux_pl.accelerate.convolution.shuffle_unit import (
     fits_padding,
@@ -34,8 +26,7 @@ from fedaux_pl.accelerate.convolution.shuffle_unit import (
 )
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
-from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
-from fedaux_pl.models.mobilenet import MobileNetV2
+from fedaux_pl.models.image_classifier import InputNormalization
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet, ShuffleUnit, channel_shuffle
 
@@ -49,7 +40,7 @@ class FastInputNormalization(InputNormalization):
         if not self._fits_kernel(x):
             return super().forward(x)
         self.check_images(x)
-        return standardize(x, self.mean, self.std, compute_dtype(x), nchw=current().nchw)
+        return standardize(x, self.mean, self.std, compute_dtype(x))
 
     def _fits_kernel(self, x: Tensor) -> bool:
         return (
@@ -61,44 +52,6 @@ class FastInputNormalization(InputNormalization):
             and x.numel() > 0
             and not x.requires_grad
         )
-
-
-class FastFeatures(FeatureClassifier):
-    """Casts all weights of a network at once, and gives NCHW images to stems that read them."""
-
-    def features(self, x: Tensor) -> Tensor:
-        """Map images to features of shape (N, feature_dim)."""
-        if not fusable(x):
-            return super().features(x)
-        with using(weights=self.half_weights(x), nchw=reads_nchw(self, x)):
-            return super().features(x)
-
-    def half_weights(self, x: Tensor) -> dict[Any, Tensor]:
-        """Compute the half-precision weights of the layers, see ``Context``."""
-        return dict(cast_weights(self, x))
-
-
-def reads_nchw(model: nn.Module, x: Tensor) -> bool:
-    """Whether NCHW images are the fastest inputs of a network's stem.
-
-    They are if there is no backward pass and our kernel computes the stem. The first convolution in
-    ``model.modules()`` is assumed to be the stem. If another one is, it pads and copies NCHW
-    images, and the result is the same.
-
-    Args:
-        model: The network; :func:`conv_norm_act` computes its stem.
-        x: Its inputs.
-    """
-    if torch.is_grad_enabled() or not fusable(x):
-        return False
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return (
-        first is not None
-        and is_bias_free_conv(first)
-        and first.in_channels <= MAX_NCHW_CHANNELS
-        and is_stem(first)
-        and any(map(is_standard_batch_norm, model.modules()))
-    )
 
 
 @fast_version(BasicBlock)
@@ -116,7 +69,7 @@ class FastBasicBlock(BasicBlock):  # type: ignore[misc]
 
 
 @fast_version(ResNet8)
-class FastResNet8(FastFeatures, ResNet8):
+class FastResNet8(ResNet8):
     """ResNet-8 with a fused stem."""
 
     def feature_map(self, x: Tensor) -> Tensor:
@@ -137,7 +90,7 @@ class FastConv2dNormActivation(Conv2dNormActivation):  # type: ignore[misc]
         """Map feature maps to feature maps."""
         if len(self) != 3 or not _can_fuse(x, self[2], nn.ReLU6):
             return super().forward(x)  # type: ignore[no-any-return]
-        return conv_norm_act(self[0], self[1], x, upper=6.0)
+        return conv_norm_act(self[0], self[1], x, activation=RELU6)
 
 
 @fast_version(InvertedResidual)
@@ -153,12 +106,7 @@ class FastInvertedResidual(InvertedResidual):  # type: ignore[misc]
         for layer in hidden:
             out = layer(out)
         residual = shortcut_input if self.use_res_connect else None
-        return conv_norm_act(conv, norm, out, residual, relu=False)
-
-
-@fast_version(MobileNetV2)
-class FastMobileNetV2(FastFeatures, MobileNetV2):
-    """MobileNetV2; its stem and blocks have their own fast versions."""
+        return conv_norm_act(conv, norm, out, residual, activation=LINEAR)
 
 
 @fast_version(ShuffleUnit)
@@ -175,7 +123,7 @@ class FastShuffleUnit(ShuffleUnit):
             return shuffle_unit_train(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
-        out = conv_norm_act(self.depthwise, self.norm2, out, relu=False)
+        out = conv_norm_act(self.depthwise, self.norm2, out, activation=LINEAR)
         if self.downsample:
             pooled = F.relu(average_pool(shortcut_input))
             return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
@@ -183,20 +131,16 @@ class FastShuffleUnit(ShuffleUnit):
 
 
 @fast_version(ShuffleNet)
-class FastShuffleNet(FastFeatures, ShuffleNet):
-    """ShuffleNet with a fused stem; in training one kernel writes the matrices of all units."""
-
-    def half_weights(self, x: Tensor) -> dict[Any, Tensor]:
-        """Compute the matrices of the units and the weights of the other layers."""
-        products = padded_products(self.units, x)
-        cast = cast_weights(self, x, {conv for conv, _ in products})
-        return {**write_matrices(products, compute_dtype(x)), **cast}
+class FastShuffleNet(ShuffleNet):
+    """ShuffleNet with a fused stem; in training the matrices of all units share one buffer."""
 
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardized images to the output of the last stage."""
         if not _can_fuse(x, self.relu):
             return super().feature_map(x)
-        maps: Tensor = self.units(conv_norm_act(self.stem, self.stem_norm, x))
+        matrices = write_matrices(padded_products(self.units, x), compute_dtype(x))
+        with using(matrices=matrices):
+            maps: Tensor = self.units(conv_norm_act(self.stem, self.stem_norm, x))
         return maps
 
 

@@ -3,34 +3,25 @@
 from typing import Literal, TypeGuard
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedaux_pl.accelerate.convolution.batch_norm import Activation
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem
-from fedaux_pl.accelerate.eligibility import HALF, has_hooks, is_plain_conv
+from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
+from fedaux_pl.accelerate.eligibility import (
+    HALF,
+    compute_dtype,
+    fusable,
+    has_hooks,
+    is_plain_conv,
+)
 
 Path = Literal["plain", "train", "apply", "fold"]
 
 
 def choose_path(
-    conv: nn.Module,
-    norm: nn.Module,
-    *,
-    usable: bool,
-    dtype: torch.dtype,
-    grad: bool,
-    activation: Activation,
+    conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None, activation: Activation
 ) -> Path:
-    """Choose how a convolution, its norm layer and its activation are computed.
-
-    Args:
-        conv: The convolution.
-        norm: Its norm layer.
-        usable: Whether our kernels can run on the activations, see
-            :func:`~fedaux_pl.accelerate.eligibility.fusable`.
-        dtype: The dtype in which the convolution computes.
-        grad: Whether autograd is enabled.
-        activation: The activation.
+    """Choose how act(norm(conv(x)) + residual) is computed.
 
     Returns:
         ``"plain"``: the modules themselves. ``"train"``: BatchNorm with the batch's statistics.
@@ -38,13 +29,16 @@ def choose_path(
         running statistics folded into the convolution's weight, with residual and ReLU in the same
         cuDNN kernel.
     """
-    if not usable or dtype not in (*HALF, torch.float32) or not is_standard_batch_norm(norm):
+    dtype = compute_dtype(x)
+    if not fusable(x) or not is_standard_batch_norm(norm):
+        return "plain"
+    if dtype not in (*HALF, torch.float32) or (residual is not None and residual.dtype != dtype):
         return "plain"
     if norm.training:
         return "train"
-    if grad:
+    if torch.is_grad_enabled():
         return "plain"
-    if activation.relu and activation.upper is None and dtype in HALF and is_foldable(conv):
+    if activation == RELU and dtype in HALF and is_foldable(conv):
         return "fold"
     return "apply"
 
@@ -61,19 +55,14 @@ def is_standard_batch_norm(norm: nn.Module) -> bool:
     )
 
 
-def is_dense_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a layer is a convolution without groups, with zero padding and no hooks."""
-    return is_plain_conv(conv) and conv.groups == 1
-
-
 def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether a layer is a dense convolution without bias and with its padding in pixels."""
-    return is_dense_conv(conv) and conv.bias is None and not isinstance(conv.padding, str)
-
-
-def is_castable(conv: nn.Module) -> bool:
-    """Whether a convolution's weight can be cast in advance: it needs no padding afterwards."""
-    return is_bias_free_conv(conv) and conv.in_channels % ALIGNMENT == 0 and not is_stem(conv)
+    """Whether a layer is a convolution without groups and bias, with its padding in pixels."""
+    return (
+        is_plain_conv(conv)
+        and conv.groups == 1
+        and conv.bias is None
+        and not isinstance(conv.padding, str)
+    )
 
 
 def is_foldable(conv: nn.Module) -> bool:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate.convolution.batch_norm import (
-    Activation,
+    LINEAR,
+    RELU,
     batch_norm_act,
     branch,
     channels_last,
@@ -24,87 +25,26 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     average_pool,
     average_pool_relu_eval,
     convolve_depthwise,
-    convolve_eval,
+    depthwise_norm_act_eval,
     is_depthwise,
 )
-from fedaux_pl.accelerate.convolution.folding import FoldedConvolution, active_cache, convolve_act
+from fedaux_pl.accelerate.convolution.folding import (
+    convolve_act,
+    fold_batch_norm,
+    multiply_pixels,
+)
 from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
 from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
-from fedaux_pl.accelerate.convolution.pointwise import multiply_pixels
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     Product,
     convolve_pointwise,
+    matrix_of,
 )
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
 from fedaux_pl.models.shufflenet import ShuffleUnit
 
 POINTWISE = (1, 1), (0, 0), (1, 1)  # stride, padding and dilation
-
-
-class FoldedShuffleUnit:
-    """The matrices of a unit with BatchNorm folded in.
-
-    Args:
-        unit: A unit for which :func:`fits_three_kernels` is true.
-        dtype: The dtype of the matrices.
-
-    Attributes:
-        reduce: The first matrix, (inner channels with padding, input channels).
-        reduce_bias: Its bias.
-        depthwise: Weight of the depthwise convolution, with padding, float32.
-        statistics: Weight, bias, running mean and variance of its norm layer, with padding.
-        eps: The norm layer's ``eps``.
-        expand: The last matrix, (new channels, inner channels with padding).
-        expand_bias: Its bias.
-    """
-
-    def __init__(self, unit: ShuffleUnit, dtype: torch.dtype) -> None:
-        self._unit, self._layers = unit, (unit.depthwise, cast(nn.BatchNorm2d, unit.norm2))
-        padded = _padded_channels(unit)
-        weight = unit.depthwise.weight
-        self._folds = [
-            FoldedConvolution(layers, None, dtype)  # type: ignore[arg-type]
-            for layers in ((unit.reduce, unit.norm1), (unit.expand, unit.norm3))
-        ]
-        self.reduce = weight.new_zeros(padded, unit.reduce.in_channels, dtype=dtype)
-        self.reduce_bias = weight.new_zeros(padded, dtype=dtype)
-        self.depthwise = weight.new_zeros(padded, 1, 3, 3)
-        # a variance of 1 in place of 0, so that channels of padding stay zero without eps, too
-        self.statistics = tuple(weight.new_full((padded,), value) for value in (0.0, 0.0, 0.0, 1.0))
-        self.eps = self._layers[1].eps
-        self.expand = weight.new_zeros(unit.expand.out_channels, padded, dtype=dtype)
-        self.expand_bias = self._folds[1].bias
-        self._copy()
-
-    def refresh(self) -> None:
-        """Fold the current weights of the layers, into the same tensors."""
-        for fold in self._folds:
-            fold.refresh()
-        self._copy()
-
-    def _copy(self) -> None:
-        """Write the folded weights of the groups to their places in the matrices."""
-        unit, groups = self._unit, self._unit.groups
-        middle = unit.depthwise.in_channels
-        size, new_size = middle // groups, len(self.expand) // groups
-        in_size = unit.reduce.in_channels // unit.reduce.groups
-        reduce, expand = (fold.weight[:, :, 0, 0] for fold in self._folds)
-        # the shuffle: row r of group g goes to row r * groups + g
-        rows = self.reduce[:middle].view(size, groups, -1)
-        for group in range(groups):
-            inner = slice(group * size, (group + 1) * size)
-            start = group * in_size if unit.reduce.groups > 1 else 0
-            rows[:, group, start : start + in_size] = reduce[inner, :in_size]
-            new = slice(group * new_size, (group + 1) * new_size)
-            self.expand[new, inner] = expand[new, :size]
-        bias = self._folds[0].bias.view(groups, size)
-        self.reduce_bias[:middle].view(size, groups).copy_(bias.t())
-        depthwise, norm = self._layers
-        statistics = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        values = [value.detach() for value in (depthwise.weight, *statistics) if value is not None]
-        targets = [tensor[:middle] for tensor in (self.depthwise, *self.statistics)]
-        torch._foreach_copy_(targets, values)
 
 
 def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
@@ -124,18 +64,17 @@ def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
 def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
     """Compute a unit in training mode, with gradients."""
     x, shortcut_input = branch(x)
-    groups, relu = unit.groups, Activation()
     norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
     (_, reduce), (_, expand) = _products(unit)
     inner, moments = convolve_pointwise(unit.reduce, x, reduce)
-    inner = batch_norm_act(norm1, inner, None, relu, moments, shuffled_groups=groups)
-    inner, moments = convolve_depthwise(unit.depthwise, inner)
-    inner = batch_norm_act(norm2, inner, None, Activation(False), moments, shuffled_groups=1)
+    inner = batch_norm_act(norm1, inner, None, RELU, moments, shuffled_groups=unit.groups)
+    inner = convolve_depthwise(unit.depthwise, inner)
+    inner = batch_norm_act(norm2, inner, None, LINEAR, shuffled_groups=1)
     out, moments = convolve_pointwise(unit.expand, inner, expand)
     if not unit.downsample:
-        return batch_norm_act(norm3, out, shortcut_input, relu, moments)
+        return batch_norm_act(norm3, out, shortcut_input, RELU, moments)
     pooled = F.relu(average_pool(shortcut_input))
-    return torch.cat([pooled, batch_norm_act(norm3, out, None, relu, moments)], dim=1)
+    return torch.cat([pooled, batch_norm_act(norm3, out, None, RELU, moments)], dim=1)
 
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
@@ -153,16 +92,11 @@ def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
 def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
     """The first and the last convolution, and the layouts of their matrices."""
     reduce, expand = unit.reduce, unit.expand
-    padded = _padded_channels(unit)
+    padded = reduce.out_channels + -reduce.out_channels % ALIGNMENT
     return (
         (reduce, MatrixLayout(padded, reduce.in_channels, reduce.groups, unit.groups)),
         (expand, MatrixLayout(expand.out_channels, padded, expand.groups)),
     )
-
-
-def _padded_channels(unit: ShuffleUnit) -> int:
-    """The inner channels, with padding."""
-    return unit.reduce.out_channels + -unit.reduce.out_channels % ALIGNMENT
 
 
 def _has_matrices(unit: ShuffleUnit) -> bool:
@@ -172,6 +106,7 @@ def _has_matrices(unit: ShuffleUnit) -> bool:
         and is_pointwise(unit.expand)
         and unit.expand.in_channels == unit.reduce.out_channels
         and unit.reduce.out_channels % unit.groups == 0
+        and unit.reduce.groups in (1, unit.groups)
     )
 
 
@@ -198,24 +133,34 @@ def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
         and _has_standard_layers(unit, x, training=False)
         and x.shape[1] % ALIGNMENT == 0
         and torch.backends.cudnn.enabled
-        and unit.reduce.groups in (1, unit.groups)
-        and unit.expand.groups == unit.groups
     )
 
 
 def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
     """Compute a unit in evaluation mode, without gradients."""
     x = channels_last(x.to(compute_dtype(x)))
-    fold = active_cache().get(FoldedShuffleUnit, unit, x.dtype)
-    weight = fold.reduce.view(len(fold.reduce), 1, 1, -1).permute(0, 3, 1, 2)
-    inner = convolve_act(x, weight, fold.reduce_bias, None, POINTWISE)
-    stride = unit.depthwise.stride[0]
-    inner = convolve_eval(inner, fold.depthwise, stride, fold.statistics, fold.eps)
+    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    (_, reduce), (_, expand) = _products(unit)
+    matrix, bias = _fold(unit.reduce, norm1, reduce, x.dtype)
+    weight = matrix.view(len(matrix), 1, 1, -1).permute(0, 3, 1, 2)
+    inner = convolve_act(x, weight, bias, None, POINTWISE)
+    inner = depthwise_norm_act_eval(unit.depthwise, norm2, inner, LINEAR)
+    matrix, bias = _fold(unit.expand, norm3, expand, x.dtype)
     if not unit.downsample:
-        return multiply_pixels(inner, fold.expand, fold.expand_bias, x)
-    n, channels, height, width = inner.shape
-    channels = x.shape[1] + len(fold.expand)
+        return multiply_pixels(inner, matrix, bias, x)
+    n, _, height, width = inner.shape
+    channels = x.shape[1] + len(matrix)
     out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
     average_pool_relu_eval(x, out[:, : x.shape[1]])
-    multiply_pixels(inner, fold.expand, fold.expand_bias, out=out[:, x.shape[1] :])
+    multiply_pixels(inner, matrix, bias, out=out[:, x.shape[1] :])
     return out
+
+
+def _fold(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, layout: MatrixLayout, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The matrix and the bias of a convolution with BatchNorm folded in."""
+    weight, bias = fold_batch_norm(conv, norm, dtype)
+    matrix = matrix_of(weight[:, : conv.weight.shape[1]], layout, dtype)
+    column = MatrixLayout(layout.rows, 1, shuffled_groups=layout.shuffled_groups)
+    return matrix, matrix_of(bias[:, None], column, dtype)[:, 0]

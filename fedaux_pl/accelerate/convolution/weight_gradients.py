@@ -11,8 +11,9 @@ those of a penalty or of a second use of the layer, without waiting for the side
 loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,14 +41,6 @@ class SideStream:
         self.stream = stream
         self.pending: list[tuple[Tensor, Tensor]] = []
         self.in_use: list[tuple[Tensor, ...]] = []
-
-    @contextmanager
-    def computing(self, weight: Tensor, gradient: Tensor, *in_use: Tensor) -> Iterator[None]:
-        """Within it work runs on the stream: it writes the gradient of a weight."""
-        with torch.cuda.stream(self.stream):
-            yield
-        self.pending.append((weight, gradient))
-        self.in_use.append(in_use)
 
     def can_accumulate(self, weights: Sequence[Tensor]) -> bool:
         """Whether the gradients of these weights can be added to ``grad`` without autograd.
@@ -99,16 +92,52 @@ def join_weight_gradients() -> None:
     side_stream.in_use.clear()
 
 
-def uses_side_stream(conv: nn.Conv2d) -> bool:
-    """Whether the weight gradient of a convolution is computed on a side stream."""
+def side_stream_for(conv: nn.Conv2d) -> SideStream | None:
+    """The side stream on which the weight gradient of a convolution is computed, or None."""
     side_stream: SideStream | None = current().side_stream
-    return (
+    is_usable = (
         side_stream is not None
         and torch.is_grad_enabled()
         and side_stream.can_accumulate([conv.weight])
         and conv.bias is None
         and not isinstance(conv.padding, str)
     )
+    return side_stream if is_usable else None
+
+
+def fork(side_stream: SideStream | None, weight: Tensor) -> Tensor:
+    """Let the side stream, if any, wait for the main stream; return an empty gradient of a weight.
+
+    The gradient belongs to the main stream, because it outlives the join as any other gradient
+    does. So it is allocated before the main stream launches anything else, whose memory it could
+    get. Fused optimizers need the layout and dtype of the parameter.
+    """
+    gradient = torch.empty_like(weight)
+    if side_stream is not None:
+        side_stream.stream.wait_stream(torch.cuda.current_stream(weight.device))
+    return gradient
+
+
+def write_gradient(
+    side_stream: SideStream | None,
+    weight: Tensor,
+    gradient: Tensor,
+    write: Callable[[], object],
+    *in_use: Tensor,
+) -> Tensor | None:
+    """Write a gradient that :func:`fork` allocated, on the side stream if there is one.
+
+    ``write`` reads the tensors ``in_use``. Return the gradient for autograd; None if
+    :func:`join_weight_gradients` adds it.
+    """
+    if side_stream is None:
+        write()
+        return gradient
+    with torch.cuda.stream(side_stream.stream):
+        write()
+    side_stream.pending.append((weight, gradient))
+    side_stream.in_use.append(in_use)
+    return None
 
 
 def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor:
@@ -132,36 +161,34 @@ def launch_linear_weight_gradient(
     side_stream.in_use.append((dy, x))
 
 
-def convolve_with_side_stream(
-    conv: nn.Conv2d, x: Tensor, *, stem: bool = False, cast: Tensor | None = None
-) -> Tensor:
-    """Compute conv(x) in the dtype of ``x``, with the weight gradient on the side stream."""
-    geometry = (conv.stride, conv.padding, conv.dilation)
-    weight = conv.weight.detach()
-    weight = pad_weight(weight, x.shape[1], x.dtype) if cast is None else cast.detach()
-    out: Tensor = _SideStreamConvolution.apply(  # type: ignore[no-untyped-call]
-        x, conv.weight, channels_last(weight), geometry, stem, current().side_stream
+def convolve(conv: nn.Conv2d, x: Tensor, *, stem: bool) -> Tensor:
+    """Compute conv(x) of a convolution without bias in the dtype of ``x``, with gradients.
+
+    Args:
+        conv: The convolution, without groups.
+        x: Activations, whose channels can be padded with zeros.
+        stem: Whether :func:`convolve_images` computes it; otherwise cuDNN does.
+    """
+    out: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+        x, conv.weight, (conv.stride, conv.padding, conv.dilation), stem, side_stream_for(conv)
     )
     return out
 
 
-class _SideStreamConvolution(torch.autograd.Function):
-    """A convolution whose backward pass uses two streams.
-
-    ``parameter`` is the weight as the optimizer has it, ``weight`` is padded and cast.
-    """
+class _Convolution(torch.autograd.Function):
+    """A convolution whose backward pass is cuDNN's, on two streams if there is a side stream."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         parameter: Tensor,
-        weight: Tensor,
         geometry: tuple[Any, Any, Any],
         stem: bool,
-        side_stream: SideStream,
+        side_stream: SideStream | None,
     ) -> Tensor:
         x = channels_last(x)
+        weight = pad_weight(parameter, x.shape[1], x.dtype)
         ctx.save_for_backward(x, weight)
         ctx.parameter, ctx.geometry, ctx.side_stream = parameter, geometry, side_stream
         return convolve_images(x, weight) if stem else torch.conv2d(x, weight, None, *geometry)
@@ -170,21 +197,17 @@ class _SideStreamConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        parameter, side_stream = ctx.parameter, ctx.side_stream
-        dy = channels_last(dy)
-        # Allocated on the main stream, because it outlives the wait as any other gradient does.
-        # Fused optimizers need the layout and dtype of the parameter.
-        gradient = torch.empty_like(parameter)
+        parameter, dy = ctx.parameter, channels_last(dy)
+        given = dy, x, weight, None, *ctx.geometry, False, (0, 0), 1
+        compute = partial(torch.ops.aten.convolution_backward, *given)
+        needs_dx, needs_dweight, *_ = ctx.needs_input_grad
+        gradient = fork(ctx.side_stream, parameter)
+        dx = compute((True, False, False))[0] if needs_dx else None
+        if not needs_dweight:
+            return dx, None, None, None, None
 
-        def compute_gradients(*output_mask: bool) -> tuple[Tensor, Tensor, Tensor]:
-            gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-                dy, x, weight, None, *ctx.geometry, False, (0, 0), 1, output_mask
-            )
-            return gradients
+        def write() -> None:
+            gradient.copy_(compute((False, True, False))[1][:, : parameter.shape[1]])
 
-        side_stream.stream.wait_stream(torch.cuda.current_stream(x.device))
-        dx = compute_gradients(True, False, False)[0] if ctx.needs_input_grad[0] else None
-        with side_stream.computing(parameter, gradient, dy, x, weight):
-            dweight = compute_gradients(False, True, False)[1]
-            gradient.copy_(dweight[:, : parameter.shape[1]])
-        return dx, None, None, None, None, None
+        dweight = write_gradient(ctx.side_stream, parameter, gradient, write, dy, x, weight)
+        return dx, dweight, None, None, None

@@ -14,7 +14,6 @@ from fedaux_pl.accelerate.kernels.batch_norm_backward_kernels import *
 from fedaux_pl.accelerate.kernels.batch_norm_kernels import *
 from fedaux_pl.accelerate.kernels.depthwise_kernels import *
 from fedaux_pl.accelerate.kernels.gelu_kernels import *
-from fedaux_pl.accelerate.kernels.grouped_kernels import *
 from fedaux_pl.accelerate.kernels.layer_norm_kernels import *
 from fedaux_pl.accelerate.kernels.mean_pooling_kernels import *
 from fedaux_pl.accelerate.kernels.packing_kernels import *

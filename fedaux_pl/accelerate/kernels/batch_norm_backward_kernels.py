@@ -48,16 +48,32 @@ def _load_dz(
     return dz, tl.where(mask, centered, 0.0)
 
 
-@triton.jit
-def _sum_gradients(
-    dy, dy2, x, y, dz_out, mean, invstd, weight, bias,
-    count, channels, parameters, channel, upper,
-    GROUPS: tl.constexpr,
-    ACT: tl.constexpr, MASK: tl.constexpr, HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr,
+@triton.jit(do_not_specialize=SIZES)
+def gradient_sums_kernel(
+    dy, dy2, x, y, dz_out, partials, statistics, weight, bias,
+    rows, units, parameters, chunks, chunk_rows, upper,
+    UNIT: tl.constexpr, GROUPS: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
+    HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dz and of dz * (x - mean) / std over ``count`` rows, in the order of the moments."""
+    """First of two kernels: write the sums of each chunk to ``partials``, (2, chunks, channels).
+
+    These are the sums of dz and of dz * (x - mean) / std. With ``WRITE_DZ`` it also writes dz.
+    """
+    channels = units * UNIT
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     channel_mask = channel < channels
+    chunk = tl.program_id(1)
+    start = chunk * chunk_rows
+    count = tl.minimum(chunk_rows, rows - start)
+    chunk_offset = start.to(tl.int64) * channels
+    dy += chunk_offset
+    dy2 += chunk_offset
+    x += chunk_offset
+    y += chunk_offset
+    dz_out += chunk_offset
+    mean = tl.load(statistics + channel, mask=channel_mask, other=0.0)
+    invstd = tl.load(statistics + channels + channel, mask=channel_mask, other=0.0)
     index, parameter_mask = _parameters_of(channel, channels, parameters, GROUPS)
     scale = invstd * tl.load(weight + index, mask=parameter_mask, other=0.0)
     shift = tl.load(bias + index, mask=parameter_mask, other=0.0)
@@ -74,51 +90,19 @@ def _sum_gradients(
         products += dz * centered
         if WRITE_DZ:
             tl.store(dz_out + offsets, dz.to(dz_out.dtype.element_ty), mask=mask)
-    return tl.sum(sums, 0), tl.sum(products, 0) * invstd
-
-
-@triton.jit(do_not_specialize=SIZES)
-def gradient_sums_kernel(
-    dy, dy2, x, y, dz_out, partials, statistics, weight, bias,
-    rows, units, parameters, chunks, chunk_rows, upper,
-    UNIT: tl.constexpr, GROUPS: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
-    HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """First of two kernels: write the sums of each chunk to ``partials``, (2, chunks, channels).
-
-    With ``WRITE_DZ`` it also writes dz.
-    """
-    channels = units * UNIT
-    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    channel_mask = channel < channels
-    chunk = tl.program_id(1)
-    start = chunk * chunk_rows
-    chunk_offset = start.to(tl.int64) * channels
-    total, product = _sum_gradients(
-        dy + chunk_offset, dy2 + chunk_offset, x + chunk_offset, y + chunk_offset,
-        dz_out + chunk_offset,
-        tl.load(statistics + channel, mask=channel_mask, other=0.0),
-        tl.load(statistics + channels + channel, mask=channel_mask, other=0.0),
-        weight, bias, tl.minimum(chunk_rows, rows - start), channels, parameters, channel, upper,
-        GROUPS, ACT, MASK, HAS_DY2, WRITE_DZ, BLOCK_M, BLOCK_C, STAGES,
-    )  # fmt: skip
-    tl.store(partials + chunk * channels + channel, total, mask=channel_mask)
+    tl.store(partials + chunk * channels + channel, tl.sum(sums, 0), mask=channel_mask)
+    product = tl.sum(products, 0) * invstd
     tl.store(partials + (chunks + chunk) * channels + channel, product, mask=channel_mask)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def input_gradient_kernel(
-    dy, dy2, x, y, dx, dz_out, partials, statistics, weight, bias, dweight, dbias,
+    dy, x, y, dx, partials, statistics, weight, bias, dweight, dbias,
     rows, units, parameters, chunks, chunk_rows, upper,
     UNIT: tl.constexpr, GROUPS: tl.constexpr, ACT: tl.constexpr, MASK: tl.constexpr,
-    HAS_DY2: tl.constexpr, WRITE_DZ: tl.constexpr, SINGLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Second of two kernels: write dx, dweight and dbias, and with ``WRITE_DZ`` also dz.
-
-    With ``SINGLE`` it is the only kernel: a program processes all rows and reads no ``partials``.
-    """
+    """Second of two kernels: write dx, dweight and dbias."""
     channels = units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     channel_mask = channel < channels
@@ -127,22 +111,15 @@ def input_gradient_kernel(
     count = tl.minimum(chunk_rows, rows - start)
     mean = tl.load(statistics + channel, mask=channel_mask, other=0.0)
     invstd = tl.load(statistics + channels + channel, mask=channel_mask, other=0.0)
-    if SINGLE:
-        total, product = _sum_gradients(
-            dy, dy2, x, y, dz_out, mean, invstd, weight, bias,
-            count, channels, parameters, channel, upper,
-            GROUPS, ACT, MASK, HAS_DY2, False, BLOCK_M, BLOCK_C, STAGES,
-        )  # fmt: skip
-    else:
-        total = tl.zeros_like(mean)
-        product = tl.zeros_like(mean)
-        for first in range(0, chunks, BLOCK_P):
-            partial = first + tl.arange(0, BLOCK_P)
-            mask = (partial < chunks)[:, None] & channel_mask[None, :]
-            offsets = partial[:, None] * channels + channel[None, :]
-            total += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
-            offsets += chunks * channels
-            product += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
+    total = tl.zeros_like(mean)
+    product = tl.zeros_like(mean)
+    for first in range(0, chunks, BLOCK_P):
+        partial = first + tl.arange(0, BLOCK_P)
+        mask = (partial < chunks)[:, None] & channel_mask[None, :]
+        offsets = partial[:, None] * channels + channel[None, :]
+        total += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
+        offsets += chunks * channels
+        product += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
     index, parameter_mask = _parameters_of(channel, channels, parameters, GROUPS)
     tl.store(dweight + index, product, mask=parameter_mask & (chunk == 0))
     tl.store(dbias + index, total, mask=parameter_mask & (chunk == 0))
@@ -157,10 +134,8 @@ def input_gradient_kernel(
         mask = (row < count)[:, None] & channel_mask[None, :]
         offsets = row[:, None] * channels + channel[None, :]
         dz, centered = _load_dz(
-            dy + chunk_offset, dy2 + chunk_offset, x + chunk_offset, y + chunk_offset,
-            mean, scale, shift, offsets, mask, upper, ACT, MASK, HAS_DY2,
+            dy + chunk_offset, dy, x + chunk_offset, y + chunk_offset,
+            mean, scale, shift, offsets, mask, upper, ACT, MASK, False,
         )  # fmt: skip
-        if WRITE_DZ:
-            tl.store(dz_out + chunk_offset + offsets, dz.to(dz_out.dtype.element_ty), mask=mask)
         gradient = scale[None, :] * (dz - constant[None, :] - centered * slope[None, :])
         tl.store(dx + chunk_offset + offsets, gradient.to(dx.dtype.element_ty), mask=mask)

@@ -71,31 +71,6 @@ def _parameters_of(channel, channels, parameters, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _compute_moments(
-    x, count, channels, channel,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Mean and sum of squared deviations of each channel over ``count`` rows.
-
-    Values are shifted by the first row, because sums of squares of large values would cancel. Each
-    element of a tile has its own sum over the tiles; these sums are added at the end.
-    """
-    channel_mask = channel < channels
-    shift = tl.load(x + channel, mask=channel_mask, other=0.0).to(tl.float32)
-    sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
-        row = first + tl.arange(0, BLOCK_M)
-        mask = (row < count)[:, None] & channel_mask[None, :]
-        offsets = row[:, None] * channels + channel[None, :]
-        tile = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
-        difference = tl.where(mask, tile - shift[None, :], 0.0)
-        sums += difference
-        squares += difference * difference
-    return _finish_moments(sums, squares, shift, count)
-
-
-@triton.jit
 def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P: tl.constexpr):
     """Mean and sum of squared deviations over all rows, from those of the chunks.
 
@@ -180,15 +155,29 @@ def moments_kernel(
 ):  # fmt: skip
     """First of two kernels: write the moments of each chunk.
 
-    ``partials``, (2, chunks, channels), are the means and the sums of squared deviations.
+    ``partials``, (2, chunks, channels), are the means and the sums of squared deviations. Values
+    are shifted by the chunk's first row, because sums of squares of large values would cancel. Each
+    element of a tile has its own sum over the tiles; these sums are added at the end.
     """
     channels = units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    channel_mask = channel < channels
     chunk = tl.program_id(1)
     start = chunk * chunk_rows
     count = tl.minimum(chunk_rows, rows - start)
     x += start.to(tl.int64) * channels
-    mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
+    shift = tl.load(x + channel, mask=channel_mask, other=0.0).to(tl.float32)
+    sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
+        row = first + tl.arange(0, BLOCK_M)
+        mask = (row < count)[:, None] & channel_mask[None, :]
+        offsets = row[:, None] * channels + channel[None, :]
+        tile = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+        difference = tl.where(mask, tile - shift[None, :], 0.0)
+        sums += difference
+        squares += difference * difference
+    mean, m2 = _finish_moments(sums, squares, shift, count)
     _store_moments(mean, m2, partials, chunk, chunks, channels, channel)
 
 
@@ -198,26 +187,22 @@ def normalize_kernel(
     weight, bias, running_mean, running_var, batches,
     rows, units, parameters, chunk_rows, moment_chunks, moment_rows, momentum, eps, upper,
     UNIT: tl.constexpr, GROUPS: tl.constexpr,
-    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SINGLE: tl.constexpr,
+    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Second of two kernels: write the output, the running statistics and ``statistics``.
 
     ``partials`` are those of ``moment_chunks`` chunks of ``moment_rows`` rows; the kernel that
-    wrote them may have had other chunks than this one. With ``SINGLE`` this is the only kernel: a
-    program processes all rows and reads no ``partials``. ``statistics``, (2, channels), are the
+    wrote them may have had other chunks than this one. ``statistics``, (2, channels), are the
     batch's mean and 1 / std, for the backward pass.
     """
     channels = units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     start = tl.program_id(1) * chunk_rows
     count = tl.minimum(chunk_rows, rows - start)
-    if SINGLE:
-        mean, m2 = _compute_moments(x, count, channels, channel, BLOCK_M, BLOCK_C, STAGES)
-    else:
-        mean, m2 = _merge_moments(
-            partials, rows, moment_chunks, moment_rows, channels, channel, BLOCK_P
-        )
+    mean, m2 = _merge_moments(
+        partials, rows, moment_chunks, moment_rows, channels, channel, BLOCK_P
+    )
     invstd = _store_statistics(
         mean, m2, statistics, running_mean, running_var, batches,
         rows, channels, parameters, channel, momentum, eps, tl.program_id(1) == 0, GROUPS,

@@ -8,18 +8,14 @@ load of a value comes from device memory; the others come from the cache.
 
 The grid is (channel blocks, chunks), ``channels`` is ``units * UNIT`` and no size is specialized
 on, see ``batch_norm_kernels``. The arithmetic is float32. Weights are (parameters, 3, 3), float32;
-further channels are padding, whose weights are zero. With ``POOL`` no weights are read: they are
+further channels are padding, whose outputs are zero. With ``POOL`` no weights are read: they are
 1/9, which is average pooling.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import (
-    _activate,
-    _finish_moments,
-    _store_moments,
-)
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
 
 SIZES = [
     "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
@@ -120,52 +116,31 @@ def next_row(
 
 @triton.jit(do_not_specialize=[*SIZES, "out_units"])
 def depthwise_kernel(
-    x, weight, y, partials, gamma, beta, running_mean, running_var,
+    x, weight, y, gamma, beta, running_mean, running_var,
     columns, units, parameters, chunk_columns, height, width, out_height, out_width, out_units,
     eps, upper,
     UNIT: tl.constexpr, STRIDE: tl.constexpr, POOL: tl.constexpr,
-    HAS_NORM: tl.constexpr, ACT: tl.constexpr, HAS_MOMENTS: tl.constexpr,
+    HAS_NORM: tl.constexpr, ACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The convolution; columns are those of the output.
 
-    It writes act(conv(x)), or act(norm(conv(x))) with the running statistics if ``HAS_NORM``. With
-    ``HAS_MOMENTS`` it also writes the moments of each chunk of the output to ``partials``, (2,
-    chunks, channels). A pixel of ``y`` has ``out_units * UNIT`` values, at least one a channel.
+    It writes act(conv(x)), or act(norm(conv(x))) with the running statistics if ``HAS_NORM``. A
+    pixel of ``y`` has ``out_units * UNIT`` values, at least one a channel.
     """
     channels = units * UNIT
     pitch = out_units * UNIT
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     channel_mask = channel < channels
-    chunk = tl.program_id(1)
-    start = chunk * chunk_columns
+    start = tl.program_id(1) * chunk_columns
     count = tl.minimum(chunk_columns, columns - start)
     weight_mask = channel < parameters
     w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
-    scale = tl.zeros((BLOCK_C,), tl.float32)
-    shift = tl.zeros((BLOCK_C,), tl.float32)
     if HAS_NORM:
-        variance = tl.load(running_var + channel, mask=channel_mask, other=1.0)
-        scale = tl.load(gamma + channel, mask=channel_mask, other=0.0) / tl.sqrt(variance + eps)
-        shift = tl.load(beta + channel, mask=channel_mask, other=0.0)
-        shift -= tl.load(running_mean + channel, mask=channel_mask, other=0.0) * scale
-    sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    if HAS_MOMENTS:
-        # moments are shifted by the chunk's first output, because sums of squares would cancel
-        first_image = start // out_width
-        corner = start % out_width * STRIDE + tl.zeros((1,), tl.int32)
-        first_source = x + first_image.to(tl.int64) * height * width * channels
-        first_mask = channel_mask[None, :]
-        first_part, second_part = start_rows(
-            first_source, 0, corner, height, width, channels, channel, first_mask,
-            w00, w01, w02, w10, w11, w12, STRIDE,
-        )  # fmt: skip
-        first_value, first_part, second_part = next_row(
-            first_source, 0, corner, height, width, channels, channel, first_mask,
-            first_part, second_part, w00, w01, w02, w10, w11, w12, w20, w21, w22, STRIDE,
-        )  # fmt: skip
-        shift = tl.sum(first_value, 0)
+        variance = tl.load(running_var + channel, mask=weight_mask, other=1.0)
+        scale = tl.load(gamma + channel, mask=weight_mask, other=0.0) / tl.sqrt(variance + eps)
+        shift = tl.load(beta + channel, mask=weight_mask, other=0.0)
+        shift -= tl.load(running_mean + channel, mask=weight_mask, other=0.0) * scale
     for first in range(0, count, BLOCK_M):
         column_in_chunk = first + tl.arange(0, BLOCK_M)
         mask = (column_in_chunk < count)[:, None] & channel_mask[None, :]
@@ -186,16 +161,8 @@ def depthwise_kernel(
             )  # fmt: skip
             if HAS_NORM:
                 z = z * scale[None, :] + shift[None, :]
-            z = _activate(z, upper, ACT)
-            rounded = z.to(y.dtype.element_ty)
-            tl.store(target + out_row * out_width * pitch, rounded, mask=mask)
-            if HAS_MOMENTS:
-                difference = tl.where(mask, rounded.to(tl.float32) - shift[None, :], 0.0)
-                sums += difference
-                squares += difference * difference
-    if HAS_MOMENTS:
-        mean, m2 = _finish_moments(sums, squares, shift, count * out_height)
-        _store_moments(mean, m2, partials, chunk, tl.num_programs(1), channels, channel)
+            values = _activate(z, upper, ACT).to(y.dtype.element_ty)
+            tl.store(target + out_row * out_width * pitch, values, mask=mask)
 
 
 @triton.jit

@@ -9,8 +9,8 @@ import triton.language as tl
 
 from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
 
-# Channels last, a row of three taps reads three pixels of 8 channels, 24 contiguous values. NCHW,
-# all nine taps read up to 27 values. Tensor cores take 32, so the rest are zeros.
+# A row of three taps reads three pixels of 8 channels, 24 contiguous values. Tensor cores take 32,
+# so the rest are zeros.
 DEPTH = tl.constexpr(32)
 ROW_DEPTH = tl.constexpr(24)
 
@@ -20,9 +20,9 @@ def standardize_kernel(
     images, out, mean, std,
     pixels, area, channels,
     image_stride, channel_stride, pixel_stride, mean_stride, std_stride, divisor,
-    PADDED: tl.constexpr, NCHW: tl.constexpr, BLOCK: tl.constexpr,
+    PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(x / divisor - mean) / std of images, channels last and padded with zeros, or NCHW.
+    """(x / divisor - mean) / std of images, channels last and padded with zeros.
 
     A program processes BLOCK pixels with all their channels. ``area`` is H * W.
     """
@@ -37,12 +37,8 @@ def standardize_kernel(
     channel_mean = tl.load(mean + channel * mean_stride, mask=channel < channels, other=0.0)
     channel_std = tl.load(std + channel * std_stride, mask=channel < channels, other=1.0)
     values = tl.where(mask, (values / divisor - channel_mean) / channel_std, 0.0)
-    if NCHW:
-        target = out + (image * channels * area + pixel % area)[:, None] + channel * area
-    else:
-        target = out + pixel.to(tl.int64)[:, None] * PADDED + channel
-        mask = (pixel < pixels)[:, None]
-    tl.store(target, values.to(out.dtype.element_ty), mask=mask)
+    target = out + pixel.to(tl.int64)[:, None] * PADDED + channel
+    tl.store(target, values.to(out.dtype.element_ty), mask=(pixel < pixels)[:, None])
 
 
 @triton.jit
@@ -98,53 +94,3 @@ def stem_kernel(
         target = out + pixel_in_chunk[:, None] * CHANNELS + channel[None, :]
         mask = pixel_mask[:, None] & channel_mask[None, :]
         tl.store(target, z.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["pixels", "height", "width", "chunk_pixels"])
-def nchw_stem_kernel(
-    images, weight, bias, out,
-    pixels, height, width, chunk_pixels, upper,
-    IN_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, ACT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """act(conv(images) + bias) of images (N, IN_CHANNELS, H, W) with at most three channels.
-
-    Weight and result are as in :func:`stem_kernel`. A pixel is one product over all taps.
-    """
-    channel = tl.arange(0, BLOCK_C)
-    channel_mask = channel < CHANNELS
-    k = tl.arange(0, DEPTH)
-    in_channel, tap = k // 9, k % 9
-    down, right = tap // 3 - 1, tap % 3 - 1
-    is_used = k < 9 * IN_CHANNELS
-    taps = weight + channel[None, :] * (3 * ROW_DEPTH) + (tap * 8 + in_channel)[:, None]
-    matrix = tl.load(taps, mask=is_used[:, None] & channel_mask[None, :], other=0.0)
-    if HAS_BIAS:
-        shift = tl.load(bias + channel, mask=channel_mask, other=0.0).to(tl.float32)
-    start = tl.program_id(0) * chunk_pixels
-    count = tl.minimum(chunk_pixels, pixels - start)
-    area = height * width
-    first_image = start // area
-    images += first_image.to(tl.int64) * (IN_CHANNELS * area)
-    out += start.to(tl.int64) * CHANNELS
-    tap_offsets = in_channel * area + down * width + right
-    for first in range(0, count, BLOCK_M):
-        pixel_in_chunk = first + tl.arange(0, BLOCK_M)
-        pixel_mask = pixel_in_chunk < count
-        pixel = start + pixel_in_chunk
-        image = pixel // area
-        x = pixel % width
-        y = tl.where(pixel_mask, pixel // width % height, -2)
-        column = x[:, None] + right[None, :]
-        row = y[:, None] + down[None, :]
-        mask = (row >= 0) & (row < height) & (column >= 0) & (column < width) & is_used[None, :]
-        origin = (image - first_image) * (IN_CHANNELS * area) + pixel - image * area
-        values = tl.load(images + origin[:, None] + tap_offsets[None, :], mask=mask, other=0.0)
-        z = tl.dot(values, matrix)
-        if HAS_BIAS:
-            z = z + shift[None, :]
-        z = _activate(z, upper, ACT)
-        target = out + pixel_in_chunk[:, None] * CHANNELS + channel[None, :]
-        tl.store(
-            target, z.to(out.dtype.element_ty), mask=pixel_mask[:, None] & channel_mask[None, :]
-        )

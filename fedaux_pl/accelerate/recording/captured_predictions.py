@@ -12,8 +12,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.folding import FoldCache
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
 from fedaux_pl.accelerate.recording.replicas import network_name
@@ -41,7 +39,6 @@ class CapturedPredictor:
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # without BatchNorm's counters, which predictions do not use
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
-        self._folds = FoldCache()
         self._recorder, self._pool = recorder, recorder.memory_pool()
         self._known: set[_PassKind] = set()  # have run once
         # the inputs and (in a list) the logits of captured passes, which have fixed addresses
@@ -51,12 +48,10 @@ class CapturedPredictor:
     def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
-        self._folds.refresh()
         # batches of equal sizes, because each size is compiled, tried and captured
         count = -(-len(inputs) // prediction_batch_size(self._model, inputs, captured=True))
         parts = split_range(len(inputs), -(-len(inputs) // count), equal=True)
-        with using(folds=self._folds):
-            return torch.cat([self._predict_batch(inputs[i:j])[drop:] for i, j, drop in parts])
+        return torch.cat([self._predict_batch(inputs[i:j])[drop:] for i, j, drop in parts])
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)
@@ -65,7 +60,6 @@ class CapturedPredictor:
             with self._preparing(text.format("first prediction")):
                 with self._recorder.compiling():
                     self._model(x)
-                self._folds.refresh()  # not computed while kernels were compiled
                 first: Tensor = self._model(x).float()
             self._known.add(kind)
             return first

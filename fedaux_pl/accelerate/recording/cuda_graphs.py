@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.tiling import sharing_device
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
 from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
 from fedaux_pl.engine.optimizer_state import is_resettable, snapshot
@@ -132,20 +131,22 @@ class CudaGraphs:
             main = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(main)
-                with torch.cuda.stream(stream), self.sharing_device(len(steps) - 1):
+                with torch.cuda.stream(stream), self.step_context(len(steps) - 1):
                     step()
             for stream in self._streams[: len(steps)]:
                 main.wait_stream(stream)
         return graph.replay
 
     @contextmanager
-    def sharing_device(self, others: int) -> Iterator[None]:
-        """Within this context, kernels leave room for those of ``others`` concurrent replicas.
+    def step_context(self, others: int) -> Iterator[None]:
+        """Within this context a replica takes a step, at the same time as ``others``.
 
-        Without others, weight gradients are computed on a side stream.
+        BatchNorm's kernel adds the gradients of two branches. Weight gradients overlap with the
+        rest of the step if there are no others.
         """
-        alone = weight_gradients_on(self._side_stream) if self._overlap else nullcontext()
-        with using(fuses_gradient_sums=True), sharing_device() if others else alone:
+        overlaps = self._overlap and not others
+        side_stream = weight_gradients_on(self._side_stream) if overlaps else nullcontext()
+        with using(fuses_gradient_sums=True), side_stream:
             yield
 
     def probe(
@@ -156,7 +157,7 @@ class CudaGraphs:
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
         has an optimizer that is not ``is_resettable``. With ``others``, further jobs of the module,
-        its replicas will share the device.
+        its weight gradients will not overlap.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -169,14 +170,14 @@ class CudaGraphs:
         with torch.random.fork_rng([self.device]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Synchronization debug mode")
             # creates optimizer state, which may synchronize; the copy's weights mean nothing then
-            with self.sharing_device(others), self.compiling():
+            with self.step_context(others), self.compiling():
                 step(replica, optimizer, batch, 0)
             cpu_state = torch.get_rng_state()
             cuda_state = torch.cuda.get_rng_state(self.device)
             torch.cuda.synchronize(self.device)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                with self.sharing_device(others):
+                with self.step_context(others):
                     step(replica, optimizer, batch, 0)
             except RuntimeError as error:
                 return ProbeResult(str(error).partition("\n")[0])

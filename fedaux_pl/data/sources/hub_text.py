@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.text_reader import Texts, check_limit, sample_positions
+from fedaux_pl.data.texts import TextDraw, Texts
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
-from fedaux_pl.files import user_cache
 
 _TINY_BERT = "huawei-noah/TinyBERT_General_4L_312D"
 
@@ -23,28 +22,32 @@ class _HubText(TextSource):
     """A data set of the Hugging Face hub with a column ``text`` and, if labeled, ``label``.
 
     Args:
-        repo: The data set on the hub.
+        tokenizer: A folder or a name on the hub, the same as the model's ``source``.
+        max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
+        repo: The data set on the hub; null for the usual copy.
         limit: The number of training texts, drawn at random; null for all.
         seed: The seed of the draw.
         cache_dir: The folder of downloads; token ids are in the user's cache folder.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
-    config: str | None = None
+    usual_repo: ClassVar[str]
+    usual_config: ClassVar[str | None] = None  # other copies have one configuration
 
     def __init__(
         self,
-        tokenizer: str | Path,
-        max_length: int,
-        repo: str,
+        tokenizer: str | Path = _TINY_BERT,
+        max_length: int = 128,
+        repo: str | None = None,
         limit: int | None = None,
         seed: int = 0,
         cache_dir: str | Path = "data",
     ) -> None:
         super().__init__(tokenizer, max_length)
-        self.repo = repo
-        self.limit = check_limit(limit)
-        self.seed = seed
+        self.repo = repo or self.usual_repo
+        self.config = self.usual_config if self.repo == self.usual_repo else None
+        self.limit = limit
+        self.draw = TextDraw(limit, seed=seed)
         self.cache_dir = Path(cache_dir).expanduser()
 
     def train(self) -> Examples:
@@ -61,24 +64,23 @@ class _HubText(TextSource):
 
     def _load(self, split: str, labeled: bool) -> Examples:
         dataset = self._open(split)
-        limit = self.limit if split == "train" else None
+        limit = self.draw.limit if split == "train" else None
         # the names of the entries are part of the cache key: do not rename them
         key: dict[str, str | int] = {
             "data": f"{self.repo}\0{self.config}\0{split}\0{dataset._fingerprint}",
-            "drawn": repr((limit, self.seed)),
+            "drawn": repr((limit, self.draw.seed)),
             "labelled": int(labeled),
             "downloads": str(self.cache_dir.absolute()),
         }
 
         def read() -> Texts:
-            chosen = dataset.select(sample_positions(len(dataset), limit, self.seed).tolist())
+            chosen = dataset.select(self.draw.positions(len(dataset), split).tolist())
             rows = [(str(row["text"]).strip(), str(row.get("label"))) for row in chosen]
             rows = [row for row in rows if row[0]]  # without empty texts
             labels = [label for _, label in rows] if labeled else []
             return Texts([text for text, _ in rows], labels, [])
 
-        classes = self.classes if labeled else ()
-        return self.load_tokens(user_cache(), key, read, classes)
+        return self.load_tokens(key, read, self.classes if labeled else ())
 
     def _open(self, split: str) -> Any:
         try:
@@ -110,54 +112,36 @@ class AGNews(_HubText):
     """AG News (Zhang et al. 2015): 120,000 training and 7,600 test articles, four topics."""
 
     classes = ("World", "Sports", "Business", "Sci/Tech")
-
-    def __init__(
-        self,
-        tokenizer: str | Path = _TINY_BERT,
-        max_length: int = 128,
-        repo: str = "fancyzhx/ag_news",
-        **options: Any,
-    ) -> None:
-        super().__init__(tokenizer, max_length, repo, **options)
+    usual_repo = "fancyzhx/ag_news"
 
 
 class AmazonReviews(_HubText):
     """The English part of the Multilingual Amazon Reviews Corpus (Keung et al. 2020).
 
     200,000 training and 5,000 test reviews with one to five stars, 20 % each. Its license allows
-    research only, no commercial use.
-
-    Args:
-        repo: The data set on the hub; SetFit/amazon_reviews_multi_en is another copy.
+    research only, no commercial use. SetFit/amazon_reviews_multi_en is another copy.
     """
 
     classes = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
-
-    def __init__(
-        self,
-        tokenizer: str | Path = _TINY_BERT,
-        max_length: int = 128,
-        repo: str = "mteb/AmazonReviewsClassification",
-        **options: Any,
-    ) -> None:
-        super().__init__(tokenizer, max_length, repo, **options)
-        self.config = "en" if repo.startswith("mteb/") else None  # other copies have one language
+    usual_repo = "mteb/AmazonReviewsClassification"
+    usual_config = "en"
 
 
 class BookCorpus(_HubText):
-    """Sentences of BookCorpus (Zhu et al. 2015), unlabeled: for auxiliary data.
+    """Sentences of BookCorpus (Zhu et al. 2015), unlabeled: for auxiliary data (gigabytes).
 
     Args:
-        repo: The data set on the hub (gigabytes).
         limit: The number of the 74 million sentences, drawn at random. The paper has 160,000 in
             D^- and as many in D_distill.
     """
 
+    usual_repo = "rojagtap/bookcorpus"
+
     def __init__(
         self,
         tokenizer: str | Path = _TINY_BERT,
         max_length: int = 128,
-        repo: str = "rojagtap/bookcorpus",
+        repo: str | None = None,
         limit: int | None = 320_000,
         **options: Any,
     ) -> None:

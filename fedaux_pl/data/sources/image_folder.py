@@ -1,24 +1,21 @@
 """Image files in a user's folders."""
 
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.foreign_files import shorten
-from fedaux_pl.data.image_files import is_image, list_images, load_images
-from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found
+from fedaux_pl.data.images import is_image, list_images, load_images
+from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found, shorten
+from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.text_reader import class_indices
 from fedaux_pl.errors import DataError
 
-_TEST_SEED = 0  # of test_share; fixed, so that all runs have the same test data
+_TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     path: Path
     label: str = ""
     client: str = ""
@@ -43,9 +40,9 @@ class ImageFolder(Source):
         clients: ``folders`` if each sub-folder of ``root`` holds the data of a client; null if the
             clients get a random split.
         validation_root: The folder of validation images, as ``test_root``.
-        test_share: The share of ``root`` to hold out as test data, of each class alike and always
-            the same images, if there is no ``test_root``. Every class and every client keeps at
-            least one training image.
+        test_fraction: The fraction of ``root`` to hold out as test data, of each class alike and
+            always the same images, if there is no ``test_root``. Every class and every client keeps
+            at least one training image.
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
             with a warning that lists them.
 
@@ -72,16 +69,16 @@ class ImageFolder(Source):
         cache_dir: str | Path | None = None,
         clients: Literal["folders"] | None = None,
         validation_root: str | Path | None = None,
-        test_share: float = 0.0,
+        test_fraction: float = 0.0,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         if channels not in (1, 3):
             raise ValueError(f"channels must be 3 (color) or 1 (gray), but is {channels}")
         if clients not in ("folders", None):
             raise ValueError(f"clients must be 'folders' or null, but is {clients!r}")
-        check_test_data(test_share, "test_root", test_root)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', but is {on_error!r}")
+        check_test_data(test_fraction, "test_root", test_root)
         self.root = Path(root).expanduser()
         self.size = check_size(size)
         self.channels = channels
@@ -89,7 +86,7 @@ class ImageFolder(Source):
         self.cache_dir = expand(cache_dir)
         self.clients = clients
         self.validation_root = expand(validation_root)
-        self.test_share = test_share
+        self.test_fraction = test_fraction
         self.on_error = on_error
 
     @property
@@ -101,19 +98,19 @@ class ImageFolder(Source):
         """The images below ``root``, with labels if there are sub-folders, less the test images."""
         files = self._list_root()
         names = _classes(files)
-        if self.test_share:
+        if self.test_fraction:
             held_out = self._held_out(files)
             files = [file for i, file in enumerate(files) if i not in held_out]
         return self._load(self.root, files, names)
 
     def test(self) -> Examples:
-        """The images below ``test_root``, or the held-out share; with the classes of ``root``."""
+        """The images below ``test_root``, or the held-out ones; with the classes of ``root``."""
         if self.test_root is not None:
             return self._load_other(self.test_root)
-        if not self.test_share:
+        if not self.test_fraction:
             raise DataError(
                 "this ImageFolder has no test data: set `test_root` to a folder of test images, or "
-                "`test_share` to hold out a share of `root`, or choose another source for it"
+                "`test_fraction` to hold out a fraction of `root`, or choose another source for it"
             )
         files = self._list_root()
         test = [_File(files[i].path, files[i].label) for i in sorted(self._held_out(files))]
@@ -132,27 +129,23 @@ class ImageFolder(Source):
                 f"{self.root.absolute()} must hold a folder for each client, with a folder for "
                 "each class in it, but holds images: move them, or set `clients: null`"
             )
-        return [
-            _File(path, self._class_in_client(path, client), client)
-            for client, paths in folders.items()
-            for path in paths
-        ]
-
-    def _class_in_client(self, path: Path, client: str) -> str:
-        inner = path.relative_to(self.root / client).parts
-        if len(inner) < 2:
-            raise DataError(
-                f"{path.absolute()} is in no class folder: with `clients: folders` images are in "
-                "<root>/<client>/<class>/; move it, or set `clients: null`"
-            )
-        return inner[0]
+        files = []
+        for path in chain(*folders.values()):
+            client, *inner = path.relative_to(self.root).parts
+            if len(inner) < 2:
+                raise DataError(
+                    f"{path.absolute()} is in no class folder: with `clients: folders` images are "
+                    "in <root>/<client>/<class>/; move it, or set `clients: null`"
+                )
+            files.append(_File(path, inner[0], client))
+        return files
 
     def _held_out(self, files: list[_File]) -> set[int]:
-        """The positions of the test images: of each class the same share, over all clients."""
+        """Return the positions of the test images: of each class the same, over all clients."""
         if not _classes(files):
             raise DataError(
                 f"test data must be labeled, but {self.root.absolute()} has no class folders: "
-                "leave out `test_share`"
+                "leave out `test_fraction`"
             )
         generator = torch.Generator().manual_seed(_TEST_SEED)
         order = torch.randperm(len(files), generator=generator).tolist()
@@ -162,8 +155,8 @@ class ImageFolder(Source):
         held_out: set[int] = set()
         for _, group in groupby(order, key=lambda i: files[i].label):
             for count, i in enumerate(group):
-                if int((count + 1) * self.test_share + 0.5) > int(count * self.test_share + 0.5):
-                    held_out.add(i)
+                before, after = (int(n * self.test_fraction + 0.5) for n in (count, count + 1))
+                held_out |= {i} if after > before else set()
         for field in ("label", "client"):
             kept = {getattr(file, field) for i, file in enumerate(files) if i not in held_out}
             for i, file in enumerate(files):
@@ -172,13 +165,13 @@ class ImageFolder(Source):
                     kept.add(getattr(file, field))
         if not held_out:
             raise DataError(
-                f"test_share = {self.test_share} of {len(files)} images in {self.root.absolute()} "
-                "holds out none: set a larger share, or `test_root`"
+                f"test_fraction = {self.test_fraction} of {len(files)} images in "
+                f"{self.root.absolute()} holds out none: set a larger one, or `test_root`"
             )
         return held_out
 
     def _load_other(self, root: Path) -> Examples:
-        """Loads the images of another folder with the classes of ``root``."""
+        """Load the images of another folder with the classes of ``root``."""
         names = _classes(self._list_root())
         folders = _list_folders(root)
         if not names or not set(folders) <= set(names):
@@ -190,11 +183,12 @@ class ImageFolder(Source):
         return self._load(root, _with_labels(folders), names)
 
     def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
-        """Loads files; without labels if there are no ``names``."""
+        """Load files; without labels if there are no ``names``."""
         paths, skip = [file.path for file in files], self.on_error == "skip"
-        options = (self.size, self.channels, self.cache_dir, skip)
         try:
-            images, positions = load_images(paths, root, *options)
+            images, positions = load_images(
+                paths, root, self.size, self.channels, self.cache_dir, skip
+            )
         except DataError as error:
             remedy = "" if skip else ", or set `on_error: skip`"
             raise DataError(f"{error}{remedy}") from error
@@ -215,7 +209,7 @@ class ImageFolder(Source):
 
 
 def _classes(files: list[_File]) -> tuple[str, ...]:
-    """The names of the classes; empty without labels."""
+    """Return the names of the classes; empty without labels."""
     return tuple(sorted({file.label for file in files} - {""}))
 
 
@@ -224,7 +218,7 @@ def _with_labels(folders: dict[str, list[Path]]) -> list[_File]:
 
 
 def _list_folders(root: Path) -> dict[str, list[Path]]:
-    """The sorted image files of each sub-folder; of "" if there are no sub-folders."""
+    """Return the sorted image files of each sub-folder; of "" if there are no sub-folders."""
     if not root.is_dir():
         raise not_found("No folder of images was found at", root, "Correct the path")
     entries = sorted(root.iterdir())

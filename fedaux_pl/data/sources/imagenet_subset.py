@@ -1,14 +1,17 @@
-"""The subsets of ImageNet that the paper uses as auxiliary data."""
+"""The subsets of ImageNet that the paper uses as auxiliary data, by WordNet's noun hierarchy."""
 
 import re
+from functools import cache
+from importlib.resources import as_file, files
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import tensor
 
-from fedaux_pl.data.image_files import list_images, load_images
+from fedaux_pl.data.images import list_images, load_images
 from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.sources._wordnet import hyponyms, lemma
 from fedaux_pl.errors import DataError
 
 SUBSETS = {
@@ -97,3 +100,45 @@ def _names(wnids: list[str]) -> tuple[str, ...]:
         f"{word} ({wnid})" if words.count(word) > 1 else word
         for word, wnid in zip(words, wnids, strict=True)
     )
+
+
+@cache
+def _array(name: str) -> NDArray[np.int32]:
+    table = files("fedaux_pl.data.assets") / "wordnet_hypernyms.npz"
+    with as_file(table) as path, np.load(path) as arrays:
+        return np.asarray(arrays[name])
+
+
+@cache
+def _lemmas() -> list[str]:
+    return _array("lemmas").tobytes().decode("ascii").split("\n")
+
+
+def _row(wnid: str) -> int:
+    """Return the row of an id in the table, or raise a ValueError."""
+    if not re.fullmatch(r"n\d{8}", wnid):
+        raise ValueError(
+            f"a WordNet id is the letter n and eight digits, like n02084071, but got {wnid!r}"
+        )
+    offset, synsets = int(wnid[1:]), _array("synset")
+    row = int(np.searchsorted(synsets, offset))
+    if row == len(synsets) or synsets[row] != offset:
+        raise ValueError(
+            f"{wnid} is not the id of a noun in WordNet 3.0: use an id like n02084071 (dog)"
+        )
+    return row
+
+
+def hyponyms(wnid: str) -> frozenset[str]:
+    """Return the WordNet ids of all kinds and instances of a noun, at any depth, with its own."""
+    child, parent = _array("child"), _array("parent")
+    found = newest = _array("synset")[[_row(wnid)]]
+    while len(newest):
+        newest = np.setdiff1d(child[np.isin(parent, newest)], found)
+        found = np.concatenate([found, newest])
+    return frozenset(f"n{offset:08d}" for offset in found.tolist())
+
+
+def lemma(wnid: str) -> str:
+    """Return the first word of a WordNet id, such as "dog" for n02084071."""
+    return _lemmas()[_row(wnid)].replace("_", " ")

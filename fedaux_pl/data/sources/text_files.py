@@ -1,57 +1,45 @@
 """Texts in a user's files."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.input_checks import check_test_data, expand
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.text_reader import Columns, Texts, check_limit, read_texts, sample_positions
+from fedaux_pl.data.texts import TextDraw, TextLayout, Texts, check_text_file, read_texts
 from fedaux_pl.data.tokenizer import TextSource
-from fedaux_pl.errors import DataError, DataNotFoundError
-from fedaux_pl.files import user_cache
-
-_TEST_SEED_OFFSET = 1  # test texts are drawn with another seed than the ``limit`` training texts
+from fedaux_pl.errors import DataError
 
 
 class TextFiles(TextSource):
     r"""Texts in a .csv, .tsv, .jsonl or .txt file, which may be compressed (.xz, .gz, .bz2).
 
     The first line of a CSV file names its columns. A .txt file has one text per line and no
-    labels, and can be auxiliary data only. Labels are class names or integers: without ``classes``
-    and ``data.classes`` the distinct labels of the training file are the classes, sorted by value
-    if all are integers and alphabetically otherwise. Rows without a text are skipped with a
+    labels, and can be auxiliary data only. Labels are class names or integers: without
+    ``data.classes`` the distinct labels of the training file are the classes, sorted by value if
+    all are integers and alphabetically otherwise; with them, labels are these names or, unless a
+    name is such an index itself, their indices from 0. Rows without a text are skipped with a
     warning.
 
     Args:
         path: The file.
         test_path: The file of the test data, with the same columns.
-        text: The column of the texts, or several columns, whose values are joined by a space.
-        label: The column of the labels; null for none.
-        classes: The names of the classes, in order; the labels are these names or, unless a name
-            is such an index itself, their indices from 0.
+        validation_path: The file of validation data, with the same columns.
+        layout: Which columns and lines of the files are read.
+        draw: Which texts are training and test data, if not all of ``path``.
         tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
-        limit: The number of training texts, drawn at random; null for all.
-        test_share: The share of ``path`` to hold out as test data, if there is no ``test_path``.
-        skip: Lines of a .txt file that start with this prefix, such as headings, are skipped.
-        sentences: Whether to split unlabeled texts into sentences, each of them one sample.
-        seed: The seed of the draws.
-        cache_dir: The folder for token ids; by default the user's cache folder.
-        client_column: The column of ``path`` that names the client of each text; null if the
-            clients get a random split.
-        validation_path: The file of validation data, with the same columns as ``test_path``.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from fedaux_pl.data import TextFiles
+        >>> from fedaux_pl.data import TextFiles, TextLayout
         >>> path = Path(tempfile.mkdtemp()) / "reviews.csv"
-        >>> _ = path.write_text("text,label\na good book,good\na dull film,bad\n")
-        >>> train = TextFiles(path, max_length=8).train()
+        >>> _ = path.write_text("review,label\na good book,good\na dull film,bad\n")
+        >>> train = TextFiles(path, layout=TextLayout(text="review"), max_length=8).train()
         >>> train.inputs.shape, train.classes
         (torch.Size([2, 8]), ('bad', 'good'))
     """
@@ -60,39 +48,19 @@ class TextFiles(TextSource):
         self,
         path: str | Path,
         test_path: str | Path | None = None,
-        text: str | list[str] = "text",
-        label: str | None = "label",
-        classes: list[str] | None = None,
+        validation_path: str | Path | None = None,
+        layout: TextLayout = TextLayout(),  # noqa: B008 - frozen
+        draw: TextDraw = TextDraw(),  # noqa: B008 - frozen
         tokenizer: str | Path | None = None,
         max_length: int = 128,
-        limit: int | None = None,
-        test_share: float = 0.0,
-        skip: str = "",  # not None: the command line would parse "#" as null
-        sentences: bool = False,
-        seed: int = 0,
-        cache_dir: str | Path | None = None,
-        client_column: str | None = None,
-        validation_path: str | Path | None = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
-        check_test_data(test_share, "test_path", test_path)
-        if sentences and label is not None:
-            raise ValueError("single sentences have no labels: set label to null")
-        if client_column is not None and label is None:
-            raise ValueError("texts of given clients need labels: set label, or no client_column")
+        check_test_data(draw.test_fraction, "test_path", test_path)
         self.path = Path(path).expanduser()
         self.test_path = expand(test_path)
-        self.text = text
-        self.label = label
-        self.classes = classes
-        self.limit = check_limit(limit)
-        self.test_share = test_share
-        self.skip = skip
-        self.sentences = sentences
-        self.seed = seed
-        self.cache_dir = expand(cache_dir)
-        self.client_column = client_column
         self.validation_path = expand(validation_path)
+        self.layout = replace(layout, label=None) if layout.sentences else layout
+        self.draw = draw
 
     @property
     def data_name(self) -> str:
@@ -101,16 +69,16 @@ class TextFiles(TextSource):
 
     def train(self) -> Examples:
         """The texts of ``path``, without the test texts."""
-        return self._load(self.path, self.label, "train", client=self.client_column)
+        return self._load(self.path, self.layout, "train")
 
     def test(self) -> Examples:
-        """The texts of ``test_path``, or the held-out share of ``path``."""
+        """The texts of ``test_path``, or those held out of ``path``."""
         if self.test_path is not None:
             return self._load_other(self.test_path)
-        if not self.test_share:
+        if not self.draw.test_fraction:
             raise DataError(
-                "this TextFiles has no test data: set `test_path`, or `test_share` to hold out a "
-                "share of `path`"
+                "this TextFiles has no test data: set `test_path`, or `draw.test_fraction` to hold "
+                "out a fraction of `path`"
             )
         return self._load_other(self.path, "test")
 
@@ -118,52 +86,32 @@ class TextFiles(TextSource):
         """The texts of ``validation_path``; None without it."""
         return None if self.validation_path is None else self._load_other(self.validation_path)
 
-    def _load_other(self, path: Path, part: str = "all") -> Examples:
-        """The texts of another file, or the test texts, with the classes of the training texts."""
-        names = () if self.classes or self.class_order else self.train().classes
-        return self._load(path, self.label, part, names)
-
     def auxiliary(self) -> Tensor:
         """The training texts; labels are not read and may be missing."""
-        return self._load(self.path, None, "train").inputs
+        return self._load(self.path, replace(self.layout, label=None, client=None), "train").inputs
+
+    def _load_other(self, path: Path, part: str = "all") -> Examples:
+        """Load another file, or the test texts, with the classes of the training texts."""
+        names = () if self.class_order else self.train().classes
+        return self._load(path, replace(self.layout, client=None), part, names)
 
     def _load(
-        self,
-        path: Path,
-        label: str | None,
-        part: str,
-        names: tuple[str, ...] = (),
-        client: str | None = None,
+        self, path: Path, layout: TextLayout, part: str, names: tuple[str, ...] = ()
     ) -> Examples:
-        if not path.is_file():
-            raise DataNotFoundError(
-                f"there is no file of texts at {path.absolute()}: correct the path; to run without "
-                "files of your own use the embedded texts: `configs/text_quickstart.yaml`"
-            )
-        texts = (self.text,) if isinstance(self.text, str) else tuple(self.text)
-        columns = Columns(texts, label, self.skip, self.sentences, client)
-        # the names of the entries are part of the cache key: do not rename them
+        check_text_file(path)
+        # the entries and their form are part of the cache key: do not rename them
+        columns = f"text={layout.columns!r}, label={layout.label!r}, skip={layout.skip!r}"
         key: dict[str, str | int] = {
             "files": fingerprint([path]),
-            "columns": repr(columns),
+            "columns": f"Columns({columns}, sentences={layout.sentences!r})",
             "part": part,
-            "drawn": repr((self.limit, self.test_share, self.seed)),
-            **({} if client is None else {"client": client}),
+            "drawn": repr((self.draw.limit, self.draw.test_fraction, self.draw.seed)),
+            **({} if layout.client is None else {"client": layout.client}),
         }
-        folder = user_cache() if self.cache_dir is None else self.cache_dir
-        classes = names or self.classes or self.class_order
-        return self.load_tokens(folder, key, lambda: self._read(path, columns, part), classes)
 
-    def _read(self, path: Path, columns: Columns, part: str) -> Texts:
-        texts, labels, clients = read_texts(path, columns)
-        where = torch.arange(len(texts))
-        if part != "all" and self.test_share:
-            count = round(len(texts) * self.test_share)
-            held_out = torch.zeros(len(texts), dtype=torch.bool)
-            held_out[sample_positions(len(texts), count, self.seed + _TEST_SEED_OFFSET)] = True
-            where = where[held_out if part == "test" else ~held_out]
-        if part == "train":
-            where = where[sample_positions(len(where), self.limit, self.seed)]
-        chosen = where.tolist()
-        parts = (texts, labels, clients)
-        return Texts(*([values[i] for i in chosen] if values else [] for values in parts))
+        def read() -> Texts:
+            found = read_texts(path, layout)
+            chosen = self.draw.positions(len(found.texts), part).tolist()
+            return Texts(*([values[i] for i in chosen] if values else [] for values in found))
+
+        return self.load_tokens(key, read, names or self.class_order)

@@ -2,7 +2,6 @@
 
 import tarfile
 from abc import abstractmethod
-from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,14 +12,13 @@ from torch import Tensor
 from torchvision import datasets
 
 from fedaux_pl.data.cache import cached, fingerprint
-from fedaux_pl.data.image_arrays import resize
+from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.files import user_cache
 
 # raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
 _OPEN_ERRORS = (RuntimeError, OSError, EOFError, HTTPException, tarfile.TarError)
-_STL10_PIXELS = 96
 _STL10_CLASSES = (
     *("airplane", "bird", "car", "cat", "deer"),
     *("dog", "horse", "monkey", "ship", "truck"),
@@ -142,29 +140,11 @@ class STL10(_Torchvision):
 
     def auxiliary(self) -> Tensor:
         """The 100,000 unlabeled images."""
-        (file,) = self._files("unlabeled")
-
-        def build() -> dict[str, Tensor]:
-            self._open(split="train")  # verifies the checksums of the files of all parts
-            # 2.8 GB, mapped so that one chunk at a time is in memory; stored column by column
-            images = np.memmap(file, mode="c").reshape(-1, 3, _STL10_PIXELS, _STL10_PIXELS)
-            return {"images": resize(torch.from_numpy(images).transpose(2, 3), self.size)}
-
-        return self._cached("unlabeled", build)["images"]
+        return self._load("unlabeled").inputs
 
     def _load(self, split: str) -> Examples:
-        def build() -> dict[str, Tensor]:
-            loaded = self._open(split=split)
-            return {
-                "images": resize(torch.from_numpy(loaded.data), self.size),
-                "labels": torch.from_numpy(loaded.labels.astype(np.int64)),
-            }
-
-        tensors = self._cached(split, build)
-        return Examples(tensors["images"], tensors["labels"], _STL10_CLASSES)
-
-    def _cached(self, split: str, build: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        files = self._files(split)
+        folder, is_labeled = self.root / datasets.STL10.base_folder, split != "unlabeled"
+        files = [folder / f"{split}_{part}.bin" for part in ("Xy" if is_labeled else "X")]
         if not all(file.is_file() for file in files):
             self._open(split="train")  # downloads all parts, or raises
         key: dict[str, str | int] = {
@@ -173,8 +153,13 @@ class STL10(_Torchvision):
             "size": self.size,
             "files": fingerprint(files),
         }
-        return cached(user_cache(), key, build)
 
-    def _files(self, split: str) -> list[Path]:
-        folder = self.root / datasets.STL10.base_folder
-        return [folder / f"{split}_{part}.bin" for part in ("X" if split == "unlabeled" else "Xy")]
+        def build() -> dict[str, Tensor]:
+            loaded = self._open(split=split)
+            images = {"images": resize(torch.from_numpy(loaded.data), self.size)}
+            labels = torch.from_numpy(loaded.labels.astype(np.int64))
+            return {**images, "labels": labels} if is_labeled else images
+
+        tensors = cached(user_cache(), key, build)
+        labels = tensors.get("labels")
+        return Examples(tensors["images"], labels, _STL10_CLASSES if is_labeled else ())

@@ -1,26 +1,31 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import submitit
 
-from fedaux_pl.sweeps import local_launcher, worker
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import write_json_atomically
+from fedaux_pl.sweeps import launchers, worker
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import State
-from fedaux_pl.sweeps.local_launcher import run_locally
-from tests.sweeps.stubs import StubProcess, complete, task
+from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
+from tests.sweeps.stubs import StubProcess, complete, task, write_run
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(local_launcher, "_POLL", 0.001)
+    monkeypatch.setattr(launchers, "_POLL", 0.001)
 
 
 def run(tasks, start, jobs=1):
     slots = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(jobs)]
-    run_locally(tasks, slots, [one for one in tasks if one.verb == "fit"], start)
+    run_locally(tasks, slots, start, [one for one in tasks if one.verb == "fit"])
 
 
 def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
@@ -92,7 +97,7 @@ def test_a_cell_of_another_process_is_waited_for(tmp_path, monkeypatch):
 
     lock = held(one.lock)
     lock.__enter__()
-    monkeypatch.setattr(local_launcher, "sleep", look)
+    monkeypatch.setattr(launchers, "sleep", look)
     run([one], pytest.fail)
     assert len(looks) >= 3
 
@@ -112,7 +117,7 @@ def test_a_process_that_outlives_its_server_is_waited_for(tmp_path, monkeypatch)
         lock.__enter__()
         return StubProcess(255)
 
-    monkeypatch.setattr(local_launcher, "sleep", look)
+    monkeypatch.setattr(launchers, "sleep", look)
     run([one], start)
     assert looks[:3] == [State.RUNNING] * 3
     assert one.state is State.DONE
@@ -146,15 +151,14 @@ def _stub_verb(command):
 
 def _fork(one, environment):
     process = multiprocessing.get_context("fork").Process(
-        target=worker.run_forked, args=(one.as_json(), environment)
+        target=lambda: sys.exit(worker.run_cell(one, _stub_verb))
     )
     process.start()
     return process
 
 
 def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "run_verb", _stub_verb)
-    monkeypatch.setattr(local_launcher, "_POLL", 0.02)
+    monkeypatch.setattr(launchers, "_POLL", 0.02)
     (tmp_path / "sweeps").mkdir()
     tasks = [task(tmp_path, f"c{i}") for i in range(8)]
     context = multiprocessing.get_context("fork")
@@ -171,7 +175,7 @@ def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_sweep_interrupts_its_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_launcher, "_REPEAT", 0.01)
+    monkeypatch.setattr(launchers, "_REPEAT", 0.01)
     received = []
 
     def interrupted(*_):
@@ -196,7 +200,90 @@ def test_an_interrupted_sweep_interrupts_its_processes(tmp_path, monkeypatch):
         if (tmp_path / "ready").exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(local_launcher, "sleep", look)
+    monkeypatch.setattr(launchers, "sleep", look)
     with pytest.raises(KeyboardInterrupt):
         run([task(tmp_path, "a")], start)
     assert processes[0].exitcode == 130
+
+
+def test_one_job_for_each_task_after_its_pretraining(tmp_path, monkeypatch):
+    executor = submitit.AutoExecutor(folder=tmp_path / "slurm", cluster="debug")
+    dependencies = []
+    update = executor.update_parameters
+
+    def remember(**options):
+        dependencies.append(options["slurm_additional_parameters"])
+        update(**options)
+
+    monkeypatch.setattr(executor, "update_parameters", remember)
+    tasks = [
+        task(tmp_path, "h", rounds=0, verb="pretrain"),
+        task(tmp_path, "a", needs="h"),
+        task(tmp_path, "b"),
+        task(tmp_path, "c", needs="already trained"),
+    ]
+    submitted = []
+    monkeypatch.setattr(
+        executor, "submit", lambda *call, submit=executor.submit: _keep(submitted, submit(*call))
+    )
+    jobs = submit(tasks, executor, ["python", "-m", "worker"])
+    assert dependencies == [{}, {"dependency": f"afterany:{jobs[0]}"}, {}, {}]
+    assert tasks[1].description()["command"] == tasks[1].line
+    assert jobs == [job.job_id for job in submitted]
+    calls = [job.submission() for job in submitted]
+    command = ["python", "-m", "worker"]
+    assert [call.args for call in calls] == [([*command, one.as_json()],) for one in tasks]
+    assert {call.function for call in calls} == {subprocess.call}
+
+
+def _keep(jobs, job):
+    jobs.append(job)
+    return job
+
+
+def test_options_of_slurm_are_checked(tmp_path, monkeypatch):
+    with pytest.raises(ConfigurationError, match="srun"):
+        create_executor(tmp_path, "a", {})
+    monkeypatch.setattr("submitit.SlurmExecutor.affinity", classmethod(lambda _: 2))
+    executor = create_executor(tmp_path, "a", {"partition": "gpu", "time": "600"})
+    assert executor._executor.parameters["partition"] == "gpu"
+    assert executor._executor.parameters["time"] == 600
+    with pytest.raises(ConfigurationError, match="Unknown argument 'partitoin'"):
+        create_executor(tmp_path, "a", {"partitoin": "gpu"})
+
+
+def test_without_submitit_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'fedaux-pl\[slurm\]'"):
+        create_executor(tmp_path, "a", {})
+
+
+@pytest.fixture
+def cell(tmp_path):
+    def cell(key, method="FedAvg", clients=20, rounds=10):
+        model = {"clients": {"resnet8": clients}, "model_options": {}}
+        config = {
+            "model": {**model, "algorithm": {"class_path": method}},
+            "data": {"private": {"class_path": "Digits"}, "auxiliary": None},
+        }
+        about = {"root": tmp_path, "key": key, "rounds": rounds, "config": config}
+        return Cell({"method": method}, 0, (), **about)
+
+    return cell
+
+
+def test_the_time_left_by_the_closest_measured_rounds(cell):
+    a, b = cell("a"), cell("b", method="FedDF")
+    write_run(a, 4, seconds=1.5)  # and 0.5 of averaging: 2 s a round
+    assert time_left([a, a], 1) == "6 rounds left, about 12 s without pre-training"
+    write_run(b, 10, seconds=9.5)
+    same_method, same_clients = cell("c"), cell("d", method="FedBE")
+    assert "16 rounds left, about 32 s" in time_left([a, b, same_method], 1)
+    # the median of 4 rounds of 2 s and 10 of 10 s; two jobs
+    assert "16 rounds left, about 56 s" in time_left([a, b, same_clients], 2)
+    assert time_left([b], 1) == "no rounds are left"
+    write_json_atomically(a.failure, {"error": "no disk"})
+    assert "10 rounds left, about 20 s" in time_left([a, b, same_method], 1)
+    text = time_left([b, cell("e", clients=3)], 1)
+    assert "no estimate of the time (cells without a measured round of the same clients: 1)" in text
+    assert "--select" in text

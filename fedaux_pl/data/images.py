@@ -1,4 +1,4 @@
-"""Decodes image files into one tensor."""
+"""Images as uint8 tensors of shape (N, C, H, W): from files, from PIL and from arrays."""
 
 import os
 import warnings
@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
+from torch.nn import functional
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached, fingerprint, is_off
-from fedaux_pl.data.foreign_files import reason_of, shorten
+from fedaux_pl.data.input_checks import reason_of, shorten
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache, write_text_atomically
 
 _FILES_PER_TASK = 64
 _NAMES_IN_WARNING = 5
-_BAR_DELAY = 2.0  # seconds before a progress bar appears
+_CHUNK = 512  # images converted to float at a time: 57 MB at 96 x 96 x 3
 # Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
 # formats are refused, whatever their suffix.
 _FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
@@ -29,7 +31,7 @@ _FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF
 
 @cache
 def _formats() -> list[str]:
-    """The formats that are read here and that this build of Pillow knows, in Pillow's order."""
+    """Return the formats that this build of Pillow knows, in Pillow's order."""
     Image.init()
     return [name for name in Image.ID if name in _FORMATS]
 
@@ -46,7 +48,7 @@ def is_image(path: Path) -> bool:
 
 
 def list_images(folders: Sequence[Path]) -> list[list[Path]]:
-    """Lists the image files below each folder, sorted, without those in hidden folders.
+    """List the image files below each folder, sorted, without those in hidden folders.
 
     Every file counts once. Links are followed, unless they lead to a folder above the given ones
     or to images that count already; a warning names those.
@@ -100,7 +102,7 @@ def load_images(
     cache_dir: Path | None,
     skip: bool = False,
 ) -> tuple[Tensor, list[int]]:
-    """Decodes image files to squares, or loads them from the cache.
+    """Decode image files to squares, or load them from the cache.
 
     Args:
         files: The image files.
@@ -118,7 +120,7 @@ def load_images(
     key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
     key |= {"channels": channels, "files": fingerprint(files)}
     key |= {"on_error": "skip"} if skip else {}
-    folder = user_cache() if cache_dir is None else cache_dir
+    folder = cache_dir or user_cache()
 
     def build() -> dict[str, Tensor]:
         images, failures = decode_images(files, size, channels, skip)
@@ -133,19 +135,17 @@ def load_images(
     positions = tensors["positions"].tolist() if skip else list(range(len(files)))
     if len(positions) < len(files):
         kept = set(positions)
-        skipped = [file for i, file in enumerate(files) if i not in kept]
-        listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
-        _report(skipped, len(files), root, None if is_off(folder) else listing)
+        _report([file for i, file in enumerate(files) if i not in kept], len(files), root, folder)
     return tensors["images"], positions
 
 
-def _report(skipped: list[Path], count: int, root: Path, listing: Path | None) -> None:
-    """Warns about skipped files; a file beside the cache lists them if they are many."""
-    names = [str(file.relative_to(root)) for file in skipped]
-    where = ""
-    if len(names) > _NAMES_IN_WARNING and listing is not None:
+def _report(skipped: list[Path], count: int, root: Path, folder: Path) -> None:
+    """Warn about skipped files; a file beside the cache lists them if they are many."""
+    names, where = [str(file.relative_to(root)) for file in skipped], ""
+    if len(names) > _NAMES_IN_WARNING and not is_off(folder):
+        listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
+        text = "".join(f"{file.absolute()}\n" for file in skipped)
         try:
-            text = "".join(f"{file.absolute()}\n" for file in skipped)
             write_text_atomically(listing, lambda file: file.write(text), private=True)
             where = f"; all are listed in {listing}"
         except OSError as error:
@@ -160,7 +160,7 @@ def _report(skipped: list[Path], count: int, root: Path, listing: Path | None) -
 def decode_images(
     files: Sequence[Path], size: int, channels: int, skip: bool = False
 ) -> tuple[Tensor, dict[int, str]]:
-    """Decodes image files to squares, uint8 of shape (len(files), channels, size, size).
+    """Decode image files to squares, uint8 of shape (len(files), channels, size, size).
 
     A file that cannot be read raises a DataError or, with ``skip``, its image is black; the dict
     has the reason for each such position.
@@ -179,11 +179,9 @@ def decode_images(
                 failures[index] = str(error)
         return len(some)
 
-    with (
-        ThreadPoolExecutor() as pool,
-        # disable=None: silent unless stderr is a terminal
-        tqdm(total=len(files), desc="decoding", unit="img", disable=None, delay=_BAR_DELAY) as bar,
-    ):
+    # disable=None: silent unless stderr is a terminal
+    options = {"desc": "decoding", "unit": "img", "disable": None, "delay": 2.0}
+    with ThreadPoolExecutor() as pool, tqdm(total=len(files), **options) as bar:
         for count in pool.map(decode_some, range(0, len(files), _FILES_PER_TASK)):
             bar.update(count)
     return result, dict(sorted(failures.items()))
@@ -195,34 +193,90 @@ def _decode_one(file: Path, size: int, channels: int) -> Tensor:
             limit = Image.MAX_IMAGE_PIXELS  # beyond it Pillow only warns
             if limit is not None and image.width * image.height > limit:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {limit:,}")
-            check_depth(image)
-            # JPEG decodes several times faster at a fraction of its size; at twice the final
-            # size the resampling below still determines the quality
-            image.draft(None, (2 * size, 2 * size))
-            plain = convert(image, channels)
-            square = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
+            return from_pil(image, channels, size)
     # Pillow can raise nearly any exception for a damaged file
     except Exception as error:
         raise DataError(
             f"cannot read the image {file.absolute()} ({reason_of(error)}): repair or remove it"
         ) from error
-    return pixels_of(square)
 
 
-def check_depth(image: Any) -> None:
-    """Raises a ValueError for a PIL image with more than 8 bits per channel."""
+def from_pil(image: Any, channels: int | None = None, size: int | None = None) -> Tensor:
+    """Return the pixels of a PIL image, uint8 of shape (C, H, W).
+
+    Args:
+        image: The image; more than 8 bits per channel raise a ValueError.
+        channels: 3 for color, 1 for gray; None for those of the image.
+        size: The height and width to which the central square is scaled; None for the whole image.
+    """
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"more than 8 bits per channel (mode {image.mode!r})")
-
-
-def convert(image: Any, channels: int) -> Any:
-    """Converts a PIL image to color (3 channels) or gray (1)."""
+    is_gray = image.mode in ("1", "L", "LA") if channels is None else channels == 1
+    if size is not None:
+        # JPEG decodes several times faster at a fraction of its size; at twice the final size the
+        # resampling below still determines the quality
+        image.draft(None, (2 * size, 2 * size))
     # through RGBA: Pillow warns about palettes with a transparent color
     plain = image.convert("RGBA") if "transparency" in image.info else image
-    return plain.convert("RGB" if channels == 3 else "L")
-
-
-def pixels_of(image: Any) -> Tensor:
-    """The pixels of a PIL image of mode RGB or L, uint8 of shape (C, H, W)."""
-    pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
+    plain = plain.convert("L" if is_gray else "RGB")
+    if size is not None:
+        plain = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
+    pixels = np.array(plain, dtype=np.uint8).reshape(plain.height, plain.width, -1)
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
+    """Turn images of shape (N, C, H, W), (N, H, W, C) or (N, H, W) into (N, C, H, W).
+
+    Channels are last if the last dimension is 1 or 3 and the second is neither.
+
+    Args:
+        array: uint8 or, with ``floats``, float32.
+        what: The name of the array in messages.
+        floats: Whether float32 is allowed.
+
+    Raises:
+        DataError: If the dtype or the shape is another one, or there are no images.
+
+    Example:
+        >>> import numpy as np
+        >>> from_array(np.zeros((5, 8, 8, 3), np.uint8), "images").shape
+        torch.Size([5, 3, 8, 8])
+    """
+    if array.dtype != np.uint8 and not (floats and array.dtype == np.float32):
+        raise DataError(
+            f"{what} must be uint8 with values 0 ... 255{', or floats' if floats else ''}, but is "
+            f"{array.dtype}: scale it to 0 ... 255 and convert it to uint8"
+        )
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or not 1 <= array.shape[1] <= 4:
+        raise DataError(
+            f"{what} must have the shape (N, C, H, W) with 1 to 4 channels, (N, H, W, C) with 1 or "
+            f"3, or (N, H, W), but has {array.shape}"
+        )
+    if array.size == 0:
+        raise DataError(f"{what} holds no images: its shape is {array.shape}")
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Scale the central square of images, uint8 (N, C, H, W), to (N, C, size, size).
+
+    The interpolation is bilinear and antialiased.
+    """
+    height, width = images.shape[-2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[..., top : top + side, left : left + side]
+    if side == size:
+        return square.contiguous()
+    result = torch.empty((*images.shape[:2], size, size), dtype=torch.uint8)
+    for start in range(0, len(square), _CHUNK):
+        # in float: the uint8 kernels round differently on different CPUs
+        chunk = square[start : start + _CHUNK].float()
+        scaled = functional.interpolate(chunk, (size, size), mode="bilinear", antialias=True)
+        result[start : start + _CHUNK] = scaled.round_().clamp_(0, 255)
+    return result

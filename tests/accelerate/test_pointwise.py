@@ -1,6 +1,6 @@
 """1x1 convolutions with BatchNorm's moments on a GPU, for all layers of our networks.
 
-``pointwise_moments_checks.py`` runs the same kernel in Triton's interpreter.
+``pointwise_checks.py`` runs the same kernel in Triton's interpreter.
 """
 
 import copy
@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution import pointwise_products
-from fedaux_pl.accelerate.convolution.conv_norm_act import cast_weights, conv_norm_act
-from fedaux_pl.accelerate.convolution.pointwise_moments import (
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
+from fedaux_pl.accelerate.convolution.pointwise_products import (
     MAX_IN_CHANNELS,
     multiply_with_moments,
 )
@@ -23,7 +23,6 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     weight_gradients_on,
 )
 from tests.accelerate.convolution_helpers import create_norm, pointwise_shapes
-from tests.accelerate.pairwise import pairwise
 
 pytestmark = pytest.mark.cuda
 
@@ -57,10 +56,9 @@ def test_cuda_products_and_their_moments(layer, case):
 
 
 @pytest.mark.parametrize(
-    ("layer", "is_cast", "on_side"),
-    pairwise([(16, 96), (96, 24), (80, 480)], [False, True], [False, True]),
+    ("layer", "on_side"), [((16, 96), False), ((96, 24), True), ((80, 480), True)]
 )
-def test_cuda_layers(layer, is_cast, on_side, monkeypatch):
+def test_cuda_layers(layer, on_side, monkeypatch):
     """A training step against the modules in float64."""
     in_channels, channels = layer
     torch.manual_seed(0)
@@ -80,9 +78,8 @@ def test_cuda_layers(layer, is_cast, on_side, monkeypatch):
     with (
         torch.autocast("cuda", torch.bfloat16),
         weight_gradients_on(torch.cuda.Stream()) if on_side else nullcontext(),
-        using(weights=cast_weights(model, x)) if is_cast else nullcontext(),
     ):
-        found = conv_norm_act(conv, norm, x, relu=False)
+        found = conv_norm_act(conv, norm, x, activation=LINEAR)
         found.backward(dy)
         join_weight_gradients()
     assert len(called) == 1

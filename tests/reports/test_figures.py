@@ -6,7 +6,13 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from fedaux_pl.callbacks.figures.style import ORANGE
-from fedaux_pl.reports.sweep_figures import make_figures
+from fedaux_pl.reports.figures import (
+    create_panels,
+    label_x,
+    make_figures,
+    series_style,
+    x_positions,
+)
 from fedaux_pl.sweeps.cells import State
 from tests.reports.results import group, sweep
 
@@ -148,3 +154,69 @@ def test_nothing_was_run(layout):
     groups = [group(f"method=A alpha=1 model={m}", None) for m in "mn"]
     figure = draw(layout, groups).figure
     assert [texts_of(axes) for axes in figure.axes] == [["not run"]] * 2
+
+
+def test_nine_series_differ_in_color_marker_and_a_print_in_gray():
+    styles = [series_style(i) for i in range(9)]
+    assert len({style["color"] for style in styles}) == 9
+    assert len({(style["marker"], str(style["linestyle"])) for style in styles}) == 9
+    assert "#000000" not in {style["color"] for style in styles}
+
+
+@pytest.mark.parametrize(
+    ("labels", "places", "is_log"),
+    [
+        (["1", "2", "10"], [1, 2, 10], False),  # a decade, not more
+        (["100", "0.01"], [100, 0.01], True),
+        (["-1", "100"], [-1, 100], False),
+        (["0", "1e-3", "1e-2", "0.1"], [1e-4, 1e-3, 1e-2, 0.1], True),
+        (["1", "3", "off"], [1, 3, 5], False),
+        (["0.1", "10", "no noise"], [0.1, 10, 1000], True),
+        (["STL-10", "SVHN", "1"], [0, 1, 2], False),
+        (["7"], [0], False),
+    ],
+)
+def test_where_labels_stand(labels, places, is_log):
+    found, scale = x_positions(labels)
+    assert list(found) == labels
+    assert list(found.values()) == pytest.approx(places)
+    assert scale is is_log
+
+
+def panels_of(places):
+    figure, panels = create_panels(places, {"model": "model", "alpha": "alpha"}, (2, 2), "x", "y")
+    return figure, [axes for _, axes in panels]
+
+
+def test_a_product_of_labels_is_a_grid():
+    places = [{"model": m, "alpha": a} for m in ("A", "B") for a in ("1", "2", "3")]
+    _, panels = panels_of(places)
+    assert panels[0].get_gridspec().get_geometry() == (2, 3)
+    assert [axes.get_title() for axes in panels] == [
+        *("alpha = 1", "alpha = 2", "alpha = 3", "", "", "")
+    ]
+    assert [axes.get_ylabel() for axes in panels] == ["A\ny", "", "", "B\ny", "", ""]
+    assert [axes.get_xlabel() for axes in panels] == [""] * 3 + ["x"] * 3
+
+
+def test_other_panels_fill_rows():
+    places = [{"model": m, "alpha": "1"} for m in "ABC"] + [
+        {"model": m, "alpha": "2"} for m in "AB"
+    ]
+    figure, panels = panels_of(places)
+    assert panels[0].get_gridspec().get_geometry() == (2, 3)
+    assert panels[3].get_title() == "A, alpha = 2"
+    assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False]
+    assert panels[2].get_xlabel() == "x"  # nothing is drawn below it
+    assert panels[2].xaxis.get_tick_params()["labelbottom"]
+
+
+def test_long_labels_are_rotated():
+    _, [axes] = panels_of([{}])
+    for labels, rotation in (
+        (["0.01", "1"], 0),
+        (["a very long label", "another long one", "and a third"], 35),
+    ):
+        label_x([({}, axes)], *x_positions(labels))
+        assert {text.get_rotation() for text in axes.get_xticklabels()} == {rotation}
+        assert [text.get_text() for text in axes.get_xticklabels()] == labels

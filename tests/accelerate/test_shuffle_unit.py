@@ -1,6 +1,6 @@
 """Training steps of ShuffleNet's units on a GPU, for all numbers of groups.
 
-``padded_unit_checks.py`` runs the same kernels in Triton's interpreter.
+``shuffle_unit_checks.py`` runs the same kernels in Triton's interpreter.
 """
 
 import copy

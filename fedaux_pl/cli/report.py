@@ -1,0 +1,91 @@
+"""``fedaux-pl report FILE``: tables, figures and a page of a sweep."""
+
+import argparse
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaux_pl.cli.sweep import SweepParser
+from fedaux_pl.reports.formats import TableItem, to_text
+from fedaux_pl.sweeps.cells import resolve
+from fedaux_pl.sweeps.sweep_file import read_sweep
+
+if TYPE_CHECKING:
+    from fedaux_pl.reports.page import Item
+
+_PRINTED = 10  # lines of cells that are not done
+
+
+def report(args: Sequence[str]) -> list[Path]:
+    """Write tables, figures and a page of what a sweep has measured so far; return the files.
+
+    Args:
+        args: The command line after the verb.
+
+    Raises:
+        ConfigurationError: If the file, or the settings of a cell, cannot be used.
+        SystemExit: If the options are wrong, as argparse does.
+    """
+    parser = SweepParser(
+        "report",
+        "Writes tables, figures and a page of what a sweep has measured so far. It finds the cells "
+        "by their settings: give the options of fit that sweep was given.",
+    )
+    about = "the folder of the report (default: ROOT/reports/NAME)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
+    options = parser.parse(args)
+    sweep = read_sweep(options.file, options.extra, options.seeds, options.select)
+    cells = resolve(sweep.cells, options.root)
+    # matplotlib and Lightning, which take seconds to import, are not needed to refuse an option
+    from fedaux_pl.reports.figures import make_figures
+    from fedaux_pl.reports.page import describe_status
+    from fedaux_pl.reports.tables import cells_table, make_tables
+    from fedaux_pl.reports.values import collect
+
+    groups = collect(sweep, cells)
+    changes = "All cells ran with these options, whatever else is said here: "
+    changes = changes + shlex.join(options.extra) if options.extra else ""
+    return publish(
+        options.output or options.root / "reports" / sweep.name,
+        sweep.title,
+        [*make_figures(sweep, groups), *make_tables(sweep, groups)],
+        note=f"{sweep.note}\n\n{changes}",
+        details=[cells_table(sweep, groups)],
+        status=describe_status(groups, _shared(args)),
+    )
+
+
+def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> list[Path]:
+    """Print the tables of a report and what of its sweep is done, and write its files.
+
+    Args:
+        folder: The folder of the files.
+        title: The title.
+        items: Tables and figures, in their order.
+        parts: Further arguments of ``write_report``.
+    """
+    from fedaux_pl.reports.page import write_report
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    for item in items:
+        if isinstance(item, TableItem):
+            print(f"{item.caption}\n\n{to_text(item, width)}\n")
+    if status := parts.get("status"):
+        lines = [f"  {line}" for line in status.missing]
+        if len(lines) > _PRINTED:
+            lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
+        print("\n".join([status.done, *lines]))
+        if status.command:
+            print(f"To run them: {status.command}")
+    written = write_report(folder, title, items=items, **parts)
+    print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
+    return written
+
+
+def _shared(args: Sequence[str]) -> list[str]:
+    """Return the arguments that ``sweep`` takes, too."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--output")
+    return parser.parse_known_args(list(args))[1]

@@ -1,0 +1,291 @@
+"""``fedaux-pl sweep FILE``: runs all cells of a sweep file, and resumes what is there.
+
+``python -m fedaux_pl.cli.sweep CELL`` is the process of one cell, given as JSON.
+"""
+
+import argparse
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NoReturn
+
+from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
+from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.sweeps.cell_lock import holder
+from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
+from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
+from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.worker import run_cell
+
+_LAUNCHERS = ("local", "slurm", "print")
+_OPTIONS_OF_FIT = (
+    *("config", "model", "data", "trainer", "seed_everything"),
+    *("ckpt_path", "print_config", "help"),
+)
+_PRELOADED = (
+    *("fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot", "torch.utils.tensorboard"),
+)
+# -P: files in the current folder hide no package
+_WORKER = (sys.executable, "-P", "-m", "fedaux_pl.cli.sweep")
+
+
+class SweepParser(argparse.ArgumentParser):
+    """A parser of ``VERB FILE [own options] [options of fit]``.
+
+    Args:
+        verb: The verb.
+        description: What it does.
+    """
+
+    def __init__(self, verb: str, description: str) -> None:
+        super().__init__(
+            prog=f"fedaux-pl {verb}",
+            usage=f"fedaux-pl {verb} FILE [options below] [options of fit, for all cells]",
+            description=description,
+            allow_abbrev=False,
+        )
+        add = self.add_argument
+        add("--root", type=Path, default=Path("logs"), help="folder of all output (default: logs)")
+        about = "only the cells with these labels; may be repeated"
+        add("--select", action="append", default=[], metavar="AXIS=LABEL[,LABEL...]", help=about)
+        add("--seeds", metavar="0,1,2", help="seeds in place of those in the file")
+
+    def parse(self, args: Sequence[str]) -> argparse.Namespace:
+        """Parse a command line; ``file`` and the options of fit, ``extra``, are added to it."""
+        file, *rest = list(args) or [""]
+        if file in ("-h", "--help"):
+            self.print_help()
+            self.exit()
+        if not file or file.startswith("-"):
+            self.error("give the sweep file first, such as paper/table1")
+        options, extra = self.parse_known_args(rest)
+        options.file, options.extra = file, extra
+        for name in (text.partition("=")[0] for text in extra):
+            is_option = name.startswith("--") and "." not in name
+            if is_option and name.removeprefix("--") not in _OPTIONS_OF_FIT:
+                own = [option for option in self._option_string_actions if option[:2] == "--"]
+                self.error(f"there is no option {name}{did_you_mean(name, own)}")
+        if options.seeds is not None:
+            seeds = options.seeds.split(",")
+            if not all(seed.isdecimal() for seed in seeds):
+                self.error(
+                    f"--seeds must be integers from 0 on such as 0,1,2, but is {options.seeds}"
+                )
+            options.seeds = [int(seed) for seed in seeds]
+        select: dict[str, list[str]] = {}
+        for text in options.select:
+            axis, _, labels = text.partition("=")
+            if not labels:
+                self.error(f"--select must be AXIS=LABEL[,LABEL...], but is {text}")
+            select.setdefault(axis, []).extend(labels.split(","))
+        options.select = select
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and end the process with status 2."""
+        print(f"{self.prog}: error: {message} ({self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def sweep(args: Sequence[str]) -> None:
+    """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own.
+
+    Args:
+        args: The command line after the verb.
+
+    Raises:
+        ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
+        FedauxError: If cells have failed; the others are done.
+        SystemExit: With status 2 if an own option is wrong.
+    """
+    options = _parse(args)
+    is_shown = options.dry_run or options.status
+    described = read_sweep(options.file, options.extra, options.seeds, options.select)
+    if options.launcher == "local" and not is_shown:
+        preload()  # while this process imports the packages, too
+    is_checked = options.dry_run or not options.status
+    labeled = resolve(described.cells, options.root, check=is_checked)
+    cells = plan(labeled)
+    if is_shown:
+        if options.dry_run:
+            print(_table(labeled, list(described.axes)))
+        print(_counts(cells))
+        for line in [*_running(cells), *_failures(cells)] if options.status else ():
+            print(line)
+        print(time_left(labeled, len(_slots(options.jobs, labeled))))
+    elif options.launcher == "local":
+        _run(cells, options)
+    else:
+        _hand_over(_open_cells(cells, options.retry), described.name, options)
+
+
+def _parse(args: Sequence[str]) -> argparse.Namespace:
+    parser = SweepParser(
+        "sweep",
+        "Runs every cell of a sweep file by `fedaux-pl fit`. Cells that are done are skipped, "
+        "unfinished ones are resumed: the same command continues a sweep.",
+    )
+    add = parser.add_argument
+    add("--jobs", type=int, help="runs at a time (default: one per GPU, else 1)")
+    add("--retry", action="store_true", help="run failed cells again")
+    about = "run here, submit to SLURM, or print the command lines (default: local)"
+    add("--launcher", choices=_LAUNCHERS, default=_LAUNCHERS[0], help=about)
+    about = "an option of the SLURM jobs, such as partition=gpu or time=600; may be repeated"
+    add("--slurm", action="append", default=[], metavar="KEY=VALUE", help=about)
+    add("--dry_run", action="store_true", help="only check and show the cells, and the time left")
+    add("--status", action="store_true", help="only show how far the cells are")
+    options = parser.parse(args)
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, but is {options.jobs}")
+    if wrong := [text for text in options.slurm if "=" not in text]:
+        parser.error(f"--slurm must be KEY=VALUE, but is {wrong[0]}")
+    if options.slurm and options.launcher != "slurm":
+        parser.error("--slurm needs --launcher slurm")
+    options.slurm = dict(text.split("=", 1) for text in options.slurm)
+    return options
+
+
+def _open_cells(cells: Sequence[Cell], retry: bool) -> list[Cell]:
+    """Return the cells that are not done, and the pre-trainings that they need."""
+    if retry:
+        for cell in cells:
+            if cell.state is State.FAILED:
+                cell.failure.unlink(missing_ok=True)
+    left = [cell for cell in cells if cell.state not in (State.DONE, State.FAILED)]
+    needed = {cell.needs for cell in left}
+    return [cell for cell in left if cell.verb == "fit" or cell.key in needed]
+
+
+def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Run the cells on this machine."""
+    fits = [cell for cell in cells if cell.verb == "fit"]
+    left = _open_cells(cells, options.retry)
+    print(_counts(cells), flush=True)
+    try:
+        with raised_by_sigterm(KeyboardInterrupt()):
+            run_locally(left, _slots(options.jobs, fits), start_worker, fits)
+    except KeyboardInterrupt:
+        print(f"stopped; {_counts(cells)}; the same command continues")
+        raise
+    for line in _failures(cells):
+        print(line)
+    states = [cell.state for cell in fits]
+    total = counted(len(fits), "cell")
+    if failed := states.count(State.FAILED):
+        raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
+    if undone := len(fits) - states.count(State.DONE):
+        raise FedauxError(f"unfinished: {undone} of {total}; the same command resumes them")
+    print(f"{total} done; next: {_report_line(options)}")
+
+
+def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
+    """Submit the cells to SLURM, or print their command lines."""
+    idle = [cell for cell in cells if cell.state is not State.RUNNING]
+    if options.launcher == "print":
+        for cell in idle:
+            cell.describe()
+            print(cell.line)
+        return
+    executor = create_executor(options.root / "slurm", name, options.slurm)
+    for cell, job in zip(idle, submit(idle, executor, _WORKER), strict=True):
+        print(f"job {job}: {cell.name}")
+    print(f"{len(idle)} jobs; `fedaux-pl sweep ... --status` shows how far they are")
+
+
+def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
+    """Return a line for each cell: its coordinates, seed, state, rounds and key."""
+    lines = [[*axes, "seed", "state", "rounds", "key"]]
+    for cell in cells:
+        labels = [cell.coordinates.get(axis, "-") for axis in axes]
+        rounds = f"{len(cell.curve())}/{cell.rounds}"
+        lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _counts(cells: Sequence[Cell]) -> str:
+    """Return how many cells are in each state, such as ``8 cells: 3 done, 5 missing``."""
+    states = Counter(cell.state for cell in cells if cell.verb == "fit")
+    order = (State.DONE, State.RUNNING, State.UNFINISHED, State.FAILED, State.MISSING)
+    parts = [f"{states[state]} {state}" for state in order if states[state]]
+    return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
+
+
+def _running(cells: Sequence[Cell]) -> Iterator[str]:
+    for cell in cells:
+        if cell.state is State.RUNNING:
+            host = holder(cell.lock).get("host", "another process")
+            rounds = f"round {len(cell.curve())} of {cell.rounds} " if cell.rounds else ""
+            yield f"running: {cell.name}, {rounds}on {host}, {cell.log}"
+
+
+def _failures(cells: Sequence[Cell]) -> list[str]:
+    failed = [cell for cell in cells if cell.state is State.FAILED]
+    return [f"failed: {cell.name}: {cell.problem()}" for cell in failed]
+
+
+def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """Return the environments of the jobs at a time: each on a GPU of its own, if it uses one."""
+    import torch
+
+    trainers = [cell.config["trainer"] for cell in cells]
+    uses_one = all(t["devices"] in (1, "1") and t["accelerator"] != "cpu" for t in trainers)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    if not uses_one or not gpus or not torch.cuda.is_available():
+        return [{}] * (jobs or 1)
+    return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
+
+
+def _report_line(options: argparse.Namespace) -> str:
+    """Return the command that reports the same cells."""
+    select = [f"--select={axis}={','.join(labels)}" for axis, labels in options.select.items()]
+    seeds = [] if options.seeds is None else ["--seeds", ",".join(map(str, options.seeds))]
+    root = [] if str(options.root) == "logs" else ["--root", str(options.root)]
+    own = [*root, *select, *seeds]
+    return shlex.join(["fedaux-pl", "report", options.file, *own, *options.extra])
+
+
+def preload() -> None:
+    """Start the server that forks the processes of the cells, and return at once.
+
+    It imports the packages once for all of them, which takes several seconds, and does nothing
+    else: a process that had used CUDA could not be forked.
+    """
+    # by this variable of torch, asking whether there is a GPU does not count as using CUDA
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # files in the current folder hide no package
+    forkserver.set_forkserver_preload(list(_PRELOADED))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def start_worker(cell: Cell, environment: Mapping[str, str]) -> BaseProcess:
+    """Start the process of a cell, in the process group of the sweep."""
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=work, args=(cell.as_json(), dict(environment)))
+    process.start()
+    return process
+
+
+def work(cell: str, environment: Mapping[str, str]) -> NoReturn:
+    """Run a cell, given as JSON, in this process, which was started for it."""
+    os.environ.update(environment)
+    # by these, Lightning starts the other processes of a run on several devices
+    sys.modules["__main__"].__spec__ = __spec__
+    sys.argv[1:] = [cell]
+    raise SystemExit(run_cell(Cell.from_json(cell), run_verb))
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], {})

@@ -1,0 +1,419 @@
+"""The figures of a sweep: lines, curves and heat maps in panels, with one legend below them."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedaux_pl.callbacks.figures.style import (
+    FAINT,
+    INK,
+    LABEL_SIZE,
+    MUTED,
+    NO_DATA,
+    ORANGE,
+    SMALL_TICK_SIZE,
+    TICK_SIZE,
+    text_width,
+)
+from fedaux_pl.reports.values import (
+    ABSENT,
+    Group,
+    find,
+    leading,
+    number,
+    place_text,
+    places,
+    short_names,
+    shown,
+)
+from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's without yellow, which is faint on white, and black, which is the reference's; and
+# dark ones of Tol's, so that nine methods have nine colors
+_COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A"),
+    *("#332288", "#882255"),
+)
+_MARKERS = "os^DvPX*<>"
+_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+_REFERENCE: dict[str, Any] = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.3}
+_HEAT = "cividis"  # the same order in every color vision and in gray
+_MOST_COLUMNS = 4
+_PANEL = (3.2, 2.6)  # inches
+_LEGEND_SIZE = 10.0
+_HANDLE = 0.75  # inches of a legend's handle with its spacing
+_MARKS = 6  # markers of a long curve
+
+_CAPTIONS = {
+    "lines": "Means with the standard deviation over the seeds as error bars.",
+    "curves": "Means over the seeds, with bands of one standard deviation; runs that are not "
+    "finished end early.",
+    "heatmap": "Means over the seeds; frames: the best of each panel, and all whose standard "
+    "deviation overlaps with its own; gaps are gray.",
+}
+
+
+@dataclass(frozen=True)
+class FigureItem:
+    """A figure of a report.
+
+    Attributes:
+        name: The stem of its files.
+        caption: What it shows, in one or two sentences.
+        figure: The figure of matplotlib.
+    """
+
+    name: str
+    caption: str
+    figure: "Figure"
+
+
+def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
+    """Return the figures that a sweep file asks for, with their captions."""
+    items = []
+    for layout in sweep.figures:
+        kind = layout["kind"]
+        caption = " ".join(filter(None, [layout.get("caption", ""), _CAPTIONS[kind]]))
+        if sweep.published and kind == "lines":
+            caption += f" Hollow markers, if any, are published: {sweep.published['source']}."
+        draw = _draw_heatmap if kind == "heatmap" else _draw_series
+        axes = [layout[role] for role in ("x", "y", "series") if role in layout]
+        panels = as_list(layout.get("panels", ()))
+        own = shown(groups, sweep.axes, axes + panels)
+        figure = draw(sweep, own, layout, places(own, sweep.axes, panels))
+        items.append(FigureItem(layout["name"], caption, figure))
+    return items
+
+
+_Panels = list[tuple[Mapping[str, str], "Axes"]]
+_Places = Sequence[Mapping[str, str]]
+
+
+def _draw_series(
+    sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any], separate: _Places
+) -> "Figure":
+    """Draw means over an axis (lines) or over the rounds (curves), a style for each series.
+
+    The reference is a dashed black line at its mean.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    x, series, reference = layout.get("x"), layout["series"], layout.get("reference")
+    competing = [g for g in groups if g.coordinates.get(series) != reference]
+    names = short_names(sweep.axes)
+    is_validated = any(result.is_validated for g in competing for result in g.results)
+    measure = f"{'validation ' if x is None and is_validated else ''}accuracy in %"
+    figure, panels = create_panels(separate, names, _PANEL, names[x] if x else "round", measure)
+    ticks = [place[x] for place in places(competing, sweep.axes, [x]) if x in place] if x else []
+    at, is_log = x_positions(ticks)
+    legend: dict[str, Artist] = {}
+    for place, axes in panels:
+        axes.grid(color=FAINT, linewidth=0.6)
+        is_empty = True
+        for index, label in enumerate(sweep.axes[series]):
+            inside = [g for g in groups if g.is_at({**place, series: label})]
+            group = find(inside, place)
+            if label == reference and group is not None and group.mean is not None:
+                line: Artist = axes.axhline(group.mean, label=label, **_REFERENCE)
+                legend.setdefault(label, line)
+            elif label != reference and group is not None:
+                style = series_style(index)
+                if x is None:
+                    is_empty &= not _draw_curve(axes, group, index, label, legend)
+                else:
+                    found = [find(inside, {x: tick}) for tick in at]
+                    is_empty &= not _draw_line(axes, list(at.values()), found, label, style, legend)
+        if x is None:
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        if is_empty:
+            _mark_not_run(axes)
+    if x is not None:
+        label_x(panels, at, is_log)
+    if published := legend.pop("published", None):  # the last entry
+        legend["published"] = published
+    _add_legend(figure, legend)
+    return figure
+
+
+def _draw_line(
+    axes: "Axes",
+    at: Sequence[float],
+    found: Sequence[Group | None],
+    label: str,
+    style: dict[str, Any],
+    legend: dict[str, "Artist"],
+) -> bool:
+    """Draw one line, which a missing value interrupts, with published values as hollow markers.
+
+    Returns:
+        Whether there is any value.
+    """
+    from matplotlib.lines import Line2D
+
+    means = [math.nan if g is None or g.mean is None else g.mean for g in found]
+    spreads = [math.nan if g is None or g.std is None else g.std for g in found]
+    [line] = axes.plot(at, means, label=label, **style)
+    if not all(map(math.isnan, spreads)):
+        bars: dict[str, Any] = {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5}
+        axes.errorbar(at, means, spreads, color=style["color"], **bars)
+    legend.setdefault(label, line)
+    hollow: dict[str, Any] = {
+        "linestyle": "none", "marker": style["marker"], "markersize": style["markersize"] + 1.5,
+        "markerfacecolor": "none", "markeredgewidth": 1.2,
+    }  # fmt: skip
+    pairs = zip(at, found, strict=True)
+    points = [(place, g.published_mean) for place, g in pairs if g and g.published_mean is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), markeredgecolor=style["color"], **hollow)
+        legend["published"] = Line2D([], [], **hollow | {"marker": "o", "markeredgecolor": MUTED})
+    return bool(points) or not all(map(math.isnan, means))
+
+
+def _draw_curve(
+    axes: "Axes", group: Group, index: int, label: str, legend: dict[str, "Artist"]
+) -> bool:
+    """Draw the rounds that all finished seeds have; without one, all unfinished seeds.
+
+    Returns:
+        Whether there is any round.
+    """
+    done = [result for result in group.results if result.state == State.DONE and result.curve]
+    curves = [result.curve for result in done or group.results if result.curve]
+    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+    if not rounds:
+        return False
+    means = [statistics.fmean(curve[t] for curve in curves) for t in rounds]
+    step = max(1, len(rounds) // _MARKS)
+    style = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
+    [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **style)
+    legend.setdefault(label, line)
+    if len(curves) > 1:
+        spreads = [statistics.stdev(curve[t] for curve in curves) for t in rounds]
+        low = [m - s for m, s in zip(means, spreads, strict=True)]
+        high = [m + s for m, s in zip(means, spreads, strict=True)]
+        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    return True
+
+
+def _draw_heatmap(
+    sweep: Sweep, groups: Sequence[Group], layout: Mapping[str, Any], separate: _Places
+) -> "Figure":
+    """Draw means as colors with their numbers; all panels have the same scale."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
+
+    x, y, names = layout["x"], layout["y"], short_names(sweep.axes)
+    inside = [[group for group in groups if group.is_at(place)] for place in separate]
+    rows = [places(found, sweep.axes, [y]) for found in inside]
+    columns = [places(found, sweep.axes, [x]) for found in inside]
+    most = max(map(len, rows))
+    size = (0.62 * max(map(len, columns)) + 0.75, 0.42 * most + 0.75)
+    figure, panels = create_panels(separate, names, size, names[x], names[y], is_shared=False)
+    means = [group.mean for group in groups if group.mean is not None]
+    scale = Normalize(min(means, default=0.0), max(means, default=1.0))
+    colors = colormaps[_HEAT].with_extremes(bad=NO_DATA)
+    frame: dict[str, Any] = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5}
+    for (_, axes), found, below, beside in zip(panels, inside, rows, columns, strict=True):
+        grid = [[find(found, r | c) for c in beside] for r in below]
+        values = [[math.nan if g is None or g.mean is None else g.mean for g in r] for r in grid]
+        axes.imshow(values, colors, scale, aspect="auto")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        framed = leading([group for row in grid for group in row])
+        is_empty = all(math.isnan(value) for row in values for value in row)
+        for i, j in itertools.product(range(len(below)), range(0 if is_empty else len(beside))):
+            is_gap = math.isnan(value := values[i][j])
+            ink = MUTED if is_gap else "black" if scale(value) > 0.55 else "white"
+            text = ABSENT if is_gap else f"{value:.1f}"
+            axes.text(j, i, text, ha="center", va="center", fontsize=TICK_SIZE, color=ink)
+            if i * len(beside) + j in framed:
+                axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
+        if is_empty:
+            _mark_not_run(axes)
+        spare = (most - len(below)) / 2  # cells have the same height in all panels
+        axes.set_ylim(len(below) - 0.5 + spare, -0.5 - spare)
+        ticks = [place.get(x, ABSENT) for place in beside]
+        axes.set_xticks(range(len(ticks)), ticks, parse_math=False)
+        ticks = [place.get(y, ABSENT) for place in below]
+        axes.set_yticks(range(len(ticks)), ticks, parse_math=False)
+    if means:
+        every = [axes for _, axes in panels]
+        bar = figure.colorbar(ScalarMappable(scale, _HEAT), ax=every, aspect=40, pad=0.02)
+        bar.set_label("accuracy in %", fontsize=LABEL_SIZE, color=INK)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=TICK_SIZE, colors=INK, length=0)
+    return figure
+
+
+def series_style(index: int) -> dict[str, Any]:
+    """Return color, marker and dashes of a series; each differs, for prints in gray.
+
+    Args:
+        index: The position of its label on the axis, so that a method looks the same in all figures
+            of a sweep.
+    """
+    return {
+        "color": _COLORS[index % len(_COLORS)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": _DASHES[index % len(_DASHES)],
+        "markersize": 7.5 if _MARKERS[index % len(_MARKERS)] == "*" else 5.5,
+        "linewidth": 1.6,
+    }
+
+
+def create_panels(
+    separate: _Places,
+    names: Mapping[str, str],
+    size: tuple[float, float],
+    x: str,
+    y: str,
+    is_shared: bool = True,
+) -> tuple["Figure", _Panels]:
+    """Create a figure with a panel for each place; the outer ones have the labels x and y.
+
+    With two axes or more, the last one makes the columns if every combination is there: its labels
+    are the titles of the first row, and the others stand at the left. Otherwise the panels fill
+    rows one after another, each with its own title.
+
+    Args:
+        separate: The labels of each panel.
+        names: How the axes are written.
+        size: The width and height of a panel in inches.
+        x: The label of the x-axis.
+        y: The label of the y-axis.
+        is_shared: Whether all panels have the same limits and ticks.
+    """
+    from matplotlib.figure import Figure
+
+    columns, is_product = _columns(separate)
+    rows = math.ceil(len(separate) / columns)
+    scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
+    width, height = scale * size[0] * columns, scale * size[1] * rows
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, sharey=is_shared)
+    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "color": INK, "parse_math": False}
+    for axes in grid.flat[len(separate) :]:
+        axes.set_visible(False)
+    panels = list(zip(separate, grid.flat, strict=False))
+    for i, (place, axes) in enumerate(panels):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(MUTED)
+        axes.tick_params(colors=INK, labelsize=TICK_SIZE, length=3, color=MUTED)
+        axes.set_axisbelow(True)
+        *above, last = place or [""]
+        title = {last: place[last]} if is_product else place
+        if title and (i < columns or not is_product):
+            axes.set_title(place_text(title, names), **style)
+        if i % columns == 0:
+            row = f"{place_text({a: place[a] for a in above}, names)}\n" if is_product else ""
+            axes.set_ylabel(f"{row}{y}", **style)
+        if i + columns >= len(separate):
+            axes.set_xlabel(x, **style)
+            if is_shared:  # matplotlib labels the last row only
+                axes.tick_params(labelbottom=True)
+    return figure, panels
+
+
+def _columns(separate: _Places) -> tuple[int, bool]:
+    """Return the number of columns, and whether they are the labels of the last axis."""
+    if all(len(place) > 1 for place in separate):
+        labels = [list(place.values()) for place in separate]
+        last = list(dict.fromkeys(label[-1] for label in labels))
+        above = list(dict.fromkeys(tuple(label[:-1]) for label in labels))
+        if [[*a, b] for a in above for b in last] == labels and len(last) <= _MOST_COLUMNS + 2:
+            return len(last), True
+    if len(separate) == _MOST_COLUMNS + 1:
+        return _MOST_COLUMNS - 1, False  # 3 + 2 rather than 4 + 1
+    return min(len(separate), _MOST_COLUMNS), False
+
+
+def _mark_not_run(axes: "Axes") -> None:
+    axes.text(
+        *(0.5, 0.5, "not run"), transform=axes.transAxes, ha="center", va="center",
+        fontsize=LABEL_SIZE, color=MUTED, style="italic",
+    )  # fmt: skip
+
+
+def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
+    """Add one legend below all panels, in as many columns as fit."""
+    if not entries:
+        return
+    widest = text_width(list(entries), _LEGEND_SIZE) + _HANDLE
+    columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
+    rows = math.ceil(len(entries) / columns)
+    legend = figure.legend(
+        list(entries.values()), list(entries), loc="outside lower center",
+        ncols=math.ceil(len(entries) / rows), frameon=False, fontsize=_LEGEND_SIZE, labelcolor=INK,
+        handlelength=3.0, columnspacing=1.6,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    # the panels keep their height
+    figure.set_figheight(figure.get_figheight() + 0.2 * rows + 0.15)
+
+
+def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
+    """Return where the labels of an axis stand, and whether the scale is logarithmic.
+
+    Numbers stand at their values, on a logarithmic scale if they are positive and span more than a
+    decade. Zero on such a scale stands a step before the smallest, and one label that is no number
+    ("inf") a step after the largest. Other labels stand side by side.
+
+    Example:
+        >>> x_positions(["0.01", "0.1", "1", "inf"])
+        ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
+    """
+    values = {label: number(label) for label in labels}
+    numbers = sorted({value for value in values.values() if value is not None})
+    words = [label for label, value in values.items() if value is None]
+    if len(numbers) < 2 or len(words) > 1:
+        return {label: float(i) for i, label in enumerate(labels)}, False
+    positive = [value for value in numbers if value > 0]
+    is_log = len(positive) > 1 and numbers[0] >= 0 and positive[-1] > 10 * positive[0]
+    if is_log:
+        before, after = positive[0] ** 2 / positive[1], positive[-1] ** 2 / positive[-2]
+    else:
+        before, after = 0.0, 2 * numbers[-1] - numbers[-2]
+    place = {None: after, 0.0: before}
+    return {label: place.get(value, value or 0.0) for label, value in values.items()}, is_log
+
+
+def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
+    """Put a tick with its label, as it is written in the file, at each place.
+
+    Labels that would overlap are smaller, or else rotated.
+    """
+    first = panels[0][1]
+    columns = first.get_gridspec().ncols  # type: ignore[union-attr]
+    width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
+    size = next((s for s in (TICK_SIZE, SMALL_TICK_SIZE) if _fit(at, is_log, s, width)), None)
+    style: dict[str, Any] = {"fontsize": size or TICK_SIZE, "parse_math": False}
+    if size is None:
+        style |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    for _, axes in panels:
+        if is_log:
+            axes.set_xscale("log")
+        axes.set_xticks(list(at.values()), list(at), **style)
+        axes.minorticks_off()
+
+
+def _fit(at: Mapping[str, float], is_log: bool, size: float, width: float) -> bool:
+    """Return whether labels of this size do not overlap within this width in inches."""
+    places = sorted((math.log10(x) if is_log else x, label) for label, x in at.items())
+    inches = width / max(places[-1][0] - places[0][0], 1e-9) if places else 0.0
+    return all(
+        (b - a) * inches > (text_width([left], size) + text_width([right], size)) / 2 + 0.06
+        for (a, left), (b, right) in itertools.pairwise(places)
+    )

@@ -1,0 +1,210 @@
+"""Runs the cells of a sweep on this machine, some at a time, or submits them to SLURM."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from fedaux_pl.errors import INTERRUPTED, ConfigurationError, FedauxError, counted, first_line
+from fedaux_pl.sweeps.cell_lock import is_held
+from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.worker import BUSY
+
+_POLL = 0.2  # seconds
+_REPEAT = 1.0  # seconds between two interruptions of a process
+_Running = dict[int, tuple[Cell, BaseProcess]]
+
+
+def run_locally(
+    cells: Sequence[Cell],
+    slots: Sequence[Mapping[str, str]],
+    start: Callable[[Cell, Mapping[str, str]], BaseProcess],
+    of: Sequence[Cell],
+) -> None:
+    """Run cells in processes of their own, and wait for those that other processes run.
+
+    Args:
+        cells: The cells to run; a pre-training comes before the cells that need it.
+        slots: The environment of each job that runs at the same time.
+        start: Starts the process of a cell.
+        of: All cells of the sweep, to count those that are done and the time left.
+
+    Raises:
+        FedauxError: If settings or data are refused before any cell has a round: no cell can run.
+        KeyboardInterrupt: After Ctrl-C, when all processes have ended.
+    """
+    pending = list(cells)
+    running: _Running = {}
+    starts: dict[str, float] = {}
+    try:
+        while pending or running:
+            for slot, (cell, process) in list(running.items()):
+                status = process.exitcode
+                # a process survives its server, whose end gives it a status: the lock is held
+                if status is None or (status != BUSY and is_held(cell.lock)):
+                    continue
+                del running[slot]
+                if status == BUSY:
+                    pending.insert(0, cell)
+                else:
+                    _record(cell, status)
+                    _say_ended(cell, starts, of, len(slots))
+                    _stop_if_none_can_run(cell, of)
+            for cell in _ready(pending, running):
+                if len(running) == len(slots):
+                    break
+                if is_held(cell.lock):  # another sweep runs it
+                    continue
+                pending.remove(cell)
+                if cell.state in (State.DONE, State.FAILED):  # the other sweep has run it
+                    _say_ended(cell, starts, of, len(slots))
+                    continue
+                slot = next(i for i in range(len(slots)) if i not in running)
+                word = "resumed" if cell.state is State.UNFINISHED else "started"
+                print(f"{word}: {cell.name}", flush=True)
+                starts[cell.key] = monotonic()
+                running[slot] = cell, start(cell, slots[slot])
+            sleep(_POLL)
+    finally:  # after Ctrl-C: a run ends with the checkpoint of its last round
+        while alive := [process for _, process in running.values() if process.is_alive()]:
+            for process in alive:  # again and again: a process that just starts ignores it
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGINT)
+            alive[0].join(_REPEAT)
+
+
+def _ready(pending: Sequence[Cell], running: _Running) -> list[Cell]:
+    """Return the cells that wait for no pre-training."""
+    open_keys = {cell.key for cell in pending} | {cell.key for cell, _ in running.values()}
+    return [cell for cell in pending if cell.needs not in open_keys]
+
+
+def _record(cell: Cell, status: int) -> None:
+    """Mark a cell as failed if its process could not do so itself."""
+    if status in (0, INTERRUPTED) or cell.state in (State.DONE, State.FAILED):
+        return
+    text = f"its process ended with status {status}"
+    if status < 0:
+        name = signal.Signals(-status).name
+        more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
+        text = f"its process was ended by {name}{more}"
+    cell.fail(status=status, error=text)
+
+
+def _say_ended(cell: Cell, starts: dict[str, float], of: Sequence[Cell], jobs: int) -> None:
+    """Print how a cell has ended, here or in another sweep."""
+    parts = [f"{cell.state}: {cell.name}"]
+    if cell.key in starts:
+        parts.append(_duration(monotonic() - starts.pop(cell.key)))
+    if cell.state is State.FAILED:
+        parts.append(cell.problem())
+    if cell.verb == "fit":
+        done = sum(other.is_complete() for other in of)
+        parts.append(f"{done} of {len(of)} cells done; {time_left(of, jobs)}")
+    print(", ".join(parts), flush=True)
+
+
+def _stop_if_none_can_run(cell: Cell, of: Sequence[Cell]) -> None:
+    if cell.state is State.FAILED and cell.has_failed_early() and not any(c.run() for c in of):
+        raise FedauxError(
+            f"the first cell has failed before its first round: {cell.problem()}; correct it and "
+            "add --retry, or --select other cells (none was tried)"
+        )
+
+
+def time_left(cells: Sequence[Cell], jobs: int) -> str:
+    """Return the rounds that are left, and their time by the median of the measured rounds.
+
+    Rounds are taken from cells with the same method, clients and data, else the same clients.
+
+    Args:
+        cells: The cells.
+        jobs: How many run at a time.
+    """
+    measured: dict[str, list[float]] = {}
+    left: list[tuple[Cell, int]] = []
+    for cell in {cell.key: cell for cell in cells}.values():
+        curve = cell.curve()
+        if len(curve) < cell.rounds and not cell.failure.is_file():  # it would run by --retry
+            left.append((cell, cell.rounds - len(curve)))
+        seconds = [sum(v for k, v in row.items() if k.startswith("seconds/")) for row in curve]
+        for group in _alike(cell) if seconds else ():
+            measured.setdefault(group, []).extend(seconds)
+    if not left:
+        return "no rounds are left"
+    medians = {group: statistics.median(values) for group, values in measured.items()}
+    found = [next(filter(None, map(medians.get, _alike(cell))), None) for cell, _ in left]
+    text = f"{counted(sum(count for _, count in left), 'round')} left"
+    if unknown := found.count(None):
+        which = f"cells without a measured round of the same clients: {unknown}"
+        return f"{text}; no estimate of the time ({which}): run one of them by --select first"
+    total = sum(count * (each or 0.0) for (_, count), each in zip(left, found, strict=True))
+    return f"{text}, about {_duration(total / jobs)} without pre-training"
+
+
+def _alike(cell: Cell) -> tuple[str, str]:
+    """Return the groups of cells whose rounds take as long: the closest ones first."""
+    model, data = cell.config["model"], cell.config["data"]
+    clients = json.dumps([model["clients"], model["model_options"]], sort_keys=True)
+    sources = [(data[part] or {}).get("class_path") for part in ("private", "auxiliary")]
+    return json.dumps([model["algorithm"]["class_path"], clients, sources]), clients
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(int(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
+    """Create submitit's executor for SLURM.
+
+    Args:
+        folder: The folder of SLURM's logs and scripts.
+        name: The name of the jobs.
+        options: submitit's options for SLURM, such as partition, time (in minutes), gpus_per_node.
+
+    Raises:
+        ConfigurationError: If submitit is not installed, there is no SLURM, or an option is wrong.
+    """
+    try:
+        import submitit
+    except ImportError as error:
+        raise ConfigurationError(
+            "the launcher slurm needs submitit: pip install 'fedaux-pl[slurm]', or choose "
+            "--launcher print"
+        ) from error
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
+        named = {f"slurm_{k}": int(v) if v.isdecimal() else v for k, v in options.items()}
+        executor.update_parameters(name=name, **named)
+    except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
+        problem = first_line(error)
+        raise ConfigurationError(f"submitit refuses the launcher slurm: {problem}") from error
+    return executor
+
+
+def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> list[str]:
+    """Submit one job for each cell, which starts after its pre-training; return their ids.
+
+    Args:
+        cells: The cells; a pre-training comes before the cells that need it.
+        executor: submitit's executor.
+        command: The command line of a process that runs the cell that follows it as JSON.
+    """
+    jobs: dict[str | None, str] = {}
+    for cell in cells:
+        # afterany: a cell whose pre-training has failed says so itself
+        before = {"dependency": f"afterany:{jobs[cell.needs]}"} if cell.needs in jobs else {}
+        executor.update_parameters(slurm_additional_parameters=before)
+        cell.describe()
+        job = executor.submit(subprocess.call, [*command, cell.as_json()])
+        jobs[cell.key] = str(job.job_id)
+    return list(jobs.values())

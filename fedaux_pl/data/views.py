@@ -8,8 +8,8 @@ Neither loops over images, synchronizes with the device or has a shape that depe
 both can be captured in a CUDA graph and compiled without a graph break.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +122,11 @@ class ViewSettings:
         # beyond 2.5 the hue would shift by more than half the circle
         expected = "lie in [0, 2.5], the paper's s (0.5 for CIFAR-10, 1 for ImageNet, 0 for none)"
         check_setting("views.strength", self.strength, 0 <= self.strength <= 2.5, expected)
+
+    @classmethod
+    def pop_from(cls, values: dict[str, Any]) -> Self:
+        """Take the settings out of plain values, among which checkpoints have them."""
+        return cls(**{f.name: values.pop(f.name) for f in fields(cls) if f.name in values})
 
 
 class SimCLRViews(nn.Module):

@@ -93,8 +93,9 @@ def of_object(cli, path):
         if rest in ([], ["class_path"]):
             return type(value).__name__
         value = reduce(getattr, rest[1:], value)
-    elif rest:
-        value = getattr(value, rest[0]) if dataclasses.is_dataclass(value) else value[rest[0]]
+    else:
+        for key in rest:
+            value = getattr(value, key) if dataclasses.is_dataclass(value) else value[key]
     return str(value) if isinstance(value, Path) else value
 
 

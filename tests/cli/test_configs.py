@@ -353,7 +353,7 @@ def test_methods_go_on_top_of_text(layer, name, created):
     cli = created(TEXT_BASE, f"configs/methods/{layer}.yaml", "configs/text_files.yaml")
     assert cli.model.algorithm.name == name
     assert cli.model.clients == {"encoder": 10}
-    assert cli.datamodule.private.text == ["title", "description"]
+    assert cli.datamodule.private.layout.text == ["title", "description"]
 
 
 def test_options_of_a_part_are_merged(created):

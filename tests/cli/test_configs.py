@@ -93,8 +93,9 @@ def of_object(cli, path):
         if rest in ([], ["class_path"]):
             return type(value).__name__
         value = reduce(getattr, rest[1:], value)
-    elif rest:
-        value = getattr(value, rest[0]) if dataclasses.is_dataclass(value) else value[rest[0]]
+    else:
+        for key in rest:
+            value = getattr(value, key) if dataclasses.is_dataclass(value) else value[key]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -352,7 +353,7 @@ def test_methods_go_on_top_of_text(layer, name, created):
     cli = created(TEXT_BASE, f"configs/methods/{layer}.yaml", "configs/text_files.yaml")
     assert cli.model.algorithm.name == name
     assert cli.model.clients == {"encoder": 10}
-    assert cli.datamodule.private.text == ["title", "description"]
+    assert cli.datamodule.private.layout.text == ["title", "description"]
 
 
 def test_options_of_a_part_are_merged(created):

@@ -9,6 +9,7 @@ from fedaux_pl.algorithms import Algorithm, FedAvg
 from fedaux_pl.cli import main
 from fedaux_pl.data import FederatedDataModule, Source, sources
 from fedaux_pl.federation import Federation
+from fedaux_pl.models import model_names
 from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
 from tests.command_line import QUICKSTART, refusal
 
@@ -264,7 +265,10 @@ def refused(capsys, *args):
             "--model.algorithm.help takes one of Centralized, FedAUX, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
-        ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
+        (
+            "--model.clients={resnet: 3}",
+            f"model 'resnet' (did you mean resnet8?); pass one of {', '.join(model_names())}",
+        ),
         ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
         ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
         ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
@@ -283,6 +287,40 @@ def refused(capsys, *args):
         ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
         ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
         ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
+        ("--model.algorithm=FedFoo", f"must be one of {', '.join(METHODS)}, "),
+        ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
+        ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
+        ("--model.clients=20", "like {resnet8: 20} (a space follows the colon), but is 20"),
+        ("--model.algorithm.privacy.epsilon=0", "epsilon must be positive and finite, but is 0.0"),
+        ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
+        (
+            "--model.algorithm.norm_bound=foo",
+            "algorithm.norm_bound must be a number, negatives, unit or private, but is foo",
+        ),
+        ("--model.algorithm.scorer=Median", "scorer must be one of ClassMeans, Logistic, Mean, "),
+        (
+            "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
+            "model.algorithm.scorer: Mean has no option regularization; all options: fedaux-pl fit "
+            "--model.algorithm FedAUX --model.algorithm.scorer.help Mean",
+        ),
+        (
+            "--model.algorithm.calibration={class_path: Standardized, init_args: {sharpness: 50}}",
+            "sharpness must be above 0 and at most 20, but is 50.0",
+        ),
+        (
+            "--model.algorithm.feature_map.dimensions=many",
+            "model.algorithm.feature_map.dimensions must be an integer, but is many",
+        ),
+        ("--model.local.optimizer=lbfgs", "local.optimizer must be adam, adamw or sgd, but is lbf"),
+        (
+            "--model.pretraining.views.min_scale=2",
+            "views.min_scale must lie in (0, 1], the part ",
+        ),
+        ("--model.pretraining.flip=0", "--model.pretraining.flip is now model.pretraining.views.f"),
+        ("--trainer.precision=17", "must be one of 32-true, bf16-mixed, 16-mixed, but is 17"),
+        ("--trainer.max_epochs=many", "max_epochs must be an integer or null, but is many"),
+        ("--data.seed=3", "data.seed is set by seed_everything: give --seed_everything instead"),
+        ("--data.num_clients=3", "data.num_clients is set by model.clients"),
     ],
 )
 def test_mistakes_of_a_newcomer(args, expected, tmp_path, capsys):

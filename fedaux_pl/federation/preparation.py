@@ -124,7 +124,7 @@ class Preparation:
 
         def ask() -> list[ReleasedHead]:
             maps = {name: self._public_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, maps, self.secret_noise, missing)
+            return pool.prepare(scoring, features, maps, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]

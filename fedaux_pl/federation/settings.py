@@ -148,7 +148,8 @@ class Pretraining(TrainingSettings):
     def plain(self) -> dict[str, Any]:
         """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
         values = super().plain()
-        return values | values.pop("views")
+        values |= values.pop("views")
+        return values
 
     @classmethod
     def from_plain(cls, **values: Any) -> Self:

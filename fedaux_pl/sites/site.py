@@ -137,9 +137,7 @@ class Site:
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
-            return federation.pool.release(
-                client, scoring, extractor, negatives, public_map, self.algorithm.secret_noise
-            )
+            return federation.pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
         if self.algorithm.secret_noise:

@@ -375,7 +375,7 @@ def test_cudnn_tries_no_kernels_for_last_batches(monkeypatch):
 
     class Recorder(FakeRecorder):
         @contextmanager
-        def fusing(self):
+        def step_context(self, others):
             tried.setdefault("first", []).append(torch.backends.cudnn.benchmark)
             yield
 

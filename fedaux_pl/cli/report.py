@@ -26,7 +26,7 @@ def report(args: Sequence[str]) -> list[Path]:
 
     Raises:
         ConfigurationError: If the file, or the settings of a cell, cannot be used.
-        SystemExit: If the options are wrong, as argparse does.
+        UsageError: If an own option is wrong.
     """
     parser = SweepParser(
         "report",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
-from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.errors import FedauxError, UsageError, counted, did_you_mean
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, State, distinct, resolve
 from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
@@ -89,9 +89,8 @@ class SweepParser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and end the process with status 2."""
-        print(f"{self.prog}: error: {message} ({self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
+        """Raise a UsageError."""
+        raise UsageError(message, self.prog)
 
 
 def sweep(args: Sequence[str]) -> None:
@@ -103,7 +102,7 @@ def sweep(args: Sequence[str]) -> None:
     Raises:
         ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
         FedauxError: If cells have failed; the others are done.
-        SystemExit: With status 2 if an own option is wrong.
+        UsageError: If an own option is wrong.
     """
     options = _parse(args)
     is_shown = options.dry_run or options.status

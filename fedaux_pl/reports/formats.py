@@ -143,9 +143,9 @@ def to_html(table: TableItem) -> str:
             cells += f"<th {one if width == 1 else several}>{html.escape(label)}</th>"
         lines.append(f"<tr>{cells}</tr>")
     lines += ["</thead>", "<tbody>"]
-    for first, *row in _entries(table, html.escape, lambda text: f"<strong>{text}</strong>"):
+    for name, *row in _entries(table, html.escape, lambda text: f"<strong>{text}</strong>"):
         cells = "".join(f"<td{c}>{text}</td>" for text, c in zip(row, classes[1:], strict=True))
-        lines.append(f"<tr><th scope=row>{first}</th>{cells}</tr>")
+        lines.append(f"<tr><th scope=row>{name}</th>{cells}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>"])
 
 
@@ -192,13 +192,15 @@ def _text_part(
     widths = _widths(header, rows)
     lines = []
     for spans in header_spans(header):
-        cells = []
+        heads = []
         for label, first, count in spans:
             width = sum(widths[first : first + count]) + 2 * (count - 1)
-            cells.append(label.center(width) if count > 1 else align[first](label, width))
-        lines.append(cells)
+            heads.append(label.center(width) if count > 1 else align[first](label, width))
+        lines.append(heads)
     lines.append(["-" * (sum(widths) + 2 * (len(widths) - 1))])
-    lines += [[put(*cell) for put, *cell in zip(align, row, widths, strict=True)] for row in rows]
+    for row in rows:
+        cells = zip(align, row, widths, strict=True)
+        lines.append([put(text, width) for put, text, width in cells])
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 

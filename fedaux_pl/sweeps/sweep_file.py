@@ -73,7 +73,7 @@ class Sweep:
         return found or ""
 
 
-class _Loader(yaml.BaseLoader):
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]
     """Reads scalars as text: a number keeps the spelling that its author gave it."""
 
     def construct_scalar(self, node: Any) -> str:

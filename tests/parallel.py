@@ -83,15 +83,18 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         "kept": {
             f"{owner}.{name}.{key}": tensor
             for owner, slots in [
-                *federation.server_states.items(),
-                ("c_i", federation.client_states),
+                *federation.carried.server_states.items(),
+                ("c_i", federation.carried.client_states),
             ]
             for name, tensors in slots.items()
             for key, tensor in tensors.items()
         },
         "optimizers": {
             f"{owner}.{index}.{name}": entry
-            for optimizers in (federation.client_optimizers, federation.server_optimizers)
+            for optimizers in (
+                federation.carried.client_optimizers,
+                federation.carried.server_optimizers,
+            )
             for owner, state in optimizers.items()
             for index, entries in state["state"].items()
             for name, entry in entries.items()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.memory import TeacherMemory
-from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.algorithms.steps import Aggregate, LocalResult, Released, ServerState
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
@@ -160,7 +160,7 @@ class Algorithm:
     processes, as FedBE does.
 
     With ``trains_clients = False`` clients send one release before the first round and nothing
-    afterwards; see ``OneRelease``.
+    afterwards, from which ``label`` makes a teacher; see ``OneRelease``.
 
     Every imported subclass can be chosen by its name on the command line.
 
@@ -281,6 +281,15 @@ class Algorithm:
         """
         raise NotImplementedError(
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
+        )
+
+    def label(self, released: Released) -> Tensor:
+        """Return a teacher's probabilities of the classes on public data, shape (N, C).
+
+        Called only for methods with ``trains_clients = False``, which must override it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} sets trains_clients to False: it must override label"
         )
 
     def settings(self) -> dict[str, Any]:

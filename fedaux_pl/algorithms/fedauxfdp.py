@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.one_release import OneRelease, Released
+from fedaux_pl.algorithms.one_release import OneRelease
+from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean
 from fedaux_pl.scoring import (
     Calibration,

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.one_release import OneRelease, Released
+from fedaux_pl.algorithms.one_release import OneRelease
+from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import discriminant_directions, pool_class_means
 from fedaux_pl.scoring import ClassMeans, FeatureMap, Privacy, Whitened

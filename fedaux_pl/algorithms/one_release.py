@@ -1,48 +1,16 @@
 """The base of methods whose clients send one private release, once, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.functional import standardized_labels
-from fedaux_pl.scoring import (
-    Calibration,
-    FeatureMap,
-    Privacy,
-    ReleasedHead,
-    Scorer,
-    Scoring,
-    Standardized,
-)
-
-
-@dataclass(frozen=True)
-class Released:
-    """What the server has when all clients have sent their release, and public data to label.
-
-    Attributes:
-        heads: The released vectors, ordered by client.
-        architectures: The architecture of each client, in whose features its vector is.
-        sizes: |D_i| of each client, which is public.
-        num_negatives: |D^-|.
-        num_classes: C.
-        features: h_0(x) of the data to label, shape (N, d), by architecture.
-        reference: h_0(x) of D_distill by architecture, also when test data are labeled: test data
-            must not influence the teacher.
-    """
-
-    heads: Sequence[ReleasedHead]
-    architectures: Sequence[str]
-    sizes: Sequence[int]
-    num_negatives: int
-    num_classes: int
-    features: Mapping[str, Tensor]
-    reference: Mapping[str, Tensor]
+from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, Scoring, Standardized
 
 
 class OneRelease(Algorithm, ABC):

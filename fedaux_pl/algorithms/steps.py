@@ -1,11 +1,13 @@
-"""What a method sees of a client's training and of the server's averages."""
+"""What a method sees of a client's training, of the server's averages and of releases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import ReleasedHead
 
 ServerState = Mapping[str, State]
 """What the server keeps of one architecture: by the method's own names, such as ``momentum``."""
@@ -65,3 +67,27 @@ class Aggregate:
         if name in self.state:
             return self.state[name]
         return {key: torch.full_like(tensor, initial) for key, tensor in self.theta.items()}
+
+
+@dataclass(frozen=True)
+class Released:
+    """What the server has when all clients have sent their release, and public data to label.
+
+    Attributes:
+        heads: The released vectors, ordered by client.
+        architectures: The architecture of each client, in whose features its vector is.
+        sizes: |D_i| of each client, which is public.
+        num_negatives: |D^-|.
+        num_classes: C.
+        features: h_0(x) of the data to label, shape (N, d), by architecture.
+        reference: h_0(x) of D_distill by architecture, also when test data are labeled: test data
+            must not influence the teacher.
+    """
+
+    heads: Sequence[ReleasedHead]
+    architectures: Sequence[str]
+    sizes: Sequence[int]
+    num_negatives: int
+    num_classes: int
+    features: Mapping[str, Tensor]
+    reference: Mapping[str, Tensor]

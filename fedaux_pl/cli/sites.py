@@ -7,8 +7,8 @@ from pathlib import Path
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse_with
-from fedaux_pl.sites import Limits, SiteFederation
+from fedaux_pl.runs.parser import FederationCLI, FederationParser
+from fedaux_pl.sites import Limits, Site
 from fedaux_pl.sites.provisioning import write_project
 from fedaux_pl.sites.site_status import describe_status
 
@@ -78,15 +78,15 @@ def site(args: Sequence[str]) -> SiteCLI:
     """Answers the server until it is ended by SIGTERM or Ctrl-C."""
     from fedaux_pl.sites import transport  # raises if NVFlare is not installed
 
-    cli = parse_with(SiteCLI, SiteFederation, "site", args)
-    options, model = cli.config_init, cli.model
-    names = Limits.__dataclass_fields__
-    model.limits = Limits(**{name: options[name] for name in names})
+    cli = SiteCLI("site", args)
+    options = cli.config_init
+    limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
     kit = options.certificates
     name = transport.certificate_name(kit)
-    model.serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
+    serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
+    Site(cli.model, limits, serve)
     try:
-        cli.trainer.fit(model, datamodule=cli.datamodule)
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
     return cli

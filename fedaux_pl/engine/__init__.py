@@ -1,12 +1,7 @@
 """How a stage of training or prediction runs under the outer Trainer."""
 
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.engine.inference import (
-    batch_statistics,
-    evaluating,
-    predict_features,
-    predict_logits,
-)
+from fedaux_pl.engine.inference import evaluating, predict_features, predict_logits
 from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
 from fedaux_pl.engine.stage import Job, StageResult, StageRunner
 from fedaux_pl.engine.strategy import ClientParallel
@@ -18,7 +13,6 @@ __all__ = [
     "SeedPurpose",
     "StageResult",
     "StageRunner",
-    "batch_statistics",
     "evaluating",
     "isolated_rng",
     "predict_features",

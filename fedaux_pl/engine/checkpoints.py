@@ -1,9 +1,9 @@
 """Checkpoints of a federation: written atomically, found, loaded and compared with a run."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,44 +42,38 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Saves to another file in the same folder, flushes it to the disk and renames it.
+        """Save to another file in the same folder, flush it to the disk and rename it.
 
-        Raises:
-            OSError: If it, or the one before it, cannot be written, for example because the disk
-                is full.
+        Raises an OSError if it, or the one before it, cannot be written, e.g. on a full disk.
         """
         self.finish()
         target = Path(path)
         if target.name != self.background:
             _write(checkpoint, target)
             return
-        copy = apply_to_collection(checkpoint, torch.Tensor, _copy_to_host)
+        copy = apply_to_collection(
+            checkpoint, torch.Tensor, lambda tensor: tensor.detach().to("cpu", copy=True)
+        )
         thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending = thread.submit(_write, copy, target)
         thread.shutdown(wait=False)  # no further files: each has a thread of its own
 
     def finish(self) -> None:
-        """Waits for the file that is being written; raises an OSError if that failed."""
+        """Wait for the file that is being written; raise an OSError if that failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def teardown(self) -> None:
-        """Waits for the file that is being written."""
+        """Wait for the file that is being written."""
         self.finish()
         super().teardown()
 
     def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        """Loads a checkpoint as Lightning does; raises a ConfigurationError if it is damaged."""
+        """Load a checkpoint as Lightning does; raise a ConfigurationError if it is damaged."""
         self.finish()
-        check_undamaged(path)
-        try:
+        with _reading(path):
             return super().load_checkpoint(path, *args, **options)
-        except OSError:
-            raise
-        # The unpickler can raise nearly any exception for a file of another format.
-        except Exception as error:
-            raise ConfigurationError(_unreadable(path, error)) from error
 
 
 def _write(checkpoint: dict[str, Any], target: Path) -> None:
@@ -91,64 +85,60 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
         ) from error
 
 
-def _copy_to_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True)
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Check a file before it is read, if it is local; turn all errors of reading it into one."""
+    try:
+        if Path(path).is_file():
+            check_archive(Path(path))
+        yield
+    # The unpickler can raise nearly any exception for a file of another format.
+    except Exception as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as a checkpoint ({_reason(error)}): give another checkpoint, "
+            "or start anew without one"
+        ) from error
 
 
 def check_undamaged(path: str | os.PathLike[str]) -> None:
-    """Raises a ConfigurationError if a checkpoint is damaged or of a foreign format.
-
-    Addresses that are not local files are not checked.
-    """
-    file = Path(path)
-    if file.is_file():
-        try:
-            check_archive(file)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(_unreadable(file, error)) from error
+    """Raise a ConfigurationError if a local file is damaged or of a foreign format."""
+    with _reading(path):
+        pass
 
 
 def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
-    """Returns the path of a checkpoint.
+    """Return the path of a checkpoint; raise a ConfigurationError if there is no such file.
 
     Args:
         ckpt_path: A path, the folder of a run, "last" for the newest ``last.ckpt`` below ``root``,
             or None.
         root: The folder to search.
-
-    Raises:
-        ConfigurationError: If there is no such file.
     """
     if ckpt_path is None:
         return None
-    path = Path(ckpt_path)
-    if ckpt_path != "last" and not path.is_dir():
-        if not path.is_file():
-            raise ConfigurationError(
-                f"there is no checkpoint at {path.absolute()}: give a checkpoint, the folder of a "
-                "run, or 'last'"
-            )
-        return path
-    folder = root if ckpt_path == "last" else path
-    newest = find_last(folder)
-    if newest is None:
-        remedy = "give the folder of a run, or a checkpoint"
-        if ckpt_path == "last":
-            remedy += ", or start a run with `fedaux-pl fit` and no --ckpt_path"
-        raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
-    return newest
+    folder = root if ckpt_path == "last" else Path(ckpt_path)
+    if ckpt_path != "last" and folder.is_file():
+        return folder
+    if ckpt_path != "last" and not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no checkpoint at {folder.absolute()}: give a checkpoint, the folder of a "
+            "run, or 'last'"
+        )
+    if (newest := find_last(folder)) is not None:
+        return newest
+    remedy = "give the folder of a run, or a checkpoint"
+    if ckpt_path == "last":
+        remedy += ", or start a run with `fedaux-pl fit` and no --ckpt_path"
+    raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
 
 
 def find_tested(run: str, root: Path) -> Path:
-    """Return the checkpoint of a run that ``fit`` tests: ``best.ckpt``, else ``last.ckpt``.
+    """Return a run's checkpoint that ``fit`` tests: ``best.ckpt``, else ``last.ckpt``.
 
     Args:
         run: The folder of a run, "last" for the newest below ``root``, or a checkpoint, which is
             taken as it is.
         root: The folder to search.
-
-    Raises:
-        ConfigurationError: If there is no such file.
     """
     checkpoint = find_checkpoint(run, root)
     assert checkpoint is not None  # noqa: S101 - None only for None
@@ -158,29 +148,24 @@ def find_tested(run: str, root: Path) -> Path:
 
 
 def find_last(root: Path) -> Path | None:
-    """Returns the newest ``last.ckpt`` below a folder, if there is one."""
-    newest, written = None, -1
+    """Return the newest ``last.ckpt`` below a folder, if there is one."""
+    written: dict[Path, int] = {}
     for path in root.rglob("last.ckpt"):
         if any(part.startswith(".") for part in path.relative_to(root).parts):
             continue  # in the scratch folder of a benchmark
         with suppress(FileNotFoundError):  # removed meanwhile
-            if (time := path.stat().st_mtime_ns) > written:
-                newest, written = path, time
-    return newest
+            written[path] = path.stat().st_mtime_ns
+    return max(written, key=written.__getitem__, default=None)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Loads the checkpoint of a federation, with memory-mapped tensors.
+    """Load the checkpoint of a federation, with memory-mapped tensors.
 
     Raises:
         ConfigurationError: If the file is damaged, or is not the checkpoint of a federation.
     """
-    check_undamaged(path)
-    try:
+    with _reading(path):
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    # The unpickler can raise nearly any exception for a file of another format.
-    except Exception as error:
-        raise ConfigurationError(_unreadable(path, error)) from error
     if not isinstance(checkpoint, dict) or "federation" not in checkpoint:
         raise ConfigurationError(
             f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
@@ -188,15 +173,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _unreadable(path: str | Path, error: Exception) -> str:
-    return (
-        f"{path} cannot be read as a checkpoint ({_reason(error)}): give another checkpoint, or "
-        "start anew without one"
-    )
-
-
 def _reason(error: Exception) -> str:
-    """The first line of an error's message; the system's words if it comes from the system."""
+    """Return the first line of an error's message; the system's words if it is the system's."""
     while not isinstance(error, OSError) and isinstance(error.__context__, OSError):
         error = error.__context__
     text = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
@@ -204,9 +182,9 @@ def _reason(error: Exception) -> str:
 
 
 def _saved(path: Path) -> str:
-    """Says which checkpoint there is after a failed attempt to replace it."""
+    """Say which checkpoint there is after a failed attempt to replace it."""
     for saved in (path, path.with_name("last.ckpt")):
-        with suppress(ConfigurationError, FileNotFoundError):
+        with suppress(ConfigurationError):
             rounds = len(load_checkpoint(saved)["federation"]["history"])
             return (
                 f"the last complete one, after round {rounds}, is still there: make room in "
@@ -216,13 +194,9 @@ def _saved(path: Path) -> str:
 
 
 def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raises a ConfigurationError if a run with these settings cannot resume from a checkpoint.
+    """Raise a ConfigurationError if a run with these settings cannot resume from a checkpoint.
 
     The private data of a checkpoint from another machine cannot be compared: a warning says so.
-
-    Args:
-        content: The content of a federation's checkpoint, with its format and settings.
-        settings: The settings of the run.
     """
     check_format(content)
     if _check_same(content["settings"], settings):
@@ -233,7 +207,7 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
 
 
 def check_format(content: Mapping[str, Any]) -> None:
-    """Raises a ConfigurationError if a federation's checkpoint has a format of other releases."""
+    """Raise a ConfigurationError if a federation's checkpoint has a format of other releases."""
     found = content.get("format", 1)
     if not OLDEST_FORMAT <= found <= FORMAT:
         changes = ", in which FedAUX takes objects (scorer, feature_map, calibration)"
@@ -245,7 +219,7 @@ def check_format(content: Mapping[str, Any]) -> None:
 
 
 def _check_same(saved: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> bool:
-    """Compares all settings; returns whether some are fingerprints with different keys."""
+    """Compare all settings; return whether some are fingerprints with different keys."""
     other_key = False
     # Settings of both come first: those of only one follow from another method or architecture.
     common = saved.keys() & requested.keys()

@@ -30,7 +30,7 @@ def prediction_batch_size(
     *,
     captured: bool = False,
 ) -> int:
-    """Returns the number of inputs that a model predicts at a time.
+    """Return the number of inputs that a model predicts at a time.
 
     This is the only place that decides it; the loaders of data modules have batch sizes of their
     own.
@@ -60,29 +60,16 @@ def _uses_float32(model: nn.Module, inputs: Tensor) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
-    """Puts a model into evaluation mode with the given BatchNorm statistics, then restores it."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        if statistics == "batch":
-            with batch_statistics(model):
-                yield
-        else:
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    """Put a model into evaluation mode with the given BatchNorm statistics, then restore it.
 
-
-@contextmanager
-def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalizes by the statistics of each batch, without updating the running statistics.
-
-    The authors' code does this for teachers and evaluation. It is transductive: the prediction for
-    a sample depends on the other samples of its batch, test data included.
+    With those of each ``batch`` the running statistics are not updated. The authors' code does this
+    for teachers and evaluation. It is transductive: the prediction for a sample depends on the
+    other samples of its batch, test data included.
     """
-    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    before = [(layer.training, layer.momentum, layer.num_batches_tracked) for layer in layers]
+    modes = {module: module.training for module in model.modules()}
+    layers = [m for m in modes if isinstance(m, _BatchNorm) and statistics == "batch"]
+    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    model.eval()
     for layer in layers:
         layer.training = True
         layer.momentum = 0.0  # keeps the running statistics
@@ -91,8 +78,10 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, (training, momentum, counter) in zip(layers, before, strict=True):
-            layer.training, layer.momentum, layer.num_batches_tracked = training, momentum, counter
+        for layer, (momentum, counter) in zip(layers, before, strict=True):
+            layer.momentum, layer.num_batches_tracked = momentum, counter
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def predict_logits(
@@ -101,7 +90,7 @@ def predict_logits(
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
-    """Computes f(x) of all inputs, shape (N, C), float32.
+    """Compute f(x) of all inputs, shape (N, C), float32.
 
     Args:
         model: The model; its training modes are restored afterwards.
@@ -118,13 +107,13 @@ def predict_features(
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
-    """Computes h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
+    """Compute h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
     return _predict(model, features, inputs, statistics, batch_size)
 
 
 def predict_private_features(model: nn.Module, inputs: Tensor) -> Tensor:
-    """As ``predict_features``, but h(x) depends on no other record, not even in its rounding.
+    """Compute h(x) that depends on no other record, not even in its rounding.
 
     Encoders trim a batch to its longest text, which rounds the features of all its texts in another
     way. A map that magnifies small differences makes of that more than the sensitivity allows, so
@@ -145,7 +134,7 @@ def _predict(
     statistics: BatchNormStatistics,
     batch_size: int | None,
 ) -> Tensor:
-    """Applies a function of the model to all inputs, batch by batch."""
+    """Apply a function of the model to all inputs, batch by batch."""
     size = batch_size or prediction_batch_size(model, inputs, statistics)
     # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
     equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
@@ -157,7 +146,7 @@ def _predict(
 
 @contextmanager
 def without_trials() -> Iterator[None]:
-    """Within it cuDNN chooses kernels by its heuristics, not by trying them.
+    """Let cuDNN choose kernels by its heuristics, not by trying them.
 
     It would try them for every new batch size, which takes longer than it saves for a size that is
     rare, such as that of one client's data.
@@ -171,13 +160,10 @@ def without_trials() -> Iterator[None]:
 
 
 def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, int]]:
-    """Splits ``count`` inputs into batches.
+    """Split ``count`` inputs into batches of ``size``.
 
-    Args:
-        count: The number of inputs.
-        size: The number of inputs in a batch.
-        equal: Whether the last batch begins earlier where it would be smaller: cuDNN tries its
-            kernels for every new size, which takes longer than to predict inputs twice.
+    With ``equal`` the last batch begins earlier where it would be smaller: cuDNN tries its kernels
+    for every new size, which takes longer than to predict inputs twice.
 
     Returns:
         For each batch where it begins, where it ends, and how many of its first inputs were in the

@@ -10,7 +10,7 @@ from fedaux_pl.modules.state_dicts import copy_tensors
 
 
 def is_resettable(optimizer: Optimizer) -> bool:
-    """Whether the state starts as zeros, so that setting it to zero is a fresh start.
+    """Return whether the state starts as zeros, so that setting it to zero is a fresh start.
 
     It does not with dampening: the first step of SGD does not dampen the gradient, later ones do.
     """
@@ -19,7 +19,7 @@ def is_resettable(optimizer: Optimizer) -> bool:
 
 
 def snapshot(optimizer: Optimizer) -> dict[str, Any]:
-    """Returns a copy of the optimizer's state dict, which later steps do not change."""
+    """Return a copy of the optimizer's state dict, which later steps do not change."""
     content = optimizer.state_dict()
     return {
         "state": {
@@ -35,7 +35,7 @@ def snapshot(optimizer: Optimizer) -> dict[str, Any]:
 
 @torch.no_grad()
 def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
-    """Restores the state of an optimizer, or resets it.
+    """Restore the state of an optimizer, or reset it.
 
     State tensors that exist are overwritten in place, because captured steps refer to them.
     Learning rates and other settings stay the optimizer's own.

@@ -25,7 +25,7 @@ class SeedPurpose(IntEnum):
 
 @contextmanager
 def isolated_rng(seed: int) -> Iterator[None]:
-    """Runs a block with PyTorch's generators seeded, and restores their states afterwards."""
+    """Run a block with PyTorch's generators seeded, and restore their states afterwards."""
     # Only the current GPU's: reading the others' would allocate memory on every GPU of the node.
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

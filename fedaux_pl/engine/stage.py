@@ -21,7 +21,7 @@ class Batches(Iterable[Any], Sized, Protocol):
     """Batches in memory whose order is a function of the epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next pass."""
+        """Set the epoch of the next pass."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Job:
     name: str = ""
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
-        """Puts the initial weights and optimizer state in place."""
+        """Put the initial weights and optimizer state in place."""
         if self.state is not None:
             module.start_from(self.state)  # type: ignore[operator]
         if self.correction is not None:
@@ -78,7 +78,7 @@ class Job:
     def result(
         self, module: pl.LightningModule, optimizer: Optimizer, loss: float, steps: int
     ) -> StageResult:
-        """Collects the result after the last step."""
+        """Collect the result after the last step."""
         return StageResult(
             loss,
             steps,
@@ -120,7 +120,7 @@ class StageRunner:
         return self.trainer.strategy.root_device
 
     def adopt(self, module: nn.Module) -> None:
-        """Moves a module to the device, before it is trained or predicts."""
+        """Move a module to the device, before it is trained or predicts."""
         module.to(self.device)
 
     def run(
@@ -132,7 +132,7 @@ class StageRunner:
         optimizer_state: dict[str, Any] | None = None,
         on_epoch: EpochHook | None = None,
     ) -> StageResult:
-        """Trains a module in place; arguments as of ``Job`` and ``run_all``."""
+        """Train a module in place; arguments as of ``Job`` and ``run_all``."""
         job = Job(batches, epochs, seed, optimizer_state=optimizer_state)
         return self.run_all(module, [job], on_epoch)[0]
 
@@ -143,7 +143,7 @@ class StageRunner:
         on_epoch: EpochHook | None = None,
         on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Runs several jobs with one module; their results do not depend on each other.
+        """Run several jobs with one module; their results do not depend on each other.
 
         Args:
             module: The module; afterwards it has the weights of any of the jobs.
@@ -164,24 +164,20 @@ class StageRunner:
         return results
 
     def forget(self, module: pl.LightningModule) -> None:
-        """Frees the memory of a module that will not be trained again."""
+        """Free the memory of a module that will not be trained again."""
 
     def predict(
         self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Computes the logits of a model with the given weights, shape (N, C), float32.
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
-        Args:
-            model: The architecture; it may have the given weights afterwards.
-            state: The weights.
-            inputs: All inputs, on the device.
-            statistics: The BatchNorm statistics to normalize by.
+        The model may have these weights afterwards.
         """
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
 
     def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes h(x) of a large data set, shape (N, d), float32."""
+        """Compute h(x) of a large data set, shape (N, d), float32."""
         return predict_features(model, inputs)
 
     def _run_job(
@@ -209,7 +205,7 @@ class StageRunner:
     def step(
         self, module: pl.LightningModule, optimizer: Optimizer, batch: Any, index: int
     ) -> Tensor:
-        """Takes one optimization step and returns its loss, on the device."""
+        """Take one optimization step and return its loss, on the device."""
         plugin = self.trainer.strategy.precision_plugin
         outer = self.trainer.lightning_module
         optimizer.zero_grad(set_to_none=True)
@@ -229,7 +225,7 @@ class StageRunner:
     def check_finite(
         self, loss: float, module: pl.LightningModule, epoch: int, owner: str = ""
     ) -> None:
-        """Raises a FloatingPointError that names the learning rate if a loss is NaN or infinite."""
+        """Raise a FloatingPointError that names the learning rate if a loss is NaN or infinite."""
         if math.isfinite(loss):
             return
         advice = "lower its learning rate"
@@ -242,10 +238,10 @@ class StageRunner:
         raise FloatingPointError(f"the loss of {name} became {loss} in epoch {epoch + 1}: {advice}")
 
     def finish_backward(self) -> None:
-        """Called between the backward pass and the optimizer, for subclasses."""
+        """Run between the backward pass and the optimizer, in subclasses."""
 
     def reset_scaler(self) -> None:
-        """Resets the GradScaler, whose scale must not depend on the job before."""
+        """Reset the GradScaler, whose scale must not depend on the job before."""
         if (scaler := self.scaler) is not None:
             scaler.load_state_dict(type(scaler)(scaler._device).state_dict())
 
@@ -256,7 +252,7 @@ class StageRunner:
 
 
 def create_optimizer(module: pl.LightningModule) -> Optimizer:
-    """Returns the one optimizer of a module, from ``configure_optimizers``."""
+    """Return the one optimizer of a module, from ``configure_optimizers``."""
     optimizer = module.configure_optimizers()
     if not isinstance(optimizer, Optimizer):
         raise TypeError(

@@ -19,10 +19,10 @@ class ClientParallel(DDPStrategy):
     """
 
     def configure_ddp(self) -> None:
-        """Does not wrap the model."""
+        """Leave the model as it is."""
 
     def on_exception(self, exception: BaseException) -> None:
-        """Kills the processes that this one started: they would wait for it forever."""
+        """Kill the processes that this one started: they would wait for it forever."""
         super().on_exception(exception)
         if isinstance(self.launcher, _SubprocessScriptLauncher):
             # not SIGTERM: Lightning handles it after a round, which a waiting process never ends
@@ -35,11 +35,7 @@ StrategyRegistry.register(
 
 
 def processes_of(trainer: pl.Trainer) -> Processes:
-    """Returns the processes of a Trainer.
-
-    Raises:
-        ConfigurationError: If there are several and their strategy is not ``ClientParallel``.
-    """
+    """Return the processes of a Trainer; several must share the clients."""
     strategy = trainer.strategy
     if trainer.world_size > 1 and not isinstance(strategy, ClientParallel):
         raise ConfigurationError(

@@ -2,21 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.create_runner import create_runner
+from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Predictor, Server
-from fedaux_pl.federation.server_steps import ServerSteps
 from fedaux_pl.models import complete_options, options_of
 from fedaux_pl.modules import ClientModule, DistillationModule
-
-if TYPE_CHECKING:
-    from fedaux_pl.federation.federation import Federation
 
 
 class Parts(NamedTuple):
@@ -24,19 +21,17 @@ class Parts(NamedTuple):
 
     Attributes:
         pool: The clients; with real sites another ClientPool.
-        server: Aggregates the clients' predictions and distills students.
-        server_steps: The method's steps with the averages.
+        server: Takes the method's steps and distills students.
         preparation: The steps of Algorithm 1.
     """
 
     pool: LocalClients
     server: Server
-    server_steps: ServerSteps
     preparation: Preparation
 
 
-def assemble(federation: "Federation") -> Parts:
-    """Creates the parts, when the Trainer, the data and the students are there.
+def assemble(federation: FederationModule) -> Parts:
+    """Create the parts, when the Trainer, the data and the students are there.
 
     In a ``fast_dev_run`` all trainings have one epoch, and there is no cache.
 
@@ -60,37 +55,30 @@ def assemble(federation: "Federation") -> Parts:
     runner.preparing = progress.stage
     runner.adopt(federation.students)
     context = Context(
-        federation.data, runner, progress, federation.processes, federation.seed, federation.carry
+        federation.data,
+        runner,
+        progress,
+        federation.processes,
+        federation.seed,
+        federation.architectures,
+        federation.carried,
+        carry_optimizers=federation.carry,
     )
     modules = federation.create_modules(
         ClientModule, local, trained=trained, mu=algorithm.mu, corrected=algorithm.has_payload
     )
     models = {name: module.model for name, module in modules.items()}
-    pool = federation.create_pool(
-        context,
-        modules,
-        federation.architectures,
-        local,
-        federation.client_optimizers,
-        algorithm=algorithm,
-        kept=federation.client_states,
-    )
+    pool = LocalClients(context, modules, local, algorithm)
+    if federation.create_pool is not None:
+        pool = federation.create_pool(context, local)
     server = Server(
         context,
         algorithm,
         predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
         distillers=federation.create_modules(DistillationModule, distillation, trained=trained),
         settings=distillation,
-        memory=federation.memory,
-        optimizer_states=federation.server_optimizers,
-    )
-    steps = ServerSteps(
-        context, algorithm, models, federation.architectures, federation.server_states
     )
     names, options = federation.clients, federation.model_options
     complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}
-    architectures = federation.architectures
-    preparation = Preparation(
-        context, pretraining, architectures, complete, cache, algorithm.secret_noise
-    )
-    return Parts(pool, server, steps, preparation)
+    preparation = Preparation(context, pretraining, complete, cache, algorithm.secret_noise)
+    return Parts(pool, server, preparation)

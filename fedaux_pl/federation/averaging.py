@@ -1,6 +1,6 @@
 """theta^P, the average of the clients' weights (FedAUX, Algorithm 2), over all processes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,7 @@ from fedaux_pl.processes import Processes
 def gather_answers(
     updates: Sequence[Update], clients: Sequence[int], processes: Processes
 ) -> list[Answer]:
-    """The answers of the clients of all processes, in the order of ``clients``.
-
-    Args:
-        updates: The updates of this process's clients.
-        clients: S_t, the selected clients; one may have failed to answer.
-        processes: The processes that share the clients.
-    """
+    """Return the answers of all processes' clients in the order of S_t; some may be missing."""
     answers = processes.merge({update.client: update.answer for update in updates})
     return [answers[client] for client in clients if client in answers]
 
@@ -38,19 +32,18 @@ def average_updates(
     processes: Processes,
     head_only: bool = False,
 ) -> dict[str, State]:
-    """Averages by |D_i| within each architecture, summing in the order of ``answers``.
+    """Average by |D_i| within each architecture, summing in the order of ``answers``.
 
     Args:
         updates: The updates of this process's clients.
         answers: The answers of the clients of all processes.
-        states: The server's model of each architecture.
+        states: theta^P, the server's models, also of architectures without a client in the round.
         processes: The processes that share the clients.
         head_only: Whether g alone is trained. Then h is taken from ``states``: it is the same
             everywhere, and its average would differ by rounding.
 
     Returns:
-        theta^P of every architecture, the same in every process; the server's model where an
-        architecture has no client in the round.
+        The new theta^P, the same in every process.
     """
     averages = dict(states)
     for name in dict.fromkeys(answer.architecture for answer in answers):
@@ -66,12 +59,7 @@ def average_updates(
 def average_payloads(
     updates: Sequence[Update], answers: Sequence[Answer], processes: Processes
 ) -> dict[str, State]:
-    """Averages what clients send besides their weights as ``average_updates`` does the weights.
-
-    Args:
-        updates: The updates of this process's clients.
-        answers: The answers of the clients of all processes.
-        processes: The processes that share the clients.
+    """Average what clients send besides their weights as ``average_updates`` does the weights.
 
     Returns:
         The average of every architecture with a client in the round, the same in every process.
@@ -96,12 +84,7 @@ def average_payloads(
 
 
 def trained_parameters(model: nn.Module, state: State) -> dict[str, Tensor]:
-    """The entries of a state dict that gradients change: no buffers, and no h that is not trained.
-
-    Args:
-        model: The model, whose trained parameters require a gradient.
-        state: A state dict of the model.
-    """
+    """Return the entries of a state dict that require a gradient: no buffers, no fixed h."""
     # all names of a shared parameter: the last one that is loaded counts
     parameters = model.named_parameters(remove_duplicate=False)
     return {key: state[key] for key, parameter in parameters if parameter.requires_grad}
@@ -114,21 +97,13 @@ def _of(architecture: str, answers: Sequence[Answer]) -> list[Answer]:
 def _average(
     own: Mapping[int, State], answers: Sequence[Answer], template: State, processes: Processes
 ) -> dict[str, Tensor]:
-    """The average of the entries of ``template``, in the order of ``answers``."""
-    clients, sizes = [a.client for a in answers], [a.size for a in answers]
-    states = _states_in_order(clients, own, template, processes)
-    return average_stream(states, normalize_weights(sizes, len(sizes)), template)
-
-
-def _states_in_order(
-    clients: Sequence[int], own: Mapping[int, State], template: State, processes: Processes
-) -> Iterator[State]:
-    """The entries of ``template`` in the clients' state dicts, one client after another."""
+    """Average the entries of ``template``, one client after another in the order of ``answers``."""
     items = processes.in_order(
-        clients,
+        [answer.client for answer in answers],
         list(own),
         compute=lambda client: [own[client][key] for key in template],
         like=lambda _: list(template.values()),
     )
-    for _, tensors in items:
-        yield dict(zip(template, tensors, strict=True))
+    states = (dict(zip(template, tensors, strict=True)) for _, tensors in items)
+    sizes = [answer.size for answer in answers]
+    return average_stream(states, normalize_weights(sizes, len(sizes)), template)

@@ -13,7 +13,7 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.server_features import ServerFeatures
+from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
@@ -28,17 +28,15 @@ class ClientPool(Protocol):
         scoring: Scoring,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
-        secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
-        """Algorithm 1: every client computes its scoring head and releases it, once.
+        """Algorithm 1: let clients that have released nothing yet release their scoring heads.
 
         Args:
             scoring: What clients release, and at which privacy.
             features: h_0 of each architecture, and its features of public data.
             maps: The public feature map of each architecture.
-            secret_noise: Whether the noise comes from the operating system, not from the seed.
-            clients: The ids of the clients that have released nothing yet.
+            clients: The ids of the clients.
 
         Returns:
             The released heads of these clients, ordered by id; one may have failed to answer.
@@ -51,7 +49,7 @@ class ClientPool(Protocol):
         states: Mapping[str, State],
         payloads: Mapping[str, State],
     ) -> list[Update]:
-        """Algorithm 2: every selected client trains from the server's model.
+        """Algorithm 2: let every selected client train from the server's model.
 
         Args:
             round_: t, the number of the round.
@@ -60,12 +58,12 @@ class ClientPool(Protocol):
             payloads: What the server sends besides, for each architecture.
 
         Returns:
-            The updates of those clients that this process has trained.
+            The updates of the clients that this process has trained.
         """
 
     @property
     def round_metrics(self) -> dict[str, float]:
-        """What the pool adds to the metrics of the round: who of real sites has answered."""
+        """Metrics that the pool adds to a round: which of real sites have answered."""
 
 
 @dataclass
@@ -76,43 +74,34 @@ class LocalClients:
         context: The data and the tools of the run.
         modules: The module of each architecture, which trains one client after another. Between
             two rounds its weights mean nothing.
-        architectures: The architecture of each client.
         settings: How clients train.
-        optimizer_states: The optimizer state of each client, if they are carried between rounds.
         algorithm: The method, which may send and keep more than weights.
-        kept: What each client keeps between rounds, in methods with a payload.
     """
 
     context: Context
     modules: Mapping[str, ClientModule]
-    architectures: Sequence[str]
     settings: LocalTraining
-    optimizer_states: dict[int, dict[str, Any]]
     algorithm: Algorithm
-    kept: dict[int, State]
 
     def prepare(
         self,
         scoring: Scoring,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
-        secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
-        """Algorithm 1: every client releases its scoring head; ordered by id."""
-        processes, h0 = self.context.processes, features.h0
-        needs_negatives = scoring.scorer.uses_negatives
-        negatives = {name: features.negatives(name) for name in h0 if needs_negatives}
+        """Algorithm 1: let the clients of this process release their heads, and gather all."""
+        h0, uses_negatives = features.h0, scoring.scorer.uses_negatives
+        negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
         released = {}
-        mine = processes.local(clients)
+        mine = self.context.processes.local(clients)
         with self.context.progress.stage("scoring heads", len(mine), "client") as stage:
             for client in mine:
-                name = self.architectures[client]
-                released[client] = self.release(
-                    client, scoring, h0[name], negatives.get(name), maps[name], secret_noise
-                )
+                name = self.context.architectures[client]
+                own = h0[name], negatives.get(name), maps[name]
+                released[client] = self.release(client, scoring, *own)
                 stage.update(1)
-        released = processes.merge(released)
+        released = self.context.processes.merge(released)
         return [released[client] for client in clients]
 
     def release(
@@ -122,18 +111,16 @@ class LocalClients:
         h0: nn.Module,
         negatives: Tensor | None,
         public_map: PublicMap,
-        secret_noise: bool,
     ) -> ReleasedHead:
-        """The release of one client; ``negatives`` are h_0(x) on D^-, if the scorer uses them."""
-        data = self.context.data
-        predict = predict_private_features if secret_noise else predict_features
-        own = predict(h0, data.client(client).inputs)
-        others = own[:0] if negatives is None else negatives
+        """Return one client's release; ``negatives`` are h_0(x) on D^-, if the scorer uses it."""
+        own, classes = self.context.data.client(client), len(self.context.data.classes)
+        is_secret = scoring.privacy.secret
+        rows = (predict_private_features if is_secret else predict_features)(h0, own.inputs)
+        others = rows[:0] if negatives is None else negatives
         seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
-        labels = one_hot(data.client(client).targets.long(), len(data.classes))
-        return scoring.release(
-            client, own, others, public_map, None if secret_noise else seed, labels
-        )
+        labels = one_hot(own.targets.long(), classes)
+        noise_seed = None if is_secret else seed
+        return scoring.release(client, rows, others, public_map, noise_seed, labels)
 
     def train(
         self,
@@ -142,17 +129,18 @@ class LocalClients:
         states: Mapping[str, State],
         payloads: Mapping[str, State],
     ) -> list[Update]:
-        """Algorithm 2: trains the selected clients of this process, architecture by architecture.
+        """Algorithm 2: train the selected clients of this process, architecture by architecture.
 
         All clients of an architecture are one call of the runner, which may train them together.
         """
         updates: dict[int, Update] = {}
         optimizers: dict[int, dict[str, Any]] = {}
         kept: dict[int, State] = {}
-        mine = self.context.processes.local(clients)
+        carried, processes = self.context.carried, self.context.processes
+        mine = processes.local(clients)
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
-                own = [client for client in mine if self.architectures[client] == name]
+                own = [client for client in mine if self.context.architectures[client] == name]
                 results = self.context.runner.run_all(
                     module,
                     [self._job(round_, client, states[name], payloads[name]) for client in own],
@@ -169,33 +157,33 @@ class LocalClients:
                             steps=result.steps,
                             lr=self.settings.lr,
                             received=payloads[name],
-                            kept=self.kept.get(client, {}),
+                            kept=carried.client_states.get(client, {}),
                         )
                         payload, kept[client] = self.algorithm.client_payload(local)
                     size = self.context.data.client_sizes[client]
                     updates[client] = Update(client, name, size, result.loss, result.state, payload)
         # in every process: any of them may train a client in its next round
         if self.algorithm.has_payload:
-            self.kept.update(self.context.processes.merge(kept))
+            carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
-            self.optimizer_states.update(self.context.processes.merge(optimizers))
+            carried.client_optimizers.update(processes.merge(optimizers))
         return [updates[client] for client in mine]
 
     @property
     def round_metrics(self) -> dict[str, float]:
-        """Nothing: all clients answer."""
+        """No metrics: all clients answer."""
         return {}
 
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
-        correction = None
+        carried, correction = self.context.carried, None
         if self.algorithm.has_payload:
-            correction = self.algorithm.correction(payload, self.kept.get(client, {}))
+            correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(
             self.context.data.client_batches(client, self.settings.batch_size, seed=round_),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
             state=state,
-            optimizer_state=self.optimizer_states.get(client),
+            optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
             name=self.context.data.client_names[client],

@@ -22,7 +22,7 @@ _NOT_SAVED = "not_saved"
 
 
 def describe(value: Any) -> Any:
-    """Returns a value as plain values; an object as its class path and constructor arguments.
+    """Return a value as plain values; an object as its class path and constructor arguments.
 
     Numbers of NumPy become those of Python: a checkpoint with others could not be loaded.
 
@@ -56,11 +56,7 @@ def describe(value: Any) -> Any:
 
 
 def rebuild(plain: Any) -> Any:
-    """Creates what `describe` has described.
-
-    Raises:
-        ConfigurationError: If a class is not imported, of another kind, or refuses its arguments,
-            or if an argument is no plain value.
+    """Create what `describe` has described.
 
     Example:
         >>> from fedaux_pl.algorithms import FedProx
@@ -94,7 +90,7 @@ def rebuild(plain: Any) -> Any:
 
 
 def _find(class_path: str) -> type:
-    """The class of that path if its module is imported: a file must not choose what is imported."""
+    """Return an imported module's class: a file must not choose what is imported."""
     module, _, name = class_path.rpartition(".")
     kind = getattr(sys.modules.get(module), name, None)
     if isinstance(kind, type) and issubclass(kind, _KINDS):

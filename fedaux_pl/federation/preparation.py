@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,9 @@ from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import ClientPool
 from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.server_features import ServerFeatures
+from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
-from fedaux_pl.functional.averaging import State
-from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
@@ -32,15 +31,17 @@ from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Sco
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
 
+_Key = dict[str, str | int]
+_Tensors = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Preparation:
-    """Pre-training, the release of scoring heads, and scores.
+    """Pre-training and the release of scoring heads.
 
     Attributes:
         context: The data and the tools of the run.
         settings: How h_0 is learned.
-        architectures: The architecture of each client.
         model_options: The options of each architecture, defaults included.
         cache: The folder with the results of earlier runs; None to neither read nor write any.
         secret_noise: Whether the noise comes from the operating system, not from the seed.
@@ -48,19 +49,18 @@ class Preparation:
 
     context: Context
     settings: Pretraining
-    architectures: Sequence[str]
     model_options: Mapping[str, Mapping[str, Any]]
     cache: Path | None
     secret_noise: bool = False
 
-    def pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
-        """The weights of h_0, learned from D_aux starting at the model's weights.
+    def pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
+        """Return the weights of h_0, learned from D_aux starting at the model's weights.
 
         With 0 epochs, h_0 is the model as it is: with weights that came with it, or random ones.
         """
         if self.settings.epochs == 0:
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
-        key: dict[str, str | int] = {
+        key: _Key = {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model),
             "training": _as_text(self.settings.plain()),
@@ -69,12 +69,12 @@ class Preparation:
             "seed": self.context.seed,
         }
 
-        def learn() -> dict[str, Tensor]:
+        def learn() -> _Tensors:
             return self._cached(key, lambda: self._pretrain(architecture, model))
 
         return self._kept(key, learn) if self.secret_noise else learn()
 
-    def _pretrain(self, architecture: str, model: nn.Module) -> dict[str, Tensor]:
+    def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         epochs = self.settings.epochs
         seed = self.context.derive_seed(SeedPurpose.PRETRAINING)
         with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
@@ -82,26 +82,21 @@ class Preparation:
             module = self.settings.create_module(copy.deepcopy(model))
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
         # processes: sums over parts round differently, and Adam makes steps of lr from that.
-        processes = self.context.processes
+        processes, runner = self.context.processes, self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
+        numbers, trainer = itertools.count(1), runner.trainer
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
-            numbers = itertools.count(1)
 
             def on_epoch(loss: float) -> None:
                 stage.update(1, loss=loss)
-                self._report_epoch(architecture, next(numbers), loss)
+                epoch, federation = next(numbers), trainer.lightning_module
+                for callback in federation_callbacks(trainer):
+                    callback.on_pretraining_epoch(trainer, federation, architecture, epoch, loss)
 
-            self.context.runner.run(module, batches, epochs, seed, on_epoch=on_epoch)
-        self.context.runner.forget(module)
+            runner.run(module, batches, epochs, seed, on_epoch=on_epoch)
+        runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
-
-    def _report_epoch(self, architecture: str, epoch: int, loss: float) -> None:
-        trainer = self.context.runner.trainer
-        for callback in federation_callbacks(trainer):
-            callback.on_pretraining_epoch(
-                trainer, trainer.lightning_module, architecture, epoch, loss
-            )
 
     def release_heads(
         self,
@@ -110,17 +105,11 @@ class Preparation:
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
     ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-        """The scoring heads of all clients, ordered by id, and with secret noise their total cost.
+        """Return the heads of all clients, ordered by id, and with secret noise their total cost.
 
-        Earlier heads of the same settings and data are used again: a second release would cost
-        privacy again. Those with secret noise are in the ledger of the machine, simulated ones in
-        the cache.
-
-        Args:
-            pool: The clients.
-            scoring: What they release.
-            features: h_0 of each architecture, and its features of public data.
-            restored: The heads of a checkpoint.
+        Earlier heads of the same settings and data, or those that a checkpoint restored, are used
+        again: a second release would cost privacy again. Those with secret noise are in the ledger
+        of the machine, simulated ones in the cache.
         """
         data, h0 = self.context.data, features.h0
         if data.shared_rows and self.secret_noise:
@@ -130,11 +119,12 @@ class Preparation:
             )
 
         known = {head.client for head in restored}
-        missing = [client for client in range(len(self.architectures)) if client not in known]
+        everyone = range(len(self.context.architectures))
+        missing = [client for client in everyone if client not in known]
 
         def ask() -> list[ReleasedHead]:
             maps = {name: self._public_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, maps, self.secret_noise, missing)
+            return pool.prepare(scoring, features, maps, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
@@ -154,11 +144,7 @@ class Preparation:
                 processes=processes,
             )
         else:
-            own: dict[str, str | int] = {
-                "kind": "simulated-heads",
-                "release": key,
-                "seed": self.context.seed,
-            }
+            own: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(own, lambda: pack(ask())), scoring)
         for head in heads:
             size, name = data.client_sizes[head.client], data.client_names[head.client]
@@ -169,7 +155,7 @@ class Preparation:
         return heads, total
 
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
-        """All that determines a release but its noise, as text.
+        """Return all that determines a release but its noise, as text.
 
         These are the records of each client, and what maps them to features and rows. How records
         were assigned to clients, heads of students and test data are no part of it.
@@ -177,7 +163,7 @@ class Preparation:
         data = self.context.data
         key = {
             "scoring": scoring.release_settings(),
-            "architectures": list(self.architectures),
+            "architectures": self.context.architectures,
             "h0": {name: self._describe(name, model, head=False) for name, model in h0.items()},
             "clients": data.client_fingerprints(),
             "classes": len(data.classes),
@@ -189,22 +175,20 @@ class Preparation:
         return _as_text(key)
 
     def _former_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
-        """The key of the release in ledgers that version 0.6.0 and earlier ones wrote."""
-        key = {
-            "scoring": scoring.release_settings(),
-            "architectures": list(self.architectures),
-            "h0": {name: self._describe(name, model) for name, model in h0.items()},
-            "data": self.context.data.release_settings(),
-        }
-        return _as_text(key)
+        """Return the key of the release in ledgers of version 0.6.0 and earlier ones."""
+        return _as_text(
+            {
+                "scoring": scoring.release_settings(),
+                "architectures": self.context.architectures,
+                "h0": {name: self._describe(name, model) for name, model in h0.items()},
+                "data": self.context.data.release_settings(),
+            }
+        )
 
     def _describe(self, architecture: str, model: nn.Module, head: bool = True) -> str:
-        """All that determines the features of a model: weights, options, settings of its layers.
+        """Return all that determines a model: weights, options, settings of its layers.
 
-        Args:
-            architecture: Its name.
-            model: The model.
-            head: Whether to include its head, which changes no features.
+        Without its head it is all that determines its features.
         """
         state = model.state_dict()
         layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
@@ -216,18 +200,18 @@ class Preparation:
         return f"{tensor_digest(*state.values())} {digest}"
 
     def _public_map(self, scoring: Scoring, features: ServerFeatures, name: str) -> PublicMap:
-        """The map of an architecture; sites get the same one, and the same h_0(x), in every run."""
+        """Return an architecture's map; sites get the same one and the same h_0(x) in any run."""
         if not self.secret_noise or self.context.data.holds != "public":
             return _fit_map(scoring, features, name)
 
-        def fit() -> dict[str, Tensor]:
+        def fit() -> _Tensors:
             fitted = _fit_map(scoring, features, name)
             bound = {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
             sent = {"negatives": features.negatives(name).cpu()} if needs_negatives else {}
             return fitted.tensors() | bound | sent
 
         settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
-        key: dict[str, str | int] = {
+        key: _Key = {
             "kind": f"map-{name.replace('/', '_')}",
             "h0": self._describe(name, features.h0[name], head=False),
             "map": _as_text({part: settings[part] for part in ("feature_map", "norm_bound")}),
@@ -241,51 +225,8 @@ class Preparation:
         bound = float(kept.pop("bound"))
         return PublicMap(**kept, unit=scoring.norm_bound == "unit", bound=bound)
 
-    def score(
-        self, scoring: Scoring, heads: Sequence[ReleasedHead], features: ServerFeatures
-    ) -> dict[str, Tensor]:
-        """s_i(x) of every client on D_distill and on the evaluated data, shapes (n, N).
-
-        Both are calibrated on D_distill.
-        """
-        data = self.context.data
-        inputs = {"distill": data.distill_inputs, "evaluation": data.evaluation_examples.inputs}
-        parts = {name: features.parts(name) for name in features.h0}
-        # filled row by row: stacking the rows of many clients would take twice the memory
-        count = len(self.architectures)  # 0 for those that have released nothing
-        scores = {part: torch.zeros(count, len(x), device=x.device) for part, x in inputs.items()}
-        denoised: dict[int, ReleasedHead] = {}
-        for name in parts:
-            group = [head for head in heads if self.architectures[head.client] == name]
-            denoised |= {head.client: head for head in scoring.shrink_heads(group)}
-        for head in heads:
-            own = parts[self.architectures[head.client]]
-            logits = {part: denoised[head.client].logits(rows) for part, rows in own.items()}
-            for part, values in logits.items():
-                scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
-        return scores
-
-    def count_bytes(
-        self, scoring: Scoring | None, h0: Mapping[str, State], heads: Sequence[ReleasedHead]
-    ) -> tuple[int, int]:
-        """The bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
-
-        Clients send scoring heads. They receive h_0, feature maps and, if the scorer uses them,
-        features of the negatives.
-        """
-        needs_negatives = scoring is not None and scoring.scorer.uses_negatives
-        num_negatives = len(self.context.data.negative_inputs) if needs_negatives else 0
-        up = sum(state_bytes({"weight": head.weight}) for head in heads)
-        down = sum(state_bytes(h0[name]) for name in self.architectures if name in h0)
-        down += sum(state_bytes(head.public_map.tensors()) for head in heads)
-        if scoring is not None:
-            classes = len(self.context.data.classes)
-            lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)
-            down += sum(feature_bytes(num_negatives, length) for length in lengths)
-        return up, down
-
     def knn_accuracy(self, h0: nn.Module) -> float:
-        """How well h_0 separates the classes of the private data, for the experimenter only.
+        """Return how well h_0 separates the private classes, for the experimenter only.
 
         It uses the labels of all clients, which a real server does not have.
         """
@@ -298,27 +239,21 @@ class Preparation:
         metric.update(predict_features(h0, test.inputs), test.targets, query=True)
         return float(metric.compute())
 
-    def _kept(
-        self, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """The first result with this key on this machine, which the state folder keeps for ever.
+    def _kept(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
+        """Return this machine's first result with this key, which the state folder keeps forever.
 
         Other threads or another device round a result differently, and a release in other features
         is another release: with secret noise it would cost privacy again.
         """
         return self._stored(state_folder() / "h0", key, compute)
 
-    def _cached(
-        self, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
+    def _cached(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
         if self.cache is None:
             return self.context.processes.broadcast(compute())
         return self._stored(self.cache, key, compute)
 
-    def _stored(
-        self, folder: Path, key: dict[str, str | int], compute: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """Loads a result from a folder, or computes it and stores it there.
+    def _stored(self, folder: Path, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
+        """Load a result from a folder, or compute it and store it there.
 
         Only the first process takes the lock, reads and writes files, and it broadcasts what it has
         found. If it has found nothing, all processes compute together, and all use the first
@@ -327,10 +262,9 @@ class Preparation:
         processes = self.context.processes
         with ExitStack() as stack:
             if processes.first:
-                # collective calls fail after a while: the others hear that the first still waits
-                stack.enter_context(
-                    cache_lock(folder, key, on_wait=lambda: processes.broadcast(True))
-                )
+                # keep-alive, so that collective calls of the others do not time out
+                keep_alive = partial(processes.broadcast, True)
+                stack.enter_context(cache_lock(folder, key, on_wait=keep_alive))
             while processes.broadcast(False):
                 pass
             result = processes.broadcast(load_cached(folder, key) if processes.first else None)
@@ -349,7 +283,7 @@ def _fit_map(scoring: Scoring, features: ServerFeatures, architecture: str) -> P
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the model with the weights of h_0, in evaluation mode."""
+    """Return a copy of the model with the weights of h_0, in evaluation mode."""
     model = copy.deepcopy(model)
     load_backbone(model, h0)
     return model.eval()

@@ -1,4 +1,4 @@
-"""The metrics of a round that do not need the data: seconds, losses, bytes, memory."""
+"""The metrics of a round that do not need predictions: seconds, losses, bytes, memory."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +7,17 @@ from contextlib import contextmanager
 import torch
 
 from fedaux_pl.algorithms import Answer, TeacherMemory, Update
+from fedaux_pl.federation.context import Context
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.functional.communication import state_bytes
+from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import of_head
 from fedaux_pl.processes import Processes
+from fedaux_pl.scoring import ReleasedHead, Scoring
 
 
 @contextmanager
 def timed(metrics: dict[str, float], stage: str, device: torch.device) -> Iterator[None]:
-    """Adds the seconds of a stage to the metrics of its round."""
+    """Add the seconds of a stage to the metrics of its round."""
     start = time.perf_counter()
     yield
     if device.type == "cuda":  # kernels run asynchronously
@@ -24,7 +26,7 @@ def timed(metrics: dict[str, float], stage: str, device: torch.device) -> Iterat
 
 
 def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
-    """The training losses of a round's clients; empty if none has trained."""
+    """Return the training losses of a round's clients; empty if none has trained."""
     if not answers:
         return {}
     losses = [answer.loss for answer in answers]
@@ -38,15 +40,9 @@ def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
 def traffic(
     updates: Sequence[Update], payloads: Mapping[str, State], head_only: bool, processes: Processes
 ) -> tuple[int, int]:
-    """The bytes of a round, from the clients and to them: models, and what is sent besides.
+    """Return the bytes of a round, from the clients and to them: models, and payloads.
 
     With ``head_only`` g alone is trained and sent: h was sent in the preparation.
-
-    Args:
-        updates: The updates of this process's clients.
-        payloads: What the server has sent to the clients of each architecture besides its model.
-        head_only: Whether g alone is trained.
-        processes: The processes that share the clients.
     """
     models = sum(
         state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
@@ -58,21 +54,42 @@ def traffic(
     return sums[0], sums[1]
 
 
+def preparation_traffic(
+    context: Context,
+    scoring: Scoring | None,
+    h0: Mapping[str, State],
+    heads: Sequence[ReleasedHead],
+) -> tuple[int, int]:
+    """Return the bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
+
+    Clients send scoring heads. They receive h_0, feature maps and, if the scorer uses them,
+    features of the negatives.
+    """
+    up = sum(state_bytes({"weight": head.weight}) for head in heads)
+    down = sum(state_bytes(h0[name]) for name in context.architectures if name in h0)
+    down += sum(state_bytes(head.public_map.tensors()) for head in heads)
+    if scoring is not None and scoring.scorer.uses_negatives:
+        count, classes = len(context.data.negative_inputs), len(context.data.classes)
+        lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)
+        down += sum(feature_bytes(count, length) for length in lengths)
+    return up, down
+
+
 def byte_metrics(
     sent: tuple[int, int],
     history: Sequence[Mapping[str, float]],
     preparation: tuple[float, float],
 ) -> dict[str, float]:
-    """The bytes of a round, and of the run so far (FedAUX, appendix D).
+    """Return the bytes of a round, and of the run so far (FedAUX, appendix D).
 
     As there, h_0 is sent in the preparation and whole models in every round, (T + 1) / T of the
     traffic of T rounds. (In round 1 the head alone would do, since clients have h_0.) Tensors count
     with the precision that they have: weights usually as float32, released heads as float64.
 
     Args:
-        sent: The bytes of this round, to the server and to the clients.
+        sent: The bytes of this round, to the server and to the clients, as ``preparation``.
         history: The metrics of the rounds before.
-        preparation: The bytes of the preparation, to the server and to the clients.
+        preparation: The bytes of the preparation.
     """
     totals = preparation
     if history:
@@ -86,7 +103,7 @@ def byte_metrics(
 
 
 def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:
-    """The size of the memory of all processes together."""
+    """Return the size of the memory of all processes together."""
     own = {
         "memory/clients": len(memory.stored),
         "memory/bytes": memory.bytes,

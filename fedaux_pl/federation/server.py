@@ -1,16 +1,16 @@
-"""What the server computes in a round: predictions, soft labels and students."""
+"""What the server computes in a round: its steps, predictions, soft labels and students."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm, Answer, Ensemble, Round, TeacherMemory, Update
+from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Ensemble, Round, Update
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
+from fedaux_pl.federation.averaging import average_payloads, trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
@@ -36,12 +36,12 @@ class Predictor:
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def inputs(self, part: str) -> Tensor:
-        """The inputs of D_distill (``distill``) or of the evaluated data (``evaluation``)."""
+        """Return the inputs of D_distill (``distill``) or of the evaluated data."""
         data = self.context.data
         return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs
 
     def predict(self, architecture: str, state: State, part: str) -> Tensor:
-        """f(x) with the given weights on one part of the data, shape (N, C)."""
+        """Return f(x) with the given weights on one part of the data, shape (N, C)."""
         model = self.models[architecture]
         if not self.head_only:
             return self.context.runner.predict(model, state, self.inputs(part), self.batchnorm)
@@ -54,22 +54,21 @@ class Predictor:
         return logits.float()
 
     def accuracy(self, classes: Tensor) -> float:
-        """The accuracy of predicted classes of the evaluated data, shape (N,)."""
+        """Return the accuracy of predicted classes of the evaluated data, shape (N,)."""
         return float((classes == self.context.data.evaluation_examples.targets).float().mean())
 
 
 @dataclass(frozen=True)
 class Server:
-    """Aggregates the clients' predictions into soft labels and distills students from them.
+    """Takes the method's steps, aggregates predictions into soft labels and distills students.
 
     Attributes:
         context: The data and the tools of the run.
-        algorithm: The method, which aggregates the predictions.
-        predictor: Predicts with the clients' weights.
+        algorithm: The method.
+        predictor: Predicts with the clients' weights; its models' trained parameters require a
+            gradient.
         distillers: The module of each architecture that distills; its weights are overwritten.
         settings: How students are distilled.
-        memory: The logits of absent clients, for methods that remember them.
-        optimizer_states: The optimizer state of each student, if they are carried between rounds.
     """
 
     context: Context
@@ -77,8 +76,65 @@ class Server:
     predictor: Predictor
     distillers: Mapping[str, DistillationModule]
     settings: Distillation
-    memory: TeacherMemory
-    optimizer_states: dict[str, dict[str, Any]]
+
+    def payloads(self) -> dict[str, State]:
+        """Return what the server sends to the clients of each architecture besides its model."""
+        states, models = self.context.carried.server_states, self.predictor.models
+        return {name: self.algorithm.server_payload(states.get(name, {})) for name in models}
+
+    def step(
+        self,
+        theta: Mapping[str, State],
+        averages: Mapping[str, State],
+        updates: Sequence[Update],
+        answers: Sequence[Answer],
+    ) -> dict[str, State]:
+        """Take the method's server step of every architecture with a client in the round.
+
+        Args:
+            theta: The server's models before the round.
+            averages: The averages of the clients' models.
+            updates: The updates of this process's clients.
+            answers: The answers of the clients of all processes.
+
+        Returns:
+            The averages with the parameters of the step, the same in every process.
+
+        Raises:
+            FloatingPointError: If a step gives NaN or infinity.
+        """
+        states, payloads = self.context.carried.server_states, {}
+        if self.algorithm.has_payload:
+            payloads = average_payloads(updates, answers, self.context.processes)
+        stepped = dict(averages)
+        for name in dict.fromkeys(answer.architecture for answer in answers):
+            model = self.predictor.models[name]
+            aggregate = Aggregate(
+                theta=trained_parameters(model, theta[name]),
+                average=trained_parameters(model, averages[name]),
+                payload=payloads.get(name, {}),
+                fraction=self._fraction(name, answers),
+                state=states.get(name, {}),
+            )
+            parameters, states[name] = self.algorithm.server_step(aggregate)
+            if parameters is not aggregate.average:
+                self._check_finite(parameters)
+                stepped[name] = {**averages[name], **parameters}
+        return stepped
+
+    def _fraction(self, architecture: str, answers: Sequence[Answer]) -> float:
+        """Return the samples of the round's clients of an architecture, of all its clients'."""
+        sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
+        everyone = sum(size for name, size in sizes if name == architecture)
+        return sum(a.size for a in answers if a.architecture == architecture) / everyone
+
+    def _check_finite(self, parameters: State) -> None:
+        finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
+        if not bool(finite.all()):  # one transfer from the device
+            raise FloatingPointError(
+                f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: lower "
+                "its server_lr (--model.algorithm.server_lr)"
+            )
 
     def collect_round(
         self,
@@ -87,14 +143,7 @@ class Server:
         answers: Sequence[Answer],
         averages: Mapping[str, State],
     ) -> Round:
-        """The models of a round, with the updates of all processes for methods that need them.
-
-        Args:
-            number: t, the number of the round.
-            updates: The updates of this process's clients.
-            answers: The answers of the clients of all processes.
-            averages: theta^P.
-        """
+        """Return the models of round t, with all processes' updates for methods that need them."""
         clients = [answer.client for answer in answers]
         if self.algorithm.needs_all_updates:
             merged = self.context.processes.merge({update.client: update for update in updates})
@@ -107,13 +156,8 @@ class Server:
         return Round(number, updates, clients, averages, buffers, seed)
 
     def soft_labels(self, round_: Round, scores: Mapping[str, Tensor]) -> Tensor:
-        """The soft labels on D_distill, shape (N, C).
-
-        Args:
-            round_: The models of the round.
-            scores: s_i(x) on each part of the data; empty without scoring.
-        """
-        self.memory.discard()  # the logits of a failed round
+        """Return the soft labels on D_distill, shape (N, C); scores are empty without scoring."""
+        self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
             labels = self._aggregate(round_, "distill", scores, lambda _: stage.update(1))
         if bool(labels.isnan().any()):
@@ -124,7 +168,7 @@ class Server:
         return labels
 
     def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
-        """The accuracy of the averages before distillation, and metrics of the teachers.
+        """Return the accuracy of the averages before distillation, and metrics of the teachers.
 
         Only measured rounds are evaluated. The logits of other rounds' clients on the evaluated
         data are never computed: of the absent clients, those that last took part in a measured
@@ -139,7 +183,7 @@ class Server:
         return metrics
 
     def _evaluate_teachers(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
-        """How good the soft labels are on labeled data, and how certain the teachers are."""
+        """Return how good soft labels are on labeled data, and how certain the teachers are."""
         votes: list[Tensor] = []
         labels = self._aggregate(
             round_, "evaluation", scores, lambda logits: votes.append(logits.argmax(dim=1))
@@ -168,7 +212,7 @@ class Server:
         scores: Mapping[str, Tensor],
         on_prediction: Callable[[Tensor], None],
     ) -> Tensor:
-        """The method's soft labels on one part of the data, the same in every process.
+        """Return the method's soft labels on one part of the data, the same in every process.
 
         ``on_prediction`` gets the logits of each model that this process predicts with.
         """
@@ -184,7 +228,7 @@ class Server:
             shape=(len(self.predictor.inputs(part)), len(self.context.data.classes)),
             scores=scores.get(part),
             part=part,
-            memory=self.memory,
+            memory=self.context.carried.memory,
             processes=self.context.processes,
         )
         return self.algorithm.soft_labels(ensemble)
@@ -192,12 +236,7 @@ class Server:
     def distill(
         self, round_: int, averages: Mapping[str, State], soft_labels: Tensor
     ) -> tuple[dict[str, State], dict[str, float]]:
-        """Trains the student of every architecture, starting from its average.
-
-        Args:
-            round_: t, the number of the round.
-            averages: theta^P, where students start.
-            soft_labels: The soft labels on D_distill, shape (N, C).
+        """Train the student of every architecture in round t, starting from its average.
 
         Returns:
             The weights of each student, and the distillation losses for the log.
@@ -213,9 +252,8 @@ class Server:
                 )
         results = self.context.processes.merge(results)
         for name in averages:
-            optimizer_state = results[name].optimizer_state
-            if optimizer_state is not None:
-                self.optimizer_states[name] = optimizer_state
+            if (optimizer_state := results[name].optimizer_state) is not None:
+                self.context.carried.server_optimizers[name] = optimizer_state
         states: dict[str, State] = {name: results[name].state for name in averages}
         return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
 
@@ -225,6 +263,6 @@ class Server:
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
             state=average,
-            optimizer_state=self.optimizer_states.get(name),
+            optimizer_state=self.context.carried.server_optimizers.get(name),
             keep_optimizer=self.context.carry_optimizers,
         )

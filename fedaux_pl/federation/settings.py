@@ -148,7 +148,8 @@ class Pretraining(TrainingSettings):
     def plain(self) -> dict[str, Any]:
         """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
         values = super().plain()
-        return values | values.pop("views")
+        values |= values.pop("views")
+        return values
 
     @classmethod
     def from_plain(cls, **values: Any) -> Self:
@@ -169,7 +170,7 @@ def check_objects(
     distillation: Distillation,
     pretraining: Pretraining,
 ) -> None:
-    """Raises a TypeError for a class, or anything else, in place of one of these objects."""
+    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
     for name, value, kind, example in (
         ("algorithm", algorithm, Algorithm, "FedAUX()"),
         ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
@@ -193,21 +194,9 @@ def check_settings(
     threads: int | None,
     **choices: str,
 ) -> None:
-    """Raises a ValueError or TypeError for wrong settings of a federation.
-
-    Args:
-        clients: See ``Federation``, also for the other arguments.
-        participation: C.
-        model_options: Arguments of ``create_model``.
-        seed: The seed of the run.
-        threads: The number of CPU threads.
-        **choices: ``trained``, ``optimizer_state`` and ``batchnorm``.
-    """
-    if (
-        not isinstance(clients, Mapping)
-        or not clients
-        or not all(_is_int(count, 1) for count in clients.values())
-    ):
+    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
+    is_mapping = isinstance(clients, Mapping)
+    if not is_mapping or not clients or not all(_is_int(n, 1) for n in clients.values()):
         raise ValueError(
             "clients must name architectures with at least 1 client each, such as "
             f"{{'resnet8': 20}}, but is {clients!r}"
@@ -231,7 +220,7 @@ def check_settings(
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
-    """Raises a ConfigurationError if the data do not fit the method or the clients."""
+    """Raise a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())
     if data.num_clients != count and data.has_given_clients:
         raise ConfigurationError(
@@ -258,16 +247,9 @@ def check_batches(
     local: LocalTraining,
     distillation: Distillation | None,
 ) -> None:
-    """Raises a ConfigurationError if a model would train on a single sample and cannot.
+    """Raise a ConfigurationError if a model would train on a single sample and cannot.
 
     With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
-
-    Args:
-        data: The data of the clients and the server.
-        students: The model of each architecture.
-        architectures: The architecture of each client.
-        local: How clients train.
-        distillation: How the server distills; None if it does not.
     """
     sizes = data.client_sizes
     for name, model in students.items():
@@ -298,11 +280,9 @@ def check_batches(
 
 
 def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
-    probe = copy.deepcopy(model).train()
-    device = next(model.parameters()).device
     try:
         with torch.no_grad(), isolated_rng(0):
-            probe(sample.to(device))
+            copy.deepcopy(model).train()(sample.to(next(model.parameters()).device))
     except ValueError:  # of BatchNorm: the model can read the inputs
         return False
     return True
@@ -310,7 +290,7 @@ def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
 
 @contextmanager
 def _prefixed(option: str) -> Iterator[None]:
-    """Puts the name of the option before a message that begins with the name of an argument."""
+    """Put the name of the option before a message that begins with the name of an argument."""
     try:
         yield
     except ValueError as error:

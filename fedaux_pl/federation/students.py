@@ -2,32 +2,54 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation.modules_by_name import ModulesByName
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
-from fedaux_pl.models import create_for, options_of
+from fedaux_pl.models import create_for, options_of, state_key
 from fedaux_pl.modules.batch_checks import first_entry
-from fedaux_pl.modules.state_dicts import copy_state
 
 _ENSEMBLE = "ensemble"
 _LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
 MAX_CLASSES = 20
 """With more classes there is no metric of each class's accuracy; the confusion matrix has them."""
 _Module = TypeVar("_Module", bound=pl.LightningModule)
+
+
+class ModulesByName(nn.ModuleDict):
+    """A ModuleDict whose keys may have dots, as class paths do; its state dict has colons there."""
+
+    def __getitem__(self, name: str) -> nn.Module:
+        return super().__getitem__(state_key(name))
+
+    def __setitem__(self, name: str, module: nn.Module) -> None:
+        super().__setitem__(state_key(name), module)
+
+    def __contains__(self, name: str) -> bool:
+        return super().__contains__(state_key(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return (key.replace(":", ".") for key in self._modules)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        return dict(self.items()).keys()
+
+    def items(self) -> ItemsView[str, nn.Module]:
+        """Return the names with their modules."""
+        return dict(zip(self, self.values(), strict=True)).items()
 
 
 class Students(pl.LightningModule):
@@ -38,7 +60,10 @@ class Students(pl.LightningModule):
     on the samples of a class. Metrics on validation data have the prefix ``val/``.
 
     Args:
+        clients: How many clients train each architecture.
+        model_options: Further arguments of ``create_model``, see ``Federation``.
         batchnorm: The BatchNorm statistics of the evaluation.
+        seed: The seed of the run.
 
     Attributes:
         students: The models; empty until ``create_students``.
@@ -48,8 +73,15 @@ class Students(pl.LightningModule):
             the last evaluation; None before ``create_students``.
     """
 
-    def __init__(self, batchnorm: BatchNormStatistics) -> None:
+    def __init__(
+        self,
+        clients: dict[str, int],
+        model_options: dict[str, Any],
+        batchnorm: BatchNormStatistics,
+        seed: int,
+    ) -> None:
         super().__init__()
+        self.clients, self.model_options, self.seed = clients, model_options, seed
         self.batchnorm: BatchNormStatistics = batchnorm
         self.students = ModulesByName()
         self.classes: tuple[str, ...] = ()
@@ -58,7 +90,7 @@ class Students(pl.LightningModule):
 
     @property
     def data(self) -> FederatedDataModule:
-        """The Trainer's data module; raises a ConfigurationError if it is not a federated one."""
+        """The Trainer's data module, which must be a federated one."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, FederatedDataModule):
             raise ConfigurationError(
@@ -68,33 +100,17 @@ class Students(pl.LightningModule):
         return data
 
     def create_students(
-        self,
-        architectures: Sequence[str],
-        options: Mapping[str, Any],
-        seed: int,
-        *,
-        input_shape: Sequence[int],
-        classes: Sequence[str],
-        pretrained: bool,
+        self, input_shape: Sequence[int], classes: Sequence[str], pretrained: bool
     ) -> None:
-        """Creates the models.
-
-        Args:
-            architectures: Their names.
-            options: Further arguments of ``create_model``, see ``Federation``.
-            seed: The seed of the run.
-            input_shape: The shape of one sample.
-            classes: The names of the classes.
-            pretrained: Whether models start from weights that come with them, if there are any.
-        """
+        """Create the models, ``pretrained`` from weights that come with them, if there are any."""
         self.classes = tuple(classes)
-        for number, name in enumerate(architectures):
-            own = options_of(name, architectures, options)
-            with isolated_rng(derive_seed(seed, SeedPurpose.INITIALIZATION, number)):
+        for number, name in enumerate(self.clients):
+            own = options_of(name, self.clients, self.model_options)
+            with isolated_rng(derive_seed(self.seed, SeedPurpose.INITIALIZATION, number)):
                 self.students[name] = create_for(
                     input_shape, name, len(classes), pretrained=pretrained, **own
                 )
-        for name in (*architectures, _ENSEMBLE):
+        for name in (*self.clients, _ENSEMBLE):
             # every process evaluates all test data: there is nothing to synchronize
             self.accuracies[name] = MulticlassAccuracy(
                 len(classes), average="micro", sync_on_compute=False, validate_args=False
@@ -106,7 +122,7 @@ class Students(pl.LightningModule):
     def create_modules(
         self, module_type: Callable[..., _Module], settings: TrainingSettings, **options: Any
     ) -> dict[str, _Module]:
-        """Creates a module for each architecture, which trains a copy of the student.
+        """Create a module for each architecture, which trains a copy of the student.
 
         Args:
             module_type: The class of the modules, such as ClientModule.
@@ -121,36 +137,14 @@ class Students(pl.LightningModule):
             for name, student in self.students.items()
         }
 
-    @contextmanager
-    def rollback_on_error(self, *states: dict[Any, Any]) -> Iterator[list[dict[Any, Any]]]:
-        """Restores the students and the given dicts if the block raises.
-
-        Args:
-            *states: Dicts that are restored in place. Inside the block their values may be
-                replaced, but not modified.
-
-        Yields:
-            Copies of the students' weights and of the dicts.
-        """
-        weights = copy_state(self.students)
-        copies = [dict(state) for state in states]
-        try:
-            yield [weights, *copies]
-        except BaseException:
-            for state, entries in zip(states, copies, strict=True):
-                state.clear()
-                state.update(entries)
-            self.students.load_state_dict(weights)
-            raise
-
     def count_step(self) -> None:
-        """Advances ``global_step`` after a round; otherwise Lightning would write no checkpoint."""
+        """Advance ``global_step`` after a round; otherwise Lightning would write no checkpoint."""
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()
         progress.increment_completed()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class probabilities of the ensemble of all students, shape (N, C)."""
+        """Return class probabilities of the ensemble of all students, shape (N, C)."""
         if not self.students:
             raise ConfigurationError(
                 "this federation has no models yet: fit it, or load one with "
@@ -160,15 +154,15 @@ class Students(pl.LightningModule):
         return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The accuracy of each student and of their ensemble."""
+        """Measure the accuracy of each student and of their ensemble."""
         self._evaluate(batch, self.evaluation_prefix)
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The accuracy of each student and of their ensemble on the test data."""
+        """Measure the accuracy of each student and of their ensemble on the test data."""
         self._evaluate(batch, "")
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Class probabilities of the ensemble for inputs, with or without labels, shape (N, C)."""
+        """Return class probabilities of the ensemble for inputs, also with labels, shape (N, C)."""
         probabilities: Tensor = self(first_entry(batch))
         return probabilities
 
@@ -219,28 +213,18 @@ class Students(pl.LightningModule):
         self.confusion_matrix.update(logits[_ENSEMBLE], labels)
 
     def on_validation_epoch_start(self) -> None:
-        """Counts anew."""
-        self._reset_confusion()
-
-    def on_test_epoch_start(self) -> None:
-        """Counts anew."""
-        self._reset_confusion()
-
-    def _reset_confusion(self) -> None:
+        """Reset the confusion matrix."""
         assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
         self.confusion_matrix.reset()
 
+    on_test_epoch_start = on_validation_epoch_start
+
     def on_test_epoch_end(self) -> None:
-        """Logs the accuracy on each class."""
+        """Log the accuracy on each class."""
         self.log_measured(self.class_accuracies())
 
     def log_measured(self, metrics: Mapping[str, float], logger: bool = True) -> None:
-        """Logs numbers that are the same in all processes.
-
-        Args:
-            metrics: The numbers by name.
-            logger: Whether they go to the logger too, not only to callbacks that monitor them.
-        """
+        """Log numbers that are the same in all processes, without ``logger`` for callbacks only."""
         for name, value in metrics.items():
             exact = torch.tensor(value, dtype=torch.float64)
             with _quiet_without_logger():
@@ -250,7 +234,7 @@ class Students(pl.LightningModule):
                 )
 
     def log_round(self, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of a round in one row over the round, and the losses for callbacks.
+        """Log the metrics of a round in one row over the round, and the losses for callbacks.
 
         ``self.log`` takes half a millisecond for each of dozens of metrics and would log them over
         steps, in two rows; so the loggers are called directly.
@@ -263,7 +247,7 @@ class Students(pl.LightningModule):
                 logger.log_metrics(measured, step=int(metrics["round"]))
 
     def compute_accuracies(self) -> dict[str, float]:
-        """The accuracies by the names that they have in logs, after all batches of a validation."""
+        """Return the accuracies by their names in logs, after all batches of a validation."""
         prefix = self.evaluation_prefix
         accuracies = {
             prefix + _key(name): float(cast(MulticlassAccuracy, metric).compute())
@@ -278,7 +262,7 @@ class Students(pl.LightningModule):
         return metric.compute() if metric is not None and metric.update_called else None
 
     def class_accuracies(self) -> dict[str, float]:
-        """The share of each class's samples that the ensemble classifies correctly.
+        """Return the fraction of each class's samples that the ensemble classifies correctly.
 
         Empty for more than `MAX_CLASSES` classes; a class without samples is left out.
         """
@@ -295,7 +279,7 @@ class Students(pl.LightningModule):
 
 @contextmanager
 def _quiet_without_logger() -> Iterator[None]:
-    """Silences a warning of Lightning: what is logged is also returned and monitored."""
+    """Silence a warning of Lightning: what is logged is also returned and monitored."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*but have no logger configured")
         yield

@@ -35,12 +35,10 @@ _CALLBACKS_WITHOUT_EFFECT = (
 def check_trainer(
     trainer: pl.Trainer, architectures: Iterable[str], has_validation: bool | None = None
 ) -> None:
-    """Raises a ValueError for settings of the Trainer that a federation does not support.
+    """Raise a ValueError for settings of the Trainer that a federation does not support.
 
-    Args:
-        trainer: The Trainer of the federation.
-        architectures: The architectures of the clients, each of which has a metric.
-        has_validation: Whether rounds are measured on validation data; None if not known yet.
+    Each architecture has a metric. ``has_validation`` is whether rounds are measured on validation
+    data; None if not known yet.
     """
     if isinstance(trainer.accelerator, MPSAccelerator):
         raise ValueError(
@@ -66,7 +64,7 @@ def check_trainer(
 
 
 def check_options(trainer: pl.Trainer) -> None:
-    """Raises a ValueError for an option of the Trainer that has no meaning in a federation."""
+    """Raise a ValueError for an option of the Trainer that has no meaning in a federation."""
     batches = trainer.fast_dev_run or 1  # type: ignore[attr-defined]
     for name, default in {**_WITHOUT_EFFECT, "limit_train_batches": batches}.items():
         if (value := getattr(trainer, name)) != default:
@@ -125,5 +123,5 @@ def _check_callbacks(
 
 
 def _is_known(callback: Callback) -> bool:
-    """Whether a callback comes with Lightning or this package."""
+    """Return whether a callback comes with Lightning or this package."""
     return type(callback).__module__.partition(".")[0] in ("pytorch_lightning", "fedaux_pl")

@@ -122,9 +122,9 @@ class Encoder(Classifier):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that create this encoder elsewhere, without its source."""
-        options = {"pooling": self.pooling, "pretrained": False, "pad_id": self.pad_id}
-        options["config"] = config_values(self.encoder.config)
-        return {"name": "encoder", "options": options}
+        config = config_values(self.encoder.config)
+        options = {"config": config, "pooling": self.pooling, "pad_id": self.pad_id}
+        return {"name": "encoder", "options": {**options, "pretrained": False}}
 
     @property
     def mask_id(self) -> int | None:

@@ -159,9 +159,10 @@ class LibraryFactory:
 
     def _create_timm(self, wanted: "_Request") -> tuple[nn.Module, int, dict[str, Any]]:
         config = _timm().get_pretrained_cfg(self.name)
-        options = {"pretrained": wanted.loads, "num_classes": 0, "in_chans": wanted.in_channels}
+        options: dict[str, Any] = {"num_classes": 0, "in_chans": wanted.in_channels}
         if wanted.size is not None and config.fixed_input_size:
             options["img_size"] = wanted.size
+        options["pretrained"] = wanted.loads
         network = self._call(_timm().create_model, options, wanted.size)
         constants = _constants(config, wanted.in_channels) if wanted.weights else {}
         return network, int(network.head_hidden_size), constants

@@ -61,9 +61,10 @@ class ClientModule(ClassifierModule):
             raise ValueError(f"mu must be at least 0, but is {mu}")
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
-        self.anchor: list[Tensor] | None = None
         self.corrected = corrected
-        self.corrections: list[Tensor] | None = None
+        # changed in place once they are set, because captured steps read these tensors
+        self.anchor: list[Tensor] = []
+        self.corrections: list[Tensor] = []
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts, and set the anchor."""
@@ -74,11 +75,10 @@ class ClientModule(ClassifierModule):
     def set_anchor(self) -> None:
         """Set theta_0 of the proximal term to the current parameters."""
         current = [parameter.detach() for parameter in self._trained_parameters()]
-        if self.anchor is None:
+        if self.anchor:
+            copy_tensors(self.anchor, current)
+        else:
             self.anchor = [tensor.clone() for tensor in current]
-        else:  # in place, because captured steps read these tensors
-            for origin, tensor in zip(self.anchor, current, strict=True):
-                origin.copy_(tensor)
 
     def set_correction(self, correction: Mapping[str, Tensor]) -> None:
         """Set what is added to the gradients.
@@ -98,9 +98,9 @@ class ClientModule(ClassifierModule):
                 f"the correction has no entry for {missing[0]}: give one for every trained "
                 "parameter, or none at all"
             )
-        if self.corrections is None:
+        if not self.corrections:
             self.corrections = [torch.zeros_like(p, requires_grad=False) for p in trained.values()]
-        if correction:  # in place, because captured steps read these tensors
+        if correction:
             copy_tensors(self.corrections, [correction[key] for key in trained])
         else:
             torch._foreach_zero_(self.corrections)
@@ -111,8 +111,7 @@ class ClientModule(ClassifierModule):
     def on_train_start(self) -> None:
         """Set the anchor, unless the fit resumes from a checkpoint that has one."""
         super().on_train_start()
-        resumed = self.anchor is not None and self.trainer.global_step > 0
-        if self.mu > 0 and not resumed:
+        if self.mu > 0 and not (self.anchor and self.trainer.global_step > 0):
             self.set_anchor()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
@@ -120,9 +119,8 @@ class ClientModule(ClassifierModule):
         x, labels = batch[:2]
         loss = F.cross_entropy(self(x), labels)
         if self.mu > 0:
-            if self.anchor is None:
+            if not self.anchor:
                 self.set_anchor()
-            assert self.anchor is not None  # noqa: S101 - for mypy
             loss = loss + proximal_penalty(self._trained_parameters(), self.anchor, self.mu)
         if self.corrected:
             loss = loss + self._correction_term()
@@ -134,9 +132,8 @@ class ClientModule(ClassifierModule):
 
         A term, and no change of the gradients, so that it is scaled and captured with the loss.
         """
-        if self.corrections is None:
+        if not self.corrections:
             self.set_correction({})
-        assert self.corrections is not None  # noqa: S101 - for mypy
         pairs = zip(self._trained_parameters(), self.corrections, strict=True)
         products = torch.stack([(parameter * change).sum() for parameter, change in pairs]).sum()
         return products - products.detach()
@@ -144,7 +141,7 @@ class ClientModule(ClassifierModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save theta_0 and the correction, so that a resumed fit has the same."""
         for name, tensors in (("anchor", self.anchor), ("corrections", self.corrections)):
-            if tensors is not None:
+            if tensors:
                 checkpoint[name] = [tensor.cpu() for tensor in tensors]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -119,9 +119,9 @@ def clarify(
     if missing := re.search(failed, message):
         advice = "correct it" if "attribute" in missing[2] else "add its folder to PYTHONPATH"
         return f"{key}: cannot import {missing[1]} ({missing[2]}): {advice}"
-    if wrong := re.search(r"Unable to load config '(.*?)'", message):
+    if given := re.search(r"Unable to load config '(.*?)'", message):
         mapping = f"a mapping such as {{name: value}}, or an option of it --{key}.NAME"
-        return f"{key} must be {mapping}, but is {wrong[1]}"
+        return f"{key} must be {mapping}, but is {given[1]}"
     owners = list(dict.fromkeys(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)))
     if len(owners) < len(keys) and (names := class_names(roots, key)):
         allowed = f"one of {', '.join(names)}, or the import path of your own class"

@@ -4,9 +4,8 @@ The server has test and auxiliary data alone, a site its private data alone. Mes
 values and tensors: nothing that arrives is ever executed.
 """
 
-from fedaux_pl.sites.connection import connect
-from fedaux_pl.sites.site import Limits, SiteFederation
-from fedaux_pl.sites.site_clients import SiteClients
-from fedaux_pl.sites.site_settings import Sites
+from fedaux_pl.sites.site import Site
+from fedaux_pl.sites.site_clients import SiteClients, connect
+from fedaux_pl.sites.site_settings import Limits, Sites
 
-__all__ = ["Limits", "SiteClients", "SiteFederation", "Sites", "connect"]
+__all__ = ["Limits", "Site", "SiteClients", "Sites", "connect"]

@@ -68,7 +68,7 @@ class MessageFilter:
         cell.core_cell.add_incoming_filter("*", "*", self.check)
 
     def check(self, message: Any) -> Any:
-        """None lets a message in; a reply ends it here."""
+        """Return None to let a message in, or a reply that ends it here."""
         problem = self._problem(message)
         if problem is None:
             return None
@@ -76,13 +76,13 @@ class MessageFilter:
         return make_reply(ReturnCode.UNAUTHENTICATED)
 
     def tell_once(self, text: str) -> None:
-        """Prints a line, once each and at most 1000: a flood fills no disk."""
+        """Print a line, once each and at most 1000: a flood fills no disk."""
         if text not in self._told and len(self._told) < 1000:
             self._told.add(text)
             self.tell(text)
 
     def end(self, peer: str) -> None:
-        """Frees what has come of a peer's streams: its request is over, or its connection."""
+        """Free what has come of a peer's streams: its request is over, or its connection."""
         with self._lock:
             if (stream := self._streams.pop(peer, None)) is not None:
                 self._over.append(stream[0])
@@ -115,7 +115,7 @@ class MessageFilter:
         return self._stream_problem(str(origin), message)
 
     def _stream_problem(self, origin: str, message: Any) -> str | None:
-        """Checks a chunk; every chunk has the headers of its stream."""
+        """Check a chunk; every chunk has the headers of its stream."""
         headers = message.headers
         request = headers.get(Stream.STREAM_REQ_ID)
         keys = Stream.STREAM_ID, Stream.SIZE, Stream.SEQUENCE
@@ -146,7 +146,7 @@ class MessageFilter:
 
 
 def _free(peer: str, but: int | None = None) -> None:
-    """Ends the streams of a peer except one, and frees what has come of them."""
+    """End the streams of a peer except one, and free what has come of them."""
     with RxTask.map_lock:
         ids = [key for key in RxTask.rx_task_map if key[0] == peer and key[1] != but]
         tasks = [RxTask.rx_task_map.pop(key) for key in ids]

@@ -15,19 +15,10 @@ _BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cer
 
 
 def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> str:
-    """Writes project.yml for ``nvflare provision``, sites.yaml for ``fit``, and what to do next.
+    """Write project.yml for ``nvflare provision``, sites.yaml for ``fit``, and what to do next.
 
     For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
-    profile, and one participant file a site.
-
-    Args:
-        folder: The folder, which must not have these files yet.
-        names: The sites in the order of the clients.
-        host: The host name of the server, which its certificate is for.
-        port: The port of the server.
-
-    Returns:
-        What to do next, as text.
+    profile, and one participant file a site. Returns what to do next, as text.
 
     Raises:
         ValueError: If a name or the port is not possible.
@@ -68,8 +59,11 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
         "connection_security": "mtls",
         "server": {"host": host, "fed_learn_port": port, "admin_port": port},
     }
-    files: dict[str, Any] = {"project.yml": project, "sites.yaml": sites}
-    files["own_keys/profile.yml"] = profile
+    files: dict[str, Any] = {
+        "project.yml": project,
+        "sites.yaml": sites,
+        "own_keys/profile.yml": profile,
+    }
     for name, member in zip((host, *names), (server, *clients), strict=True):
         files[f"own_keys/{name}.yml"] = {"name": PROJECT, "participants": [member]}
     text = _NEXT.format(

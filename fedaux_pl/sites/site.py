@@ -4,24 +4,23 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
+from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release_once import release_once
-from fedaux_pl.sites.agreement import agreement, differences
+from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
-    Letter,
+    Message,
     RefusalError,
     largest_body,
     read_count,
@@ -31,79 +30,46 @@ from fedaux_pl.sites.wire import (
 )
 
 MAX_NEGATIVES = 10_000_000
-Serve = Callable[[Callable[[Letter], Letter], int], None]
+Serve = Callable[[Callable[[Message], Message], int], None]
+_Answer = tuple[dict[str, Any], bytes, str]  # plain values, tensors, and the guarantee
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a site agrees to, whatever the server asks.
+class Site:
+    """Answers the server's requests in place of the rounds of a federation.
+
+    ``trainer.fit(federation, datamodule=data)`` runs it, with the Trainer's device and precision.
 
     Args:
-        epsilon_limit: The largest epsilon that all releases about a record may cost together, at
-            the delta of the method; null for the epsilon of the method, which allows one release.
-        allow_new_h0: Whether to release again, under the same settings and about the same data, if
-            the server sends another h_0, feature map or negatives than before. Each time costs the
-            epsilon of the method once more, up to ``epsilon_limit``.
-        max_epochs: The largest number of local epochs in a round.
-        min_batch_size: The smallest batch size of the local training.
-        max_batch_size: The largest one.
-        rehearsal: Whether the noise is that of the configuration: from a seed it protects nothing.
-            Otherwise it is secret, and a server that wants another one is refused.
-    """
-
-    epsilon_limit: float | None = None
-    allow_new_h0: bool = False
-    max_epochs: int = 20
-    min_batch_size: int = 2
-    max_batch_size: int = 1024
-    rehearsal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.epsilon_limit is not None and not self.epsilon_limit > 0:
-            raise ValueError(f"epsilon_limit must be positive, but is {self.epsilon_limit}")
-        if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
-            raise ValueError(
-                "max_epochs and min_batch_size must be at least 1, and max_batch_size at least "
-                f"min_batch_size, but they are {self.max_epochs}, {self.min_batch_size} and "
-                f"{self.max_batch_size}"
-            )
-
-
-class SiteFederation(Federation):
-    """The federation as a site sees it: instead of running rounds it answers the server.
-
-    Attributes:
+        federation: The federation of the server's configuration, with the data of this site.
         limits: What the site agrees to.
         serve: Calls the function that it is given with every request, until the site ends; it
             also gets the bytes that the largest request may have.
     """
 
-    limits = Limits()
-    serve: Serve
-    _refused = 0  # requests in a row
+    def __init__(self, federation: Federation, limits: Limits, serve: Serve) -> None:
+        self.federation, self.limits, self.serve = federation, limits, serve
+        self.algorithm = federation.algorithm
+        self._refused = 0  # requests in a row
+        federation.in_place_of_rounds = self.run
 
-    def prepare(self, preparation: Preparation) -> None:
-        """Answers requests until the site is ended."""
-        if self.algorithm.has_payload or self.carry:
-            raise ConfigurationError(WITHOUT_STATE)
-        if not self.limits.rehearsal:
-            self.algorithm.use_secret_noise()
-        self.own_agreement = agreement(self)
-        self.serve(self.answer, max(map(self._largest_request, self.students)))
-        self.trainer.fit_loop.max_epochs = 0  # no rounds here
+    def run(self, _: Preparation) -> None:
+        """Answer requests until the site is ended."""
+        adapt(self.federation, self.limits.rehearsal)
+        self.own_agreement = agreement(self.federation)
+        self.serve(self.answer, max(map(self._largest_request, self.federation.students)))
 
-    def answer(self, request: Letter) -> Letter:
-        """The answer to one request: what was asked, or a code that says why not."""
+    def answer(self, request: Message) -> Message:
+        """Return the answer to one request: what was asked, or a code that says why not."""
         token = str(request.fields.get("request", ""))[:64]
         about = str(request.fields.get("kind", "?"))[:20]
         if about == "hello":
-            return Letter({"request": token})
+            return Message({"request": token})
         if (round_ := request.fields.get("round")) is not None:
             about += f", round {str(round_)[:12]}"
         count = self._refused + 1
         told = is_told(count, 100)  # refusals in a row: a server fills no journal
         if told:
-            say(f"asked: {about}, {_size(request.body)} received")
+            say(f"asked: {about}, {len(request.body):,} bytes received")
         start = time.monotonic()
         try:
             fields, body, guarantee = self._answer(request)
@@ -114,16 +80,17 @@ class SiteFederation(Federation):
                     traceback.print_exc()
                 text = f"{first_line(error)} (sent: the code {code!r} alone)"
                 say(f"NOT answered ({count} in a row): {about}: {text}")
-            return Letter({"request": token, "code": code})
+            return Message({"request": token, "code": code})
         self._refused = 0
-        say(f"sent: {about}, {_size(body)} after {time.monotonic() - start:.1f} s; {guarantee}")
-        return Letter({"request": token, **fields}, body)
+        seconds = time.monotonic() - start
+        say(f"sent: {about}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}")
+        return Message({"request": token, **fields}, body)
 
-    def _answer(self, request: Letter) -> tuple[dict[str, Any], bytes, str]:
+    def _answer(self, request: Message) -> _Answer:
         fields = request.fields
         if different := differences(self.own_agreement, fields.get("agreement")):
             raise RefusalError("settings", "; ".join(different))
-        client = read_count(fields, "client", len(self.architectures) - 1)
+        client = read_count(fields, "client", len(self.federation.architectures) - 1)
         if fields.get("kind") == "prepare":
             return self._release(client, request)
         if fields.get("kind") != "train":
@@ -132,8 +99,9 @@ class SiteFederation(Federation):
             raise RefusalError("settings", "the method of this configuration sends no models")
         return self._train(client, request)
 
-    def _train(self, client: int, request: Letter) -> tuple[dict[str, Any], bytes, str]:
-        name, limits = self.architectures[client], self.limits
+    def _train(self, client: int, request: Message) -> _Answer:
+        federation, limits = self.federation, self.limits
+        name, pool = federation.architectures[client], federation.pool
         epochs = read_count(request.fields, "epochs")
         batch_size = read_count(request.fields, "batch_size")
         if not 1 <= epochs <= limits.max_epochs:
@@ -146,31 +114,30 @@ class SiteFederation(Federation):
                 f"a batch size of {batch_size} is asked for, allowed are "
                 f"{limits.min_batch_size} to {limits.max_batch_size}",
             )
-        state = read_tensors(request.body, self._template(name))
-        device = self.trainer.strategy.root_device
-        self._local.settings = replace(self.local, epochs=epochs, batch_size=batch_size)
-        [update] = self._local.train(
+        state = read_tensors(request.body, federation.students[name].state_dict())
+        device = federation.trainer.strategy.root_device
+        pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
+        [update] = pool.train(
             read_count(request.fields, "round"),
             [client],
             {name: {key: tensor.to(device) for key, tensor in state.items()}},
             {name: {}},
         )
-        sent = {k: v for k, v in update.state.items() if self._is_sent(k)}
+        sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
         fields = {"size": update.size, "loss": update.loss}
         return fields, write_tensors(sent), "a model update and its training loss: NOT private"
 
-    def _release(self, client: int, request: Letter) -> tuple[dict[str, Any], bytes, str]:
-        """The head of this site: the one in its ledger, or a new one if the budget allows it."""
-        scoring, name = self.algorithm.scoring, self.architectures[client]
+    def _release(self, client: int, request: Message) -> _Answer:
+        """Return the head in this site's ledger, or a new one if the budget allows it."""
+        federation, scoring = self.federation, self.algorithm.scoring
         if scoring is None:
             raise RefusalError("settings", "the method of this configuration releases no heads")
+        name, data = federation.architectures[client], federation.data
         h0, negatives, public_map = self._read_preparation(name, scoring, request)
 
         def release() -> ReleasedHead:
-            extractor = create_extractor(self.students[name], h0)
-            return self._local.release(
-                client, scoring, extractor, negatives, public_map, self.algorithm.secret_noise
-            )
+            extractor = create_extractor(federation.students[name], h0)
+            return federation.pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
         if self.algorithm.secret_noise:
@@ -178,8 +145,8 @@ class SiteFederation(Federation):
             received += [] if negatives is None else [negatives]
             # the key of a release in all ledgers: do not change it
             own = (
-                f"{name} {self.model_options} ",
-                f" {scoring.release_settings()} {self.data.fingerprints['private']}",
+                f"{name} {federation.model_options} ",
+                f" {scoring.release_settings()} {data.fingerprints['private']}",
             )
             key = f"{tensor_digest(*received)} {public_map.bound!r}".join(own)
             count = 0 if negatives is None else len(negatives)
@@ -187,7 +154,7 @@ class SiteFederation(Federation):
         else:
             head = release()
         fields = {
-            "size": len(self.data.client(client)),
+            "size": len(data.client(client)),
             "bound": head.public_map.bound,
             "sigma": head.release.sigma,
             "sensitivity": head.release.sensitivity,
@@ -203,7 +170,7 @@ class SiteFederation(Federation):
         release: Callable[[], ReleasedHead],
         num_negatives: int,
     ) -> tuple[ReleasedHead, PrivacySpent]:
-        """The head in the ledger, or a new one that is there before it leaves; and all costs.
+        """Return the head in the ledger, or a new one that is there before it leaves; and the cost.
 
         Args:
             key: The key of the release.
@@ -212,8 +179,8 @@ class SiteFederation(Federation):
             release: Computes it.
             num_negatives: |D^-|.
         """
-        ledger, digests = Ledger(self.data.key_id), self.data.record_digests(0)
-        size = self.data.client_sizes[0]
+        data = self.federation.data
+        ledger, digests, size = Ledger(data.key_id), data.record_digests(0), data.client_sizes[0]
         limit = self.limits.epsilon_limit or scoring.privacy.epsilon or 0.0
 
         def check(entries: Sequence[Entry]) -> None:
@@ -249,12 +216,12 @@ class SiteFederation(Federation):
         return head, total
 
     def _read_preparation(
-        self, name: str, scoring: Scoring, request: Letter
+        self, name: str, scoring: Scoring, request: Message
     ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap]:
-        """h_0, h_0(x) on D^- if the scorer uses it, and the feature map."""
-        fields, student = request.fields, self.students[name]
+        """Read h_0, h_0(x) on D^- if the scorer uses it, and the feature map."""
+        fields, student = request.fields, self.federation.students[name]
         width = int(student.feature_dim)  # type: ignore[arg-type]
-        like = {f"h0/{k}": v for k, v in self._template(name).items() if not of_head(k)}
+        like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
         if fields.get("center") is True:
             like["map/center"] = torch.empty(width, dtype=torch.float64, device="meta")
         if fields.get("directions") is not None:
@@ -264,47 +231,30 @@ class SiteFederation(Federation):
             rows = read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
         tensors = read_tensors(request.body, like)
-        bound = read_number(fields, "bound", math.ulp(0.0), math.inf)
         public_map = PublicMap(
             tensors.get("map/center"),
             tensors.get("map/directions"),
             scoring.norm_bound == "unit",
-            bound,
+            read_number(fields, "bound", math.ulp(0.0), math.inf),
         )
         h0 = {k.removeprefix("h0/"): v for k, v in tensors.items() if k.startswith("h0/")}
-        negatives = tensors.get("negatives")
-        device = self.trainer.strategy.root_device
-        return h0, None if negatives is None else negatives.to(device), public_map
+        if (negatives := tensors.get("negatives")) is not None:
+            negatives = negatives.to(self.federation.trainer.strategy.root_device)
+        return h0, negatives, public_map
 
     def _largest_request(self, name: str) -> int:
-        """The bytes of the largest request about an architecture that this configuration allows."""
-        size = largest_body(self._template(name))
+        """Return the bytes of an architecture's largest request that this configuration allows."""
+        student = self.federation.students[name]
+        size = largest_body(student.state_dict())
         if (scoring := self.algorithm.scoring) is not None:
-            width = int(self.students[name].feature_dim)  # type: ignore[arg-type]
+            width = int(student.feature_dim)  # type: ignore[arg-type]
             size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions
             size += 4 * width * MAX_NEGATIVES * scoring.scorer.uses_negatives
         return size
 
-    def _template(self, name: str) -> dict[str, Tensor]:
-        return self.students[name].state_dict()
-
-    def _is_sent(self, key: str) -> bool:
-        return not self.head_only or of_head(key)
-
-    @property
-    def _local(self) -> LocalClients:
-        assert isinstance(self.pool, LocalClients)  # noqa: S101 - a site's own
-        return self.pool
-
-
-WITHOUT_STATE = (
-    "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', and no "
-    "method whose clients keep tensors (Scaffold)"
-)
-
 
 def say(text: str) -> None:
-    """Prints one line with the time, for the journal of the site.
+    """Print one line with the time, for the journal of the site.
 
     Parts of it come from the server: escaped, they cannot pretend to be other lines, and no
     character that cannot be printed ends the site.
@@ -314,7 +264,7 @@ def say(text: str) -> None:
 
 
 def is_told(count: int, always: int) -> bool:
-    """Whether the line of this number is printed: the first ones all, then 1024, 2048 and so on."""
+    """Return whether line ``count`` is printed: the first ones all, then 1024, 2048 and so on."""
     return count <= always or count & (count - 1) == 0
 
 
@@ -336,7 +286,3 @@ def _guarantee(head: ReleasedHead, total: PrivacySpent | None) -> str:
             f"spent so far: epsilon {total.epsilon:.4g} in at most {total.releases} about a record"
         )
     return f"{release.what}: NOT private (a rehearsal, or without a valid guarantee)"
-
-
-def _size(body: bytes) -> str:
-    return f"{len(body):,} bytes"

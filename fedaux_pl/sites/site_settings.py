@@ -1,7 +1,21 @@
-"""The settings of real sites at the server."""
+"""The settings of server and sites: those of each alone, and those that they must share."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Federation
+
+FORMAT = 1
+"""The format of the messages, increased when server and sites of two releases cannot talk."""
+
+ASKED = ("epochs", "batch_size")
+"""What the server may ask for in a request, within the limits of a site."""
+
+_SHARED = ("algorithm", "clients", "train", "model_options", "seed")
 
 
 @dataclass(frozen=True)
@@ -47,10 +61,94 @@ class Sites:
 
 
 def check_name(name: str) -> None:
-    """Raises a ValueError for a name that a site cannot have on the transport."""
+    """Raise a ValueError for a name that a site cannot have on the transport."""
     plain = name.replace("-", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum()) or name == "server" or len(name) > 63:
         raise ValueError(
             "the name of a site must be letters, digits, - and _ (at most 63, and not 'server'), "
             f"but is {name!r}"
         )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site agrees to, whatever the server asks.
+
+    Args:
+        epsilon_limit: The largest epsilon that all releases about a record may cost together, at
+            the delta of the method; null for the epsilon of the method, which allows one release.
+        allow_new_h0: Whether to release again, under the same settings and about the same data, if
+            the server sends another h_0, feature map or negatives than before. Each time costs the
+            epsilon of the method once more, up to ``epsilon_limit``.
+        max_epochs: The largest number of local epochs in a round.
+        min_batch_size: The smallest batch size of the local training.
+        max_batch_size: The largest one.
+        rehearsal: Whether the noise is that of the configuration: from a seed it protects nothing.
+            Otherwise it is secret, and a server that wants another one is refused.
+    """
+
+    epsilon_limit: float | None = None
+    allow_new_h0: bool = False
+    max_epochs: int = 20
+    min_batch_size: int = 2
+    max_batch_size: int = 1024
+    rehearsal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epsilon_limit is not None and not self.epsilon_limit > 0:
+            raise ValueError(f"epsilon_limit must be positive, but is {self.epsilon_limit}")
+        if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
+            raise ValueError(
+                "max_epochs and min_batch_size must be at least 1, and max_batch_size at least "
+                f"min_batch_size, but they are {self.max_epochs}, {self.min_batch_size} and "
+                f"{self.max_batch_size}"
+            )
+
+
+def adapt(federation: Federation, rehearsal: bool) -> None:
+    """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
+    if federation.algorithm.has_payload or federation.carry:
+        raise ConfigurationError(
+            "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', and "
+            "no method whose clients keep tensors (Scaffold)"
+        )
+    if not rehearsal:
+        federation.algorithm.use_secret_noise()
+
+
+def agreement(federation: Federation) -> dict[str, Any]:
+    """Return the settings that determine what a site computes, as JSON gives them.
+
+    Server and sites compare them with every request. Architectures, classes and the method are
+    agreed by a common configuration: a server cannot change them by a message, and no message
+    names a class to be loaded.
+    """
+    settings, data = federation.settings(), federation.data
+    shared = {
+        "format": FORMAT,
+        **{name: settings[name] for name in _SHARED},
+        "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
+        "classes": list(data.classes),
+        "input_shape": list(data.input_shape),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
+    return plain
+
+
+def differences(own: Mapping[str, Any], other: object) -> list[str]:
+    """Return the settings in which two agreements differ, with both values.
+
+    Example:
+        >>> differences({"seed": 0, "train": "full"}, {"seed": 1, "train": "full"})
+        ['seed is 0 here, 1 at the server']
+    """
+    if not isinstance(other, Mapping):
+        return ["the server has sent no settings"]
+    found = []
+    for name in sorted({*own, *other}):
+        here, there = own.get(name), other.get(name)
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            found += [f"{name}.{text}" for text in differences(here, there)]
+        elif here != there:
+            found.append(f"{name} is {here!r} here, {str(there)[:200]!s} at the server")
+    return found

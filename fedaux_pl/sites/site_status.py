@@ -28,16 +28,16 @@ class SiteStatus:
         self._write()
 
     def connected(self, name: str, is_connected: bool) -> None:
-        """A site has connected, or its connection has ended."""
+        """Note that a site has connected, or that its connection has ended."""
         self._change(name, connected=is_connected, since=time.time())
 
     def answered(self, name: str, round_: int | None) -> None:
-        """A site has answered in a round, or in the preparation (None)."""
+        """Note that a site has answered in a round, or in the preparation (None)."""
         own = {} if round_ is None else {"last_round": round_}
         self._change(name, last_code=None, **own)
 
     def failed(self, name: str, code: str) -> None:
-        """A site has not answered."""
+        """Note that a site has not answered."""
         self._change(name, last_code=code)
 
     def _change(self, name: str, **values: Any) -> None:
@@ -52,7 +52,7 @@ class SiteStatus:
 
 
 def describe_status(root: Path) -> str:
-    """The newest ``sites.json`` below a folder as a table; raises a ConfigurationError without."""
+    """Return the table of a folder's ``sites.json``; raise a ConfigurationError without one."""
     path = root / "sites.json"
     if not path.is_file():
         raise ConfigurationError(

@@ -16,15 +16,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fedaux_pl.callbacks.progress_bars import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
+from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import Letter, RefusalError, read_letter
+from fedaux_pl.sites.wire import Message, RefusalError, read_message
 
 try:
     from cryptography import x509
@@ -39,9 +40,6 @@ try:
 except ImportError as error:
     raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
 
-if TYPE_CHECKING:
-    from fedaux_pl.sites.site_settings import Sites
-
 _CHANNEL, _TOPIC, _FIELDS = "fedaux", "ask", "fedaux"
 _RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
 _MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
@@ -49,7 +47,7 @@ _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
 
 
 def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
-    """Creates NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
+    """Create NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
     files = {"ca_cert": "rootCA.pem", f"{side}_cert": f"{side}.crt", f"{side}_key": f"{side}.key"}
     folder = _folder(kit)
     for file in files.values():
@@ -84,12 +82,12 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
 
 
 def _folder(kit: Path) -> Path:
-    """The folder of the certificates: provisioning writes them to ``startup`` of a kit."""
+    """Return the folder of certificates: provisioning writes them to ``startup`` of a kit."""
     return kit / "startup" if (kit / "startup").is_dir() else kit
 
 
 def certificate_name(kit: Path) -> str:
-    """The common name in a site's certificate."""
+    """Return the common name in a site's certificate."""
     path = _folder(kit) / "client.crt"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -103,7 +101,7 @@ def certificate_name(kit: Path) -> str:
 
 
 def _bound_log() -> None:
-    """Lets NVFlare log whom it refuses, but a peer fill no disk by damaged messages."""
+    """Let NVFlare log whom it refuses, but let no peer fill the disk by damaged messages."""
     log, count = logging.getLogger("nvflare"), itertools.count(1)
     if not log.handlers:
         handler = logging.StreamHandler()
@@ -114,7 +112,7 @@ def _bound_log() -> None:
 
 
 def _share_memory() -> None:
-    """Lets the threads of a process share two heaps: messages come and go in many threads.
+    """Let the threads of a process share two heaps: messages come and go in many threads.
 
     glibc gives threads heaps of their own, in which the gaps that messages leave add up.
     """
@@ -123,12 +121,12 @@ def _share_memory() -> None:
 
 
 def _return_memory() -> None:
-    """Gives freed memory back to the system."""
+    """Give freed memory back to the system."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
-class ServerHub:
+class ServerTransport:
     """The transport at the server, open while it is used as a context manager.
 
     Args:
@@ -139,7 +137,7 @@ class ServerHub:
         ConfigurationError: If NVFlare or certificates are missing, or the port is taken.
     """
 
-    def __init__(self, sites: "Sites", status: SiteStatus) -> None:
+    def __init__(self, sites: Sites, status: SiteStatus) -> None:
         self.sites, self.status = sites, status
         url = f"grpcs://{sites.host}:{sites.port}"
         self.cell = _create_cell(SERVER, url, Path(sites.certificates), "server", sites.max_bytes)
@@ -147,8 +145,8 @@ class ServerHub:
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
         self.filter = MessageFilter(self.cell, sites.names, route, self._limit, self._tell)
-        self.cell.core_cell.set_cell_connected_cb(self._came)
-        self.cell.core_cell.set_cell_disconnected_cb(self._left)
+        self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
+        self.cell.core_cell.set_cell_disconnected_cb(partial(self._note, False))
 
     def __enter__(self) -> Self:
         try:
@@ -160,23 +158,18 @@ class ServerHub:
             ) from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(Exception):  # the result of the run is what counts
             self.cell.stop()
 
     def connected(self) -> list[str]:
-        """The names of the sites that are connected."""
+        """Return the names of the sites that are connected."""
         return [n for n in self.sites.names if self.cell.core_cell.is_cell_connected(n)]
 
     def ask(
-        self, requests: Mapping[str, Letter], timeout: float
-    ) -> Iterator[tuple[str, Letter | None]]:
-        """Sends requests and yields answers as they come; None for a site that gave none."""
+        self, requests: Mapping[str, Message], timeout: float
+    ) -> Iterator[tuple[str, Message | None]]:
+        """Send requests and yield answers as they come; None for a site that gave none."""
         if not requests:
             return
         pool = ThreadPoolExecutor(len(requests))
@@ -191,7 +184,7 @@ class ServerHub:
             pool.shutdown(wait=False)
             _return_memory()
 
-    def _ask_one(self, name: str, request: Letter, timeout: float) -> Letter | None:
+    def _ask_one(self, name: str, request: Message, timeout: float) -> Message | None:
         stop = self._asked[name] = Signal()
         self._largest[name] = min(request.largest_answer, self.sites.max_bytes)
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
@@ -208,9 +201,9 @@ class ServerHub:
             )
             if reply.get_header(_FIELDS) is None:
                 return None
-            return read_letter(reply.get_header(_FIELDS), bytes(reply.payload or b""))
+            return read_message(reply.get_header(_FIELDS), bytes(reply.payload or b""))
         except RefusalError:
-            return Letter({"request": None})  # refused as the answer to another request
+            return Message({"request": None})  # refused as the answer to another request
         except Exception as error:  # whatever the transport raises, this site has not answered
             self._tell(f"{name}: {type(error).__name__} in the transport")
             return None
@@ -219,22 +212,16 @@ class ServerHub:
             self.filter.end(name)
 
     def _limit(self, name: str, request: str) -> int | None:
-        """The bytes that the answer of a site to an open request may have."""
+        """Return the bytes that the answer of a site to an open request may have."""
         waiter = self.cell.requests_dict.get(request)
         return self._largest[name] if waiter is not None and waiter.target == name else None
 
-    def _came(self, agent: Any, *_: Any, **__: Any) -> None:
-        name = agent.get_fqcn()
-        if name in self.sites.names:
-            self._tell(f"{name} connected")
-            self.status.connected(name, True)
-
-    def _left(self, agent: Any, *_: Any, **__: Any) -> None:
-        name = agent.get_fqcn()
-        if name in self.sites.names:
-            self._tell(f"{name} disconnected")
-            self.status.connected(name, False)
-            if (stop := self._asked.get(name)) is not None:
+    def _note(self, is_connected: bool, agent: Any, *_: Any, **__: Any) -> None:
+        """Note that a site has connected, or that its connection has ended."""
+        if (name := agent.get_fqcn()) in self.sites.names:
+            self._tell(f"{name} {'connected' if is_connected else 'disconnected'}")
+            self.status.connected(name, is_connected)
+            if not is_connected and (stop := self._asked.get(name)) is not None:
                 stop.trigger("gone")
 
     def _tell(self, text: str) -> None:
@@ -246,10 +233,10 @@ def serve(
     server: str,
     kit: Path,
     max_bytes: int,
-    answer: Callable[[Letter], Letter],
+    answer: Callable[[Message], Message],
     largest: int,
 ) -> None:
-    """Answers the server's requests, one at a time in this thread, until the process ends.
+    """Answer the server's requests, one at a time in this thread, until the process ends.
 
     Args:
         name: The site's name, as in its certificate.
@@ -260,25 +247,25 @@ def serve(
         largest: The bytes of the largest request that the configuration allows.
     """
     cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
-    work: queue.Queue[tuple[Letter, Future[Any]]] = queue.Queue()
+    work: queue.Queue[tuple[Message, Future[Any]]] = queue.Queue()
     free = threading.Semaphore()  # one request at a time
 
-    def reply(letter: Letter) -> Any:
+    def reply(message: Message) -> Any:
         return new_cell_message(
-            {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: letter.sealed}, letter.body
+            {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: message.sealed}, message.body
         )
 
     def receive(request: Any) -> Any:
         try:
-            letter = read_letter(request.get_header(_FIELDS), bytes(request.payload or b""))
+            message = read_message(request.get_header(_FIELDS), bytes(request.payload or b""))
         except RefusalError as error:
             messages.tell_once(f"NOT answered: {error}")
-            return reply(Letter({"code": error.code}))
+            return reply(Message({"code": error.code}))
         if not free.acquire(blocking=False):
-            token = str(letter.fields.get("request", ""))[:64]
-            return reply(Letter({"request": token, "code": "busy"}))
+            token = str(message.fields.get("request", ""))[:64]
+            return reply(Message({"request": token, "code": "busy"}))
         done: Future[Any] = Future()
-        work.put((letter, done))
+        work.put((message, done))
         return done
 
     def left(*_: Any, **__: Any) -> None:
@@ -301,10 +288,10 @@ def serve(
     try:
         cell.start()
         while True:
-            letter, done = work.get()
-            done.set_result(reply(answer(letter)))
+            message, done = work.get()
+            done.set_result(reply(answer(message)))
             free.release()
-            del letter, done
+            del message, done
             _return_memory()
     except BaseException:  # its threads would keep the process connected, and mute
         traceback.print_exc()

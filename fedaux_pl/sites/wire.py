@@ -5,7 +5,7 @@ answer says why by a code, never by the text of an exception: that could hold pa
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +17,6 @@ from torch import Tensor
 
 from fedaux_pl.errors import FedauxError
 from fedaux_pl.functional.averaging import State
-
-FORMAT = 1
-"""The format of the messages, increased when server and sites of two releases cannot talk."""
 
 MAX_FIELDS, MAX_DEPTH = 2**20, 32
 """The maximum characters of a message's plain values, and how deep lists and names may nest."""
@@ -51,7 +48,7 @@ class RefusalError(FedauxError):
 
 
 @dataclass(frozen=True)
-class Letter:
+class Message:
     """A message.
 
     Attributes:
@@ -70,8 +67,8 @@ class Letter:
         return json.dumps(dict(self.fields))
 
 
-def read_letter(fields: object, body: bytes) -> Letter:
-    """Reads a message; raises a RefusalError if its plain values are damaged."""
+def read_message(fields: object, body: bytes) -> Message:
+    """Read a message; raise a RefusalError if its plain values are damaged."""
     if not isinstance(fields, str) or len(fields) > MAX_FIELDS:
         raise RefusalError("message", "it has no plain values, or too many")
     try:
@@ -86,16 +83,16 @@ def read_letter(fields: object, body: bytes) -> Letter:
         level = [value for x in inner for value in x if isinstance(value, dict | list)]
     if level:
         raise RefusalError("message", f"its plain values nest deeper than {MAX_DEPTH}")
-    return Letter(values, body)
+    return Message(values, body)
 
 
 def largest_body(like: State) -> int:
-    """The bytes that `write_tensors` may need for such tensors, names and shapes included."""
+    """Return the bytes that such tensors may need, with their names and shapes."""
     return sum(tensor.nbytes for tensor in like.values()) + 1024 * (len(like) + 1)
 
 
 def write_tensors(tensors: State) -> bytes:
-    """Writes tensors to bytes.
+    """Write tensors to bytes.
 
     Example:
         >>> content = write_tensors({"w": torch.ones(2)})
@@ -108,7 +105,7 @@ def write_tensors(tensors: State) -> bytes:
 
 
 def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
-    """Reads tensors that must have the names, shapes and dtypes of ``like``, in its order.
+    """Read tensors that must have the names, shapes and dtypes of ``like``, in its order.
 
     Raises:
         RefusalError: If they differ, are damaged, or hold NaN or infinity.
@@ -135,17 +132,17 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
 
 
 def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
-    """A finite number of a message; raises a RefusalError if it is missing or out of range."""
-    value = fields.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise RefusalError("message", f"{name} must be a number from {low:g} to {high:g}")
-    if not math.isfinite(value):
-        raise RefusalError("message", f"{name} must be finite")
+    """Read a finite number; raise a RefusalError if it is missing or out of range."""
+    value: Any = fields.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # no math.isfinite: it raises for an integer that is larger than any float
+    if not is_number or not low <= value <= min(high, sys.float_info.max):
+        raise RefusalError("message", f"{name} must be a finite number from {low:g} to {high:g}")
     return value
 
 
 def read_count(fields: Mapping[str, Any], name: str, high: int = 2**40) -> int:
-    """An integer of a message, from 0 on; raises a RefusalError if there is none."""
+    """Read an integer from 0 on; raise a RefusalError if there is none."""
     value = read_number(fields, name, 0, high)
     if not isinstance(value, int):
         raise RefusalError("message", f"{name} must be an integer")

@@ -164,14 +164,15 @@ def test_carried_optimizers_change_clients_and_students(tmp_path):
     assert measured(runs["reset"])[0] == measured(runs["carry"])[0]  # nothing to carry yet
     first, second = (runs[state].history[1] for state in ("reset", "carry"))
     assert first["client_loss/mean"] != second["client_loss/mean"]
-    assert not runs["reset"].client_optimizers
-    assert set(runs["carry"].client_optimizers) == {0, 1, 2}
+    assert not runs["reset"].carried.client_optimizers
+    assert set(runs["carry"].carried.client_optimizers) == {0, 1, 2}
     # 2 batches of 16 or fewer a round for about 21 samples, 2 for 32 distillation samples
     steps = [
-        int(runs["carry"].client_optimizers[client]["state"][0]["step"]) for client in range(3)
+        int(runs["carry"].carried.client_optimizers[client]["state"][0]["step"])
+        for client in range(3)
     ]
     assert steps == [4, 4, 4]
-    assert int(runs["carry"].server_optimizers["resnet8"]["state"][0]["step"]) == 4
+    assert int(runs["carry"].carried.server_optimizers["resnet8"]["state"][0]["step"]) == 4
 
 
 def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):

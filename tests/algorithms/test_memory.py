@@ -1,6 +1,7 @@
 """Absent clients teach with their last logits."""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
@@ -132,7 +133,7 @@ def test_a_federation_forgets_by_the_discount_of_its_method(tmp_path):
     federation = create(FedDF(remember=True, discount=1e-8), {"resnet8": 4}, participation=0.5)
     fit(tmp_path, federation, 2)
     assert federation.select_clients(1) != federation.select_clients(2)
-    assert set(federation.memory.stored) == set(federation.select_clients(2))
+    assert set(federation.carried.memory.stored) == set(federation.select_clients(2))
     assert federation.history[-1]["memory/forgotten"] > 0
 
 
@@ -216,9 +217,12 @@ def test_absent_clients_change_the_student_also_after_a_resume(tmp_path):
 
 
 def test_forgotten_clients_are_counted_in_each_round(tmp_path):
+    class OneClientFits(pl.Callback):
+        def on_train_start(self, trainer, federation):
+            federation.carried.memory.limit = 1
+
     federation = create(FedDF(remember=True))
-    federation.memory.limit = 1  # only the last client fits
-    fit(tmp_path, federation, 2)
+    fit(tmp_path, federation, 2, callbacks=[OneClientFits()])
     assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
     assert [entry["memory/clients"] for entry in federation.history] == [1, 1]
     roomy = run(tmp_path, FedDF(remember=True), 1)

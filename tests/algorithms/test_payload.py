@@ -54,14 +54,14 @@ def test_a_payload_is_averaged_by_the_number_of_samples():
 
 
 def assert_same_states(one, other):
-    assert one.server_states.keys() == other.server_states.keys()
-    for name, slots in one.server_states.items():
-        assert slots.keys() == other.server_states[name].keys()
+    assert one.carried.server_states.keys() == other.carried.server_states.keys()
+    for name, slots in one.carried.server_states.items():
+        assert slots.keys() == other.carried.server_states[name].keys()
         for slot, tensors in slots.items():
-            assert_same(tensors, other.server_states[name][slot])
-    assert one.client_states.keys() == other.client_states.keys()
-    for client, tensors in one.client_states.items():
-        assert_same(tensors, other.client_states[client])
+            assert_same(tensors, other.carried.server_states[name][slot])
+    assert one.carried.client_states.keys() == other.carried.client_states.keys()
+    for client, tensors in one.carried.client_states.items():
+        assert_same(tensors, other.carried.client_states[client])
 
 
 @pytest.mark.parametrize("method", ["FedAdam", "Scaffold"])
@@ -72,7 +72,7 @@ def test_resumed_is_uninterrupted(tmp_path, method):
     fit(tmp_path, rest, 3, ckpt_path=tmp_path / "saved" / "last.ckpt")
     assert_same(weights(rest), weights(whole))
     assert measured(rest) == measured(whole)
-    assert whole.server_states["resnet8"]
+    assert whole.carried.server_states["resnet8"]
     assert_same_states(rest, whole)
 
 

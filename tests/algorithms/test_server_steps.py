@@ -111,11 +111,13 @@ def test_rounds_against_a_hand_written_loop(tmp_path, method):
     with pytest.raises(AssertionError):
         assert_close(weights(plain), expected, rtol=1e-2, atol=1e-3)
     if method == "Scaffold":
-        assert_close(federation.server_states["resnet8"]["c"], c, rtol=1e-3, atol=1e-4)
-        for client, kept in federation.client_states.items():
+        assert_close(federation.carried.server_states["resnet8"]["c"], c, rtol=1e-3, atol=1e-4)
+        for client, kept in federation.carried.client_states.items():
             assert_close(kept, own[client], rtol=1e-3, atol=1e-4)
-        for key, value in federation.server_states["resnet8"]["c"].items():
-            mean = sum(sizes[i] * own[key] for i, own in federation.client_states.items()) / 64
+        for key, value in federation.carried.server_states["resnet8"]["c"].items():
+            mean = (
+                sum(sizes[i] * own[key] for i, own in federation.carried.client_states.items()) / 64
+            )
             torch.testing.assert_close(value, mean)  # c is the mean of all c_i
 
 
@@ -149,8 +151,8 @@ def test_with_a_fixed_h_only_g_is_stepped_and_sent(tmp_path):
     start, end = start_of(federation, None).state_dict(), federation.students["resnet8"]
     heads = {"head.weight", "head.bias"}
     assert {k for k, v in end.state_dict().items() if not torch.equal(v, start[k])} == heads
-    assert federation.server_states["resnet8"]["c"].keys() == heads
-    assert all(kept.keys() == heads for kept in federation.client_states.values())
+    assert federation.carried.server_states["resnet8"]["c"].keys() == heads
+    assert all(kept.keys() == heads for kept in federation.carried.client_states.values())
     head = state_bytes({key: start[key] for key in heads})
     assert [entry["bytes/up"] for entry in federation.history] == [6 * head] * 2
 
@@ -173,7 +175,7 @@ def test_students_are_distilled_from_the_step(tmp_path, monkeypatch):
     assert not torch.equal(starts["resnet8"]["bn1.running_mean"], before.bn1.running_mean)
     after = federation.students["resnet8"]
     assert not torch.equal(after.head.weight, before.head.weight)
-    assert federation.server_states["resnet8"]["steps"]["count"] == 1
+    assert federation.carried.server_states["resnet8"]["steps"]["count"] == 1
 
 
 def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
@@ -186,7 +188,7 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
 
     class Keep(pl.Callback):
         def on_train_epoch_end(self, trainer, module):
-            states.append((weights(module), dict(module.server_states)))
+            states.append((weights(module), dict(module.carried.server_states)))
 
     fit(tmp_path, federation, 2, callbacks=[Keep()])
     (before, first), (after, second) = states
@@ -199,7 +201,7 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
         == dict(federation.students["shufflenet"].named_parameters()).keys()
     )
     # alone of its architecture, client 2 has c = c_2
-    assert_same(federation.client_states[2], second["shufflenet"]["c"])
+    assert_same(federation.carried.client_states[2], second["shufflenet"]["c"])
 
 
 # --- refused --------------------------------------------------------------------------------------

@@ -305,11 +305,17 @@ def test_an_exception_closes_the_bars(terminal, monkeypatch, error):
 
 
 def test_stages_in_quick_succession_are_not_drawn(terminal, monkeypatch):
+    """And values, which may be on a GPU, are read only when they are drawn."""
+
+    class Unreadable:
+        def __float__(self):
+            raise AssertionError
+
     monkeypatch.setattr(progress, "INTERVAL", 60.0)
     callback = FederationProgress()
     for name in ("first", "second"):
         with callback.stage(name, total=3) as stage:
-            stage.update()
+            stage.update(1, loss=Unreadable())
     assert "first" in terminal.getvalue()
     assert "second" not in terminal.getvalue()
 
@@ -322,16 +328,6 @@ def test_a_stage_drawn_late_counts_from_its_beginning(terminal):
         stage.started -= 60
         stage.update()
         assert time.time() - stage.bar.start_t >= 60
-
-
-def test_values_are_read_only_when_drawn(terminal, monkeypatch):
-    class Unreadable:
-        def __float__(self):
-            raise AssertionError
-
-    monkeypatch.setattr(progress, "INTERVAL", 60.0)
-    with FederationProgress().stage("clients", total=3) as stage:
-        stage.update(1, loss=Unreadable())
 
 
 def test_print_writes_above_the_bars(terminal, monkeypatch):
@@ -347,25 +343,26 @@ def test_print_writes_above_the_bars(terminal, monkeypatch):
     assert "| 2/3 [" in bar
 
 
-def test_lines_where_there_is_no_terminal(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (
+            Federation,
+            {},
+            ["1/3: accuracy 50.0 %, _ s", "2/3: accuracy 75.0 %, _ s", "3/3: accuracy 62.5 %, _ s"],
+        ),
+        (
+            Federation,
+            {"check_val_every_n_epoch": 2},
+            ["1/3: _ s", "2/3: accuracy 75.0 %, _ s", "3/3: _ s"],
+        ),
+        (Stopping, {"max_epochs": -1}, ["1: accuracy 50.0 %, _ s", "2: accuracy 75.0 %, _ s"]),
+    ],
+)
+def test_lines_where_there_is_no_terminal(capsys, monkeypatch, kind, options, expected):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    trainer_of(FederationProgress()).fit(Federation())
-    assert lines_of(capsys) == [
-        "round 1/3: accuracy 50.0 %, _ s",
-        "round 2/3: accuracy 75.0 %, _ s",
-        "round 3/3: accuracy 62.5 %, _ s",
-    ]
-
-
-def test_a_round_without_validation_has_no_accuracy(capsys):
-    trainer_of(FederationProgress(), check_val_every_n_epoch=2).fit(Federation())
-    lines = ["round 1/3: _ s", "round 2/3: accuracy 75.0 %, _ s", "round 3/3: _ s"]
-    assert lines_of(capsys) == lines
-
-
-def test_unlimited_rounds_have_no_total(capsys):
-    trainer_of(FederationProgress(), max_epochs=-1).fit(Stopping())
-    assert lines_of(capsys) == ["round 1: accuracy 50.0 %, _ s", "round 2: accuracy 75.0 %, _ s"]
+    trainer_of(FederationProgress(), **options).fit(kind())
+    assert lines_of(capsys) == [f"round {line}" for line in expected]
 
 
 def test_a_long_stage_has_a_line_but_not_what_it_contains(capsys, monkeypatch):

@@ -231,7 +231,8 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
 def test_notes_are_printed_once_and_kept(tmp_path, capsys):
     """One client with little data, in turn: classes are missing in every round."""
     federation = create(FedAvg(), participation=0.1)
-    folder = reported(tmp_path, federation, 3, data=split(3, alpha=0.01))
+    quick = FederationReport(images=False)
+    folder = reported(tmp_path, federation, 3, quick, data=split(3, alpha=0.01))
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept] == ["round 1", "round 2", "round 3"]
@@ -242,8 +243,8 @@ def test_notes_about_scores(tmp_path, capsys):
     """Noise a thousand times the vectors, and scores that are nearly the same for all."""
     small = {"feature_map": Whitened(dimensions=8)}
     useless = {"privacy": Privacy(1e-4), "calibration": Standardized(sharpness=1e-3)}
-    federation = create(FedAUX(**small, **useless))
-    folder = reported(tmp_path, federation, 1)
+    federation, quick = create(FedAUX(**small, **useless)), FederationReport(images=False)
+    folder = reported(tmp_path, federation, 1, quick)
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept][:2] == [
         "noise exceeds the signal",
@@ -252,7 +253,7 @@ def test_notes_about_scores(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert all(f"note: {note}\n" in printed for note in kept)
     federation = create(FedAUX(privacy=Privacy(None), **small))
-    reported(tmp_path / "without", federation, 1)
+    reported(tmp_path / "without", federation, 1, quick)
     printed = capsys.readouterr().out
     assert "noise exceeds" not in printed
     assert "nearly uniform" not in printed
@@ -309,27 +310,6 @@ def test_carried_optimizer_states_are_not_private(tmp_path):
         assert ("NOT private: the optimizer states of the clients" in line) is said
 
 
-def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monkeypatch):
-    """Counts of classes are private; images of public data with the highest scores are not."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    shown = {}
-    figures = run_figures.figures
-    top = figures.top_images_figure
-
-    def drawn(inputs, scores, names):
-        shown[secret] = names
-        return top(inputs, scores, names)
-
-    monkeypatch.setattr(figures, "top_images_figure", drawn)
-    for secret in (True, False):
-        folder = reported(tmp_path / str(secret), create(paper_fedaux(secret=secret)), 0)
-        images = events(folder).Tags()["images"]
-        assert ("data/split" in images) is not secret
-        assert "certainty/top_images" in images
-    assert shown[True] == ["client 0", "client 1", "client 2"]
-    assert shown[False][0].startswith("client 0 (")
-
-
 class Wards(FewDigits):
     """Data that name their clients."""
 
@@ -339,15 +319,27 @@ class Wards(FewDigits):
         return replace(examples, clients=owners, client_names=("Ada", "Bea", "Cleo"))
 
 
-def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkeypatch):
-    """Held-out validation data are private, and given names may be those of persons."""
+def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypatch):
+    """Counts of classes and held-out data are private, given names may be those of persons.
+
+    Public images with the highest scores are not private.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    top, shown = run_figures.figures.top_images_figure, {}
+
+    def drawn(inputs, scores, names):
+        shown[secret] = names
+        return top(inputs, scores, names)
+
+    monkeypatch.setattr(run_figures.figures, "top_images_figure", drawn)
     for secret in (True, False):
         federation = create(paper_fedaux(secret=secret))
         data = split(3, private=Wards(), validation_fraction=0.25)
-        folder = reported(tmp_path / str(secret), federation, 1, data=data)
-        pages = events(folder)
-        assert ("evaluation/confusion" in pages.Tags()["images"]) is not secret
+        pages = events(reported(tmp_path / str(secret), federation, 1, data=data))
+        images = pages.Tags()["images"]
+        assert "certainty/top_images" in images
+        assert ("data/split" in images) is not secret
+        assert ("evaluation/confusion" in images) is not secret
         assert any("class_accuracy" in tag for tag in pages.Tags()["scalars"]) is not secret
         assert any("class_accuracy" in key for key in federation.history[0]) is not secret
         assert "val/accuracy" in federation.history[0]
@@ -355,15 +347,18 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
         assert rows[0].get_text() == ("client 0" if secret else "Ada")
         [line] = [line for line in federation.privacy() if "validation data" in line]
         assert line.startswith("NOT private: the accuracies on the validation data")
+    assert shown[True] == ["client 0", "client 1", "client 2"]
+    assert shown[False][0].startswith("Ada (")
     given = create(FedAvg())
-    reported(tmp_path / "test", given, 1)
+    fit(tmp_path, given, 0)
     assert not any("validation" in line for line in given.privacy())
 
 
 def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
     federation = create(FedDF(remember=True))
-    reported(tmp_path, federation, 1, data=split(3, validation_fraction=0.25))
-    assert all("evaluation" in kept["logits"] for kept in federation.memory.state_dict().values())
+    fit(tmp_path, federation, 1, split(3, validation_fraction=0.25))
+    kept = federation.carried.memory.state_dict().values()
+    assert all("evaluation" in memory["logits"] for memory in kept)
     line = federation.privacy()[-1]
     assert line.startswith("NOT private: the clients' logits on the validation data")
 

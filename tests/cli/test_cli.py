@@ -215,22 +215,9 @@ MISTAKES = {
         ["--data.private=Foo"],
         ["data.private must be one of", *sources.__all__, "but is Foo"],
     ),
-    "unknown auxiliary data": (
-        ["--data.auxiliary=Foo"],
-        ["data.auxiliary must be one of", *sources.__all__, "but is Foo"],
-    ),
     "unknown architecture": (["--model.clients={resnet9: 3}"], ["resnet9", *model_names()]),
     "no clients": (["--model.clients={}"], ["at least 1 client", "{}"]),
     "clients without architecture": (["--model.clients=20"], ["like {resnet8: 20}", "but is 20"]),
-    "alpha": (["--data.alpha=0"], ["alpha must be positive and finite, but is 0.0"]),
-    "participation": (
-        ["--model.participation=1.5"],
-        ["participation must lie in (0, 1], but is 1.5"],
-    ),
-    "no participation": (
-        ["--model.participation=0"],
-        ["participation must lie in (0, 1], but is 0.0"],
-    ),
     "too many clients": (
         ["--model.clients={resnet8: 902}"],
         ["901 samples cannot be split over 902 clients", "at most 450"],
@@ -267,10 +254,6 @@ MISTAKES = {
         ["--model.algorithm.scorer=Mean", "--model.algorithm.scorer.regularization=1"],
         ["model.algorithm.scorer: Mean has no option regularization", "scorer.help Mean"],
     ),
-    "feature map": (
-        ["--model.algorithm.feature_map=PCA"],
-        ["model.algorithm.feature_map must be one of", "Whitened", "but is PCA"],
-    ),
     "dimensions": (
         [
             "--model.algorithm.feature_map=Whitened",
@@ -288,10 +271,6 @@ MISTAKES = {
     "unknown precision": (
         ["--trainer.precision=17"],
         ["trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 17"],
-    ),
-    "half precision": (
-        ["--trainer.precision=bf16-true"],
-        ["trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is bf16-true"],
     ),
     "unknown strategy": (["--trainer.strategy=foo"], ["invalid strategy", "foo"]),
     "a strategy for GPUs": (["--trainer.strategy=fsdp"], ["fsdp", "requires a GPU"]),
@@ -318,11 +297,6 @@ MISTAKES = {
     ),
     "missing checkpoint": (["--ckpt_path=nowhere.ckpt"], ["there is no checkpoint at"]),
     "missing configuration": (["--config=nowhere.yaml"], ["does not exist", "nowhere.yaml"]),
-    "unknown option": (["--model.learning_rate=1"], ["--model.learning_rate"]),
-    "unknown option of a method": (
-        ["--model.algorithm.epsilonn=1"],
-        ["FedAUX has no option epsilonn", "--model.algorithm.help FedAUX"],
-    ),
     "learning rate": (["--model.local.lr=-1"], ["local.lr must be a positive number, but is -1.0"]),
     "optimizer": (
         ["--model.local.optimizer=lbfgs"],

@@ -118,7 +118,13 @@ def test_given_weights_are_h0(files, tmp_path):
     assert not any(torch.equal(state[key], given[key]) for key in given if "query.weight" in key)
 
 
-@pytest.mark.parametrize("method", ["FedAvg", "FedDF", "FedAUX"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        ["--model.algorithm=FedDF", "--model.algorithm.pretrained=true"],
+        ["--model.algorithm=FedAUX"],
+    ],
+)
 def test_mixed_encoders_and_linear_evaluation(method, files, tmp_path):
     options = {
         "mask_id": 4,
@@ -130,8 +136,7 @@ def test_mixed_encoders_and_linear_evaluation(method, files, tmp_path):
             "fit",
             tmp_path / "runs",
             files,
-            f"--model.algorithm={method}",
-            "--model.algorithm.pretrained=true",
+            *method,
             "--model.clients={encoder: 1, encoder-wide: 1}",
             "--model.trained=head",
             rounds=1,

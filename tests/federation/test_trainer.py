@@ -116,14 +116,14 @@ def test_a_callback_can_monitor_what_a_callback_of_the_user_logs(tmp_path):
     assert trainer.callback_metrics["own"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["gradient_clip_val", "accumulate_grad_batches"])
-def test_a_federation_checks_its_trainer_before_lightning_does(name, tmp_path):
-    with pytest.raises(ValueError, match=f"trainer.{name} is 2, but has no meaning.*leave it out"):
-        fit(tmp_path, create(), 1, **{name: 2})
-
-
 def test_a_federation_checks_its_trainer(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"must monitor one of accuracy, accuracy/resnet8, .*, but"
-    ):
+    """Options before Lightning does."""
+    with pytest.raises(ValueError, match=r"trainer.gradient_clip_val is 2, but .*leave it out"):
+        fit(tmp_path, create(), 1, gradient_clip_val=2)
+    with pytest.raises(ValueError, match=r"must monitor one of accuracy, accuracy/resnet8, .* but"):
         fit(tmp_path, create(), 1, callbacks=[EarlyStopping("val_loss")])
+
+
+def test_stopping_on_the_test_data_is_said():
+    with pytest.warns(match="EarlyStopping monitors accuracy, which is measured on the test data"):
+        check(callbacks=EarlyStopping("accuracy", mode="max"))

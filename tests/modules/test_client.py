@@ -75,30 +75,16 @@ def test_the_proximal_term_is_in_the_loss(digits):
 
 
 def test_mu_0_is_plain_training_and_a_large_mu_holds_the_model(trainer, digits):
-    train = digits.train()
+    x, y = digits.train().inputs[:512], digits.train().labels[:512]
 
     def moved(mu):
         client = small(mu=mu)
         before = torch.cat([p.detach().flatten() for p in client.parameters()])
-        trainer(max_epochs=2).fit(client, loader(train.inputs, train.labels))
+        trainer(max_epochs=2).fit(client, loader(x, y, batch_size=32))
         return (torch.cat([p.detach().flatten() for p in client.parameters()]) - before).norm()
 
     free, held = moved(0.0), moved(100.0)
     assert held < 0.3 * free
-
-
-def test_a_resumed_fit_has_the_same_anchor(trainer, digits, tmp_path):
-    train = digits.train()
-    data = loader(train.inputs, train.labels)
-    whole = small(mu=1.0)
-    trainer(max_epochs=2).fit(whole, data)
-    half = small(mu=1.0)
-    first = trainer(max_epochs=1)
-    first.fit(half, data)
-    first.save_checkpoint(tmp_path / "half.ckpt")
-    rest = small(mu=1.0)
-    trainer(max_epochs=2).fit(rest, data, ckpt_path=tmp_path / "half.ckpt")
-    assert_same_weights(whole, rest)
 
 
 def test_every_fit_sets_a_new_anchor(trainer, digits):
@@ -153,12 +139,13 @@ def test_wrong_corrections():
         small(corrected=True, trained="head").set_correction({"head.weight": torch.zeros(10, 64)})
 
 
-def test_a_resumed_fit_has_the_same_correction(trainer, digits, tmp_path):
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_resumed_fit_has_the_same_anchor_and_correction(trainer, digits, tmp_path, corrected):
     train = digits.train()
     data = loader(train.inputs[:128], train.labels[:128])
-    options = {"corrected": True, "optimizer": OptimizerSettings("sgd", lr=1e-2)}
+    options = {"corrected": corrected, "mu": 1.0, "optimizer": OptimizerSettings("sgd", lr=1e-2)}
     whole, half, rest = (small(**options) for _ in range(3))
-    for client in (whole, half):
+    for client in (whole, half) if corrected else ():
         client.set_correction(correction_of(client))
     trainer(max_epochs=2).fit(whole, data)
     first = trainer(max_epochs=1)
@@ -166,8 +153,7 @@ def test_a_resumed_fit_has_the_same_correction(trainer, digits, tmp_path):
     first.save_checkpoint(tmp_path / "half.ckpt")
     trainer(max_epochs=2).fit(rest, data, ckpt_path=tmp_path / "half.ckpt")
     assert_same_weights(whole, rest)
-    again = ClientModule.load_from_checkpoint(tmp_path / "half.ckpt", weights_only=True)
-    assert again.corrected
+    assert ClientModule.load_from_checkpoint(tmp_path / "half.ckpt").corrected == corrected
 
 
 def test_head_only_training_does_not_change_the_features(trainer, digits):
@@ -267,31 +253,12 @@ LABELS = torch.tensor([0, 3, 9, 1])
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            (IMAGES, LABELS + 1),
-            "labels must lie in 0 ... 9, but run from 1 to 10: number the classes",
-        ),
-        ((IMAGES, LABELS - 1), "labels must lie in 0 ... 9, but run from -1 to 8"),
-        (
-            (IMAGES, LABELS.float()),
-            r"labels must be class indices .* shape \(4,\) and torch.float32",
-        ),
-        (
-            (IMAGES, LABELS[:, None]),
-            r"labels must be class indices .* shape \(4, 1\) and torch.int64",
-        ),
-        (
-            (IMAGES.where(IMAGES > 0, torch.nan), LABELS),
-            "inputs hold NaN or infinity: remove or rep",
-        ),
-        (
-            (IMAGES * 255, LABELS),
-            r"images must lie in \[0, 1\], but these run from 0 to 255; pass ui",
-        ),
-        (
-            (IMAGES * 4 - 2, LABELS),
-            r"run from -2 to 2; .* mean=0, std=1 for images that are standar",
-        ),
+        ((IMAGES, LABELS - 1), "labels must lie in 0 ... 9, but run from -1 to 8: number the cl"),
+        ((IMAGES, LABELS.float()), r"labels must be class .* shape \(4,\) and torch.float32"),
+        ((IMAGES, LABELS[:, None]), r"labels must be class .* shape \(4, 1\) and torch.int64"),
+        ((IMAGES.where(IMAGES > 0, torch.nan), LABELS), "inputs hold NaN or infinity: remove or"),
+        ((IMAGES * 255, LABELS), r"images must lie in \[0, 1\], but these run from 0 to 255; pass"),
+        ((IMAGES * 4 - 2, LABELS), r"run from -2 to 2; .* mean=0, std=1 for images that are stan"),
         ((IMAGES,), r"a batch must be \(inputs, labels\), but is 1 entry: add the labels"),
         ({"image": IMAGES, "label": LABELS}, "a batch .* but is a mapping of image, label: return"),
         (IMAGES, r"a batch must be \(inputs, labels\), but is one tensor: add the labels"),
@@ -328,15 +295,14 @@ def test_only_the_first_batch_of_an_epoch_is_checked(trainer, digits, monkeypatc
     assert len(checked) == 2
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
-def test_mean_losses_of_many_batches(trainer, precision):
+def test_mean_losses_of_many_batches(trainer):
     """In bfloat16 the sum of 300 batches of 4 samples would stop at 1,024."""
     network = nn.Linear(4, 3)
     network.features, network.head, network.feature_dim = nn.Identity(), nn.Identity(), 4
     nn.init.zeros_(network.weight)
     nn.init.zeros_(network.bias)
     batches = loader(torch.zeros(1200, 4), torch.arange(1200) % 3, batch_size=4)
-    fit = trainer(precision=precision)
+    fit = trainer(precision="bf16-true")
     fit.fit(ClientModule(network, 3, optimizer=OptimizerSettings(lr=1e-12)), batches, batches)
     for name in ("train/loss", "val/loss"):
         assert fit.callback_metrics[name].item() == pytest.approx(math.log(3), rel=0.01), name

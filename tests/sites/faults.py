@@ -5,6 +5,7 @@ prints the table of docs/sites.md. A case fails by an assertion.
 """
 
 import argparse
+import csv
 import os
 import re
 import shutil
@@ -18,9 +19,10 @@ from pathlib import Path
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.models import FeatureClassifier
 from tests.federations import split
-from tests.sites.processes import Federated, provision
+from tests.sites.processes import Federated, log_to, provision, run
 from tests.sites.test_real_sites import AUX
 
 CASES = {}
@@ -32,10 +34,13 @@ def case(function):
     return function
 
 
-def started(folder, method=AVG, rounds=6, sites=(0, 1, 2), **settings):
-    """A federation whose server and sites run."""
+def started(folder, method=AVG, rounds=8, sites=(0, 1, 2), pause=1.0, **settings):
+    """A federation whose server and sites run, with a pause after rounds to disturb them."""
     federated = Federated(folder, split(3), method, **settings)
-    federated.config["trainer"] = {**federated.config["trainer"], "max_epochs": rounds}
+    federated.config["trainer"] |= {
+        "max_epochs": rounds,
+        "callbacks": [{"class_path": "tests.sites.faults.Pause", "init_args": {"seconds": pause}}],
+    }
     federated.start_server()
     for number in sites:
         federated.start_site(number)
@@ -48,13 +53,6 @@ def answers(federated, name):
     return "".join(marks[entry.get(f"answered/{name}")] for entry in federated.history())
 
 
-def slow_rounds(federated, seconds=1.0):
-    """Makes rounds long enough to disturb them: the server evaluates after a pause."""
-    federated.config["trainer"]["callbacks"] = [
-        {"class_path": "tests.sites.faults.Pause", "init_args": {"seconds": seconds}}
-    ]
-
-
 class Pause(Callback):
     """Waits after every round."""
 
@@ -65,19 +63,9 @@ class Pause(Callback):
         time.sleep(self.seconds)
 
 
-def paused(folder, method=AVG, rounds=8, sites=(0, 1, 2), seconds=1.0, **settings):
-    federated = Federated(folder, split(3), method, **settings)
-    federated.config["trainer"] = {**federated.config["trainer"], "max_epochs": rounds}
-    slow_rounds(federated, seconds)
-    federated.start_server()
-    for number in sites:
-        federated.start_site(number)
-    return federated
-
-
 @case
 def a_site_is_killed_and_comes_back(folder):
-    with paused(folder, AUX, rounds=10) as federated:
+    with started(folder, AUX, rounds=10) as federated:
         federated.wait_for("site-1", "sent: train, round 2")
         federated.processes["site-1"].kill()
         federated.wait_for("server", "site-1 is absent in round")
@@ -92,7 +80,7 @@ def a_site_is_killed_and_comes_back(folder):
 
 @case
 def a_site_hangs_and_goes_on(folder):
-    with paused(folder, rounds=10, timeout=4) as federated:
+    with started(folder, rounds=10, timeout=4) as federated:
         federated.wait_for("site-1", "sent: train, round 2")
         os.kill(federated.processes["site-1"].pid, signal.SIGSTOP)
         federated.wait_for("server", "site-1 gave no answer to round")
@@ -106,11 +94,8 @@ def a_site_hangs_and_goes_on(folder):
 
 @case
 def a_site_answers_late(folder):
-    with paused(folder, rounds=8, timeout=3, sites=(0, 1)) as federated:
-        federated.config["trainer"]["callbacks"] = []
-        process = federated.context.Process(target=late_site, args=(federated.folder,))
-        process.start()
-        federated.processes["late"] = process
+    with started(folder, timeout=3, sites=(0, 1)) as federated:
+        federated.start("late", late_site, federated.folder, federated.site_args(2))
         federated.join()
         seen = answers(federated, "site-2")
         log = federated.log("server")
@@ -119,11 +104,8 @@ def a_site_answers_late(folder):
         return f"5 s for a timeout of 3 s: site-2 answered {seen}, its late answers were dropped"
 
 
-def late_site(folder):
+def late_site(folder, args):
     """A site whose trainings take 5 s longer in the first rounds."""
-    from fedaux_pl.federation.clients import LocalClients
-    from tests.sites.processes import run
-
     original = LocalClients.train
 
     def train(pool, round_, *args):
@@ -131,19 +113,12 @@ def late_site(folder):
         return original(pool, round_, *args)
 
     LocalClients.train = train
-    port = (folder / "sites.yaml").read_text().split("port: ")[1].split()[0]
-    kit = folder / "sites" / "kits" / "fedaux" / "prod_00" / "site-2"
-    data = folder / "data" / "site-2.npz"
-    own = folder / "my_data-2.yaml"
-    own.write_text(f"data: {{private: {{class_path: NpzImages, init_args: {{path: {data}}}}}}}\n")
-    args = ["site", f"--config={folder / 'run.yaml'}", f"--config={own}"]
-    args += [f"--server=localhost:{port}", f"--certificates={kit}", "--rehearsal=true"]
     run(args, folder / "site-2.log", folder / "state-site-2")
 
 
 @case
 def a_site_joins_after_round_3(folder):
-    with paused(folder, AUX, rounds=12, sites=(0, 1), wait=1) as federated:
+    with started(folder, AUX, rounds=12, sites=(0, 1), wait=1) as federated:
         federated.wait_for("site-0", "sent: train, round 3")
         federated.start_site(2)
         federated.join()
@@ -155,11 +130,11 @@ def a_site_joins_after_round_3(folder):
 
 @case
 def the_server_is_killed_in_a_round_and_resumed(folder):
-    with started(folder, AUX, rounds=6) as whole:
+    with started(folder, AUX, rounds=6, pause=0.0) as whole:
         whole.join()
         expected = whole.checkpoint()["state_dict"]
     other = folder / "killed"
-    with paused(other, AUX, rounds=6) as federated:
+    with started(other, AUX, rounds=6) as federated:
         federated.wait_for("site-0", "asked: train, round 4")
         federated.processes["server"].kill()
         federated.processes["server"].join()
@@ -175,7 +150,7 @@ def the_server_is_killed_in_a_round_and_resumed(folder):
 
 @case
 def a_second_run_gets_the_same_heads(folder):
-    with started(folder, AUX, rounds=2, rehearsal=False) as federated:
+    with started(folder, AUX, rounds=2, pause=0.0, rehearsal=False) as federated:
         federated.join()
         first = federated.checkpoint()["federation"]["heads"]
         shutil.rmtree(folder / "logs")
@@ -208,7 +183,7 @@ def a_full_disk_at_a_site(folder):
     try:
         if not mounted.returncode:
             (state / "filler").write_bytes(b"0" * 24 * 1024)
-        with paused(folder, AUX, rounds=3, rehearsal=False, wait=15) as federated:
+        with started(folder, AUX, rounds=3, rehearsal=False, wait=15) as federated:
             federated.join()
             log = federated.log("server")
             assert "its disk is full or not writable (code storage)" in log, log
@@ -222,7 +197,7 @@ def a_full_disk_at_a_site(folder):
 
 def refused(folder, prepare, words=None):
     """A stranger beside two good sites: the run goes on, the stranger answers nothing."""
-    with paused(folder, rounds=6, sites=(0, 1), wait=3, seconds=1.5) as federated:
+    with started(folder, rounds=6, sites=(0, 1), wait=3, pause=1.5) as federated:
         federated.wait_for("server", "site-1 connected")
         prepare(federated)
         federated.join()
@@ -277,9 +252,7 @@ def a_certificate_of_another_federation(folder):
 def a_valid_certificate_with_the_name_of_another(folder):
     def connect(federated):
         own = (federated.folder, federated.port, federated.kits / "site-0", "site-2")
-        process = federated.context.Process(target=speak_as, args=own)
-        process.start()
-        federated.processes["thief"] = process
+        federated.start("thief", speak_as, *own)
 
     refused(folder, connect, "authenticated as 'site-0' but claimed endpoint 'site-2'")
     return "refused by the name in the certificate, and logged; rounds go on"
@@ -288,20 +261,16 @@ def a_valid_certificate_with_the_name_of_another(folder):
 def speak_as(folder, port, kit, name):
     """A site with the certificate of another that calls itself ``name``."""
     from fedaux_pl.sites import transport
-    from tests.sites.processes import log_to
 
     log_to(folder / "thief.log")
-    transport.serve(name, f"localhost:{port}", kit, 2**30, lambda letter: letter, 2**30)
+    transport.serve(name, f"localhost:{port}", kit, 2**30, lambda message: message, 2**30)
 
 
 @case
 def a_member_floods_the_server(folder):
-    with paused(folder, AUX, rounds=8, sites=(0, 1), wait=3) as federated:
+    with started(folder, AUX, rounds=8, sites=(0, 1), wait=3) as federated:
         federated.wait_for("server", "site-1 connected")
-        own = (federated.folder, federated.port, federated.kits / "site-2")
-        process = federated.context.Process(target=flood, args=own)
-        process.start()
-        federated.processes["flood"] = process
+        federated.start("flood", flood, *federated.as_peer("site-2"))
         federated.wait_for("flood", "sent 20")
         before = memory(federated.processes["server"].pid)
         federated.join()
@@ -314,15 +283,19 @@ def a_member_floods_the_server(folder):
         return f"20 messages of 200 MB: {lines[0].removeprefix('sites: ')!r}; {before:.0f} MB"
 
 
+def create_cell(log, name, port, kit, side):
+    """NVFlare's cell of a peer that has its own program, in a process whose output is a log."""
+    from fedaux_pl.sites import transport
+
+    log_to(log)
+    return transport._create_cell(name, f"grpcs://localhost:{port}", kit, side, 2**32)
+
+
 def flood(folder, port, kit):
     """Site 2 sends large messages that nobody has asked for."""
     from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
-    from fedaux_pl.sites import transport
-    from tests.sites.processes import log_to
-
-    log_to(folder / "flood.log")
-    cell = transport._create_cell("site-2", f"grpcs://localhost:{port}", kit, "client", 2**32)
+    cell = create_cell(folder / "flood.log", "site-2", port, kit, "client")
     cell.start()
     time.sleep(2)
     for number in range(1, 21):
@@ -350,11 +323,8 @@ def first_chunks(cell, target, route, requests, size):
 
 @case
 def a_member_declares_gigabytes(folder):
-    with paused(folder, rounds=4, sites=(0, 1), timeout=20) as federated:
-        own = (federated.folder, federated.port, federated.kits / "site-2")
-        process = federated.context.Process(target=declare_at_server, args=own)
-        process.start()
-        federated.processes["member"] = process
+    with started(folder, rounds=4, sites=(0, 1), timeout=20) as federated:
+        federated.start("member", declare_at_server, *federated.as_peer("site-2"))
         federated.wait_for("member", "asked")
         before = memory(federated.processes["server"].pid)
         federated.wait_for("member", "sent")
@@ -372,11 +342,7 @@ def declare_at_server(folder, port, kit):
 
     from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 
-    from fedaux_pl.sites import transport
-    from tests.sites.processes import log_to
-
-    log_to(folder / "member.log")
-    cell = transport._create_cell("site-2", f"grpcs://localhost:{port}", kit, "client", 2**32)
+    cell = create_cell(folder / "member.log", "site-2", port, kit, "client")
 
     def attack(request):
         print("asked", flush=True)
@@ -395,10 +361,7 @@ def declare_at_server(folder, port, kit):
 def a_server_declares_gigabytes(folder):
     with Federated(folder, split(3), AVG) as federated:
         site = federated.start_site(0)
-        own = (federated.folder, federated.port, federated.kits / "localhost")
-        process = federated.context.Process(target=declare_at_site, args=own)
-        process.start()
-        federated.processes["attacker"] = process
+        federated.start("attacker", declare_at_site, *federated.as_peer("localhost"))
         federated.wait_for("site-0", "connected to")
         before = memory(site.pid)
         federated.wait_for("attacker", "sent")
@@ -410,11 +373,7 @@ def a_server_declares_gigabytes(folder):
 
 def declare_at_site(folder, port, kit):
     """A server that sends five streams that declare 1 GiB to site 0."""
-    from fedaux_pl.sites import transport
-    from tests.sites.processes import log_to
-
-    log_to(folder / "attacker.log")
-    cell = transport._create_cell("server", f"grpcs://localhost:{port}", kit, "server", 2**32)
+    cell = create_cell(folder / "attacker.log", "server", port, kit, "server")
     cell.start()
     while not cell.core_cell.is_cell_connected("site-0"):
         time.sleep(0.1)
@@ -431,10 +390,7 @@ def a_member_poses_as_the_server(folder):
         shutil.copytree(federated.kits / "site-1" / "startup", kit)
         for end in ("crt", "key"):
             (kit / f"client.{end}").rename(kit / f"server.{end}")
-        own = (federated.folder, federated.port, kit)
-        process = federated.context.Process(target=declare_at_site, args=own)
-        process.start()
-        federated.processes["attacker"] = process
+        process = federated.start("attacker", declare_at_site, *federated.as_peer(kit))
         federated.start_site(0)
         federated.wait_for("site-0", "waits for the server")
         time.sleep(15)
@@ -467,9 +423,10 @@ def memory(pid):
 @case
 def a_hundred_rounds(folder):
     """The overhead of a round, and the memory of server and sites over 100 rounds."""
-    with started(folder, rounds=100) as federated:
-        federated.config["model"]["model_options"] = {"width": 1.0}
-        federated.end()
+    federated = Federated(folder, split(3), AVG)
+    federated.config["trainer"]["max_epochs"] = 100
+    federated.config["model"]["model_options"] = {"width": 1.0}
+    with federated:
         federated.start_server()
         for number in range(3):
             federated.start_site(number)
@@ -503,7 +460,7 @@ def a_hundred_rounds(folder):
 def half_a_gigabyte(folder):
     """A model of 500 MB goes to one site and back."""
     federated = Federated(folder, split(3), AVG, timeout=300)
-    federated.config["trainer"] = {**federated.config["trainer"], "max_epochs": 2}
+    federated.config["trainer"]["max_epochs"] = 2
     federated.config["model"] |= {
         "clients": {"tests.sites.faults.Large": 3},
         "participation": 0.3,
@@ -514,8 +471,6 @@ def half_a_gigabyte(folder):
         for number in range(3):
             federated.start_site(number)
         federated.join(seconds=500)
-        import csv
-
         [curve] = (folder / "logs").rglob("curve.csv")
         with curve.open() as file:
             seconds = [float(row["seconds/clients"]) for row in csv.DictReader(file)]

@@ -6,12 +6,10 @@ import pytorch_lightning as pl
 
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.data import FederatedDataModule, Source
-from fedaux_pl.sites.connection import attach
-from fedaux_pl.sites.site import Limits, SiteFederation
-from fedaux_pl.sites.site_clients import SiteClients
-from fedaux_pl.sites.site_settings import Sites
+from fedaux_pl.sites import Limits, Site, SiteClients, Sites
+from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import read_letter
+from fedaux_pl.sites.wire import read_message
 
 
 class Given(Source):
@@ -46,7 +44,7 @@ def apart(data):
     auxiliary = None
     if data.auxiliary is not None:
         auxiliary = Given(auxiliary=data.auxiliary_inputs)
-    own = {"seed": data.seed, "num_clients": data.num_clients, "negatives": data.negative_fraction}
+    own = {name: getattr(data, name) for name in ("seed", "num_clients", "negative_fraction")}
     server = FederatedDataModule(Given(test=data.test_examples), auxiliary, holds="public", **own)
     classes = list(data.classes)
     sites = [
@@ -72,12 +70,8 @@ def quiet_trainer(root, rounds):
 
 def start_site(federation_of, data, root, limits):
     """A site that is ready to answer."""
-    site = federation_of(SiteFederation)
-    site.limits = limits
-
-    site.serve = lambda answer, largest: None
-    trainer = quiet_trainer(root, 1)
-    trainer.fit(site, datamodule=data)
+    site = Site(federation_of(), limits, serve=lambda answer, largest: None)
+    quiet_trainer(root, 1).fit(site.federation, datamodule=data)
     return site
 
 
@@ -99,17 +93,17 @@ class Loopback:
         return [name for name in self.sites if name not in self.away]
 
     def ask(self, requests, timeout):
-        for name, letter in requests.items():
-            arrived = read_letter(letter.sealed, letter.body)
+        for name, message in requests.items():
+            arrived = read_message(message.sealed, message.body)
             answer = self.sites[name].answer
-            if name in self.faults and letter.fields["kind"] != "hello":
-                letter = self.faults[name](answer, arrived)
+            if name in self.faults and message.fields["kind"] != "hello":
+                message = self.faults[name](answer, arrived)
             else:
-                letter = answer(arrived)
-            if letter is not None:
-                self.sent.append(letter)
-                letter = read_letter(letter.sealed, letter.body)
-            yield name, letter
+                message = answer(arrived)
+            if message is not None:
+                self.sent.append(message)
+                message = read_message(message.sealed, message.body)
+            yield name, message
 
 
 REHEARSAL = Limits(rehearsal=True)
@@ -124,7 +118,7 @@ def prepare(root, federation_of, data, limits=REHEARSAL, **options):
         name: start_site(federation_of, own, root / name, limits)
         for name, own in zip(names, site_data, strict=True)
     }
-    federation = federation_of(None)
+    federation = federation_of()
     attach(federation, server_data, settings)
     hub = Loopback(sites)
     (root / "server").mkdir(exist_ok=True)

@@ -42,19 +42,8 @@ def free_port():
 
 def provision(folder, names, port, host="localhost"):
     """Certificates by ``sites init`` and NVFlare's own tool; the folder of all kits."""
-    assert (
-        main(
-            [
-                "sites",
-                "init",
-                f"--sites={','.join(names)}",
-                f"--server={host}",
-                f"--port={port}",
-                f"--folder={folder}",
-            ]
-        )
-        == 0
-    )
+    args = [f"--sites={','.join(names)}", f"--server={host}", f"--port={port}"]
+    assert main(["sites", "init", *args, f"--folder={folder}"]) == 0
     tool = Path(sys.executable).with_name("nvflare")
     subprocess.run(
         [tool, "provision", "-p", folder / "project.yml", "-w", folder / "kits", "--force"],
@@ -181,13 +170,15 @@ class Federated:
         self.context.set_forkserver_preload(["fedaux_pl.cli.verbs", "lightly.loss"])
         self.processes = {}
 
-    def _start(self, name, args):
-        process = self.context.Process(
-            target=run, args=(args, self.folder / f"{name}.log", self.folder / f"state-{name}")
-        )
+    def start(self, name, target, *args):
+        """Runs a function in a process of its own."""
+        self.processes[name] = process = self.context.Process(target=target, args=args)
         process.start()
-        self.processes[name] = process
         return process
+
+    def _start(self, name, args):
+        log, state = self.folder / f"{name}.log", self.folder / f"state-{name}"
+        return self.start(name, run, args, log, state)
 
     def _shared(self):
         path = self.folder / "run.yaml"
@@ -202,14 +193,20 @@ class Federated:
         args = ["fit", self._shared(), f"--config={own}", f"--config={self.sites_yaml}", root]
         return self._start("server", [*args, *more])
 
-    def start_site(self, number, *more, kit=None, name=None):
+    def site_args(self, number):
         own = self.folder / f"my_data-{number}.yaml"
         source = self.source(self.folder / "data" / f"site-{number}.npz")
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
-        kit = kit or self.kits / f"site-{number}"
         args = ["site", self._shared(), f"--config={own}", f"--server=localhost:{self.port}"]
-        args += [f"--certificates={kit}", f"--rehearsal={str(self.rehearsal).lower()}", *more]
-        return self._start(name or f"site-{number}", args)
+        args += [f"--certificates={self.kits / f'site-{number}'}"]
+        return [*args, f"--rehearsal={str(self.rehearsal).lower()}"]
+
+    def start_site(self, number):
+        return self._start(f"site-{number}", self.site_args(number))
+
+    def as_peer(self, kit):
+        """The folder, the port and the certificates of somebody who is no ``fedaux-pl``."""
+        return self.folder, self.port, self.kits / kit
 
     def log(self, name):
         path = self.folder / f"{name}.log"

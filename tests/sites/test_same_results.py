@@ -19,8 +19,8 @@ from fedaux_pl.algorithms import (
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.scoring import Identity, Logistic, Privacy, Sigmoid, Whitened
-from fedaux_pl.sites.agreement import agreement
-from fedaux_pl.sites.wire import Letter
+from fedaux_pl.sites.site_settings import agreement
+from fedaux_pl.sites.wire import Message
 from tests import texts
 from tests.federations import assert_same, create, measured, split, weights
 from tests.federations import fit as fit_locally
@@ -53,7 +53,7 @@ OWN = ("answered/", "seconds/")
 def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
     federation, server_data, hub = prepare(tmp_path, federation_of, data)
     fit(tmp_path, federation, server_data, rounds)
-    local = federation_of(None)
+    local = federation_of()
     fit_locally(tmp_path / "local", local, rounds, data=data)
     assert_same(weights(federation), weights(local))
     over_sites = [
@@ -65,11 +65,7 @@ def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
 
 
 def images(method, clients, **options):
-    def federation_of(kind):
-        made = create(copy.deepcopy(method), clients, **options)
-        return made if kind is None else kind(**made.arguments())
-
-    return federation_of
+    return lambda: create(copy.deepcopy(method), clients, **options)
 
 
 def all_but(quick, cases):
@@ -88,7 +84,7 @@ def test_one_private_message_is_all_that_a_site_sends(tmp_path):
         tmp_path, images(METHODS["FedClassMeans"], {"resnet8": 3}), split(3)
     )
     assert len(hub.sent) == 3
-    request = Letter({"kind": "train", "request": "x", "client": 0, "round": 1})
+    request = Message({"kind": "train", "request": "x", "client": 0, "round": 1})
     request = replace(request, fields={**request.fields, "agreement": agreement(federation)})
     assert hub.sites["site-0"].answer(request).fields == {"request": "x", "code": "settings"}
 
@@ -123,8 +119,8 @@ def test_text_encoders_of_two_sizes(method, tmp_path):
     auxiliary = Given(auxiliary=texts.ids(*([10, 14] * 12), seed=1))
     data = FederatedDataModule(source, auxiliary, num_clients=3, alpha=100.0)
 
-    def federation_of(kind):
-        return (kind or Federation)(
+    def federation_of():
+        return Federation(
             copy.deepcopy(METHODS[method]),
             {"encoder": 2, "encoder-wide": 1},
             participation=1.0,

@@ -11,12 +11,19 @@ from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.server_features import ServerFeatures
+from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.sites import Limits
-from fedaux_pl.sites.wire import CODES, Letter, read_letter, write_tensors
+from fedaux_pl.sites.wire import (
+    CODES,
+    Message,
+    RefusalError,
+    read_message,
+    read_number,
+    write_tensors,
+)
 from tests.federations import split
 from tests.sites.loopback import apart, fit, prepare
 from tests.sites.test_same_results import images
@@ -25,26 +32,24 @@ AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 SECRET = Limits()
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """A site of FedAVG and a request that it answers."""
-    root = tmp_path_factory.mktemp("plain")
-    federation, data, hub = prepare(
-        root, images(FedAvg(), {"resnet8": 3}), split(3, auxiliary=None)
-    )
+def first_request(root, federation, data, hub):
+    """Runs a round; site 0 and the first request that it has answered."""
     seen = []
-
-    def remember(answer, request):
-        seen.append(request)
-        return answer(request)
-
-    hub.faults["site-0"] = remember
+    hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
     fit(root, federation, data, rounds=1)
     return hub.sites["site-0"], seen[0]
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A site of FedAVG and a request that it answers."""
+    root = tmp_path_factory.mktemp("plain")
+    three = images(FedAvg(), {"resnet8": 3})
+    return first_request(root, *prepare(root, three, split(3, auxiliary=None)))
+
+
 def changed(request, **fields):
-    return Letter({**request.fields, **fields}, request.body)
+    return Message({**request.fields, **fields}, request.body)
 
 
 def other_agreement(request, **fields):
@@ -65,10 +70,10 @@ REFUSED = {
     "a negative client": (lambda r: changed(r, client=-1), "message"),
     "something else": (lambda r: changed(r, kind="data"), "message"),
     "a head in FedAVG": (lambda r: changed(r, kind="prepare"), "settings"),
-    "a cut message": (lambda r: Letter(r.fields, r.body[:-100]), "message"),
-    "a pickle": (lambda r: Letter(r.fields, b"\x80\x04\x95"), "message"),
-    "other tensors": (lambda r: Letter(r.fields, write_tensors({"w": torch.ones(2)})), "message"),
-    "nothing": (lambda r: Letter({}), "settings"),
+    "a cut message": (lambda r: Message(r.fields, r.body[:-100]), "message"),
+    "a pickle": (lambda r: Message(r.fields, b"\x80\x04\x95"), "message"),
+    "other tensors": (lambda r: Message(r.fields, write_tensors({"w": torch.ones(2)})), "message"),
+    "nothing": (lambda r: Message({}), "settings"),
 }
 
 
@@ -84,26 +89,19 @@ def test_a_site_refuses_by_a_code_alone(case, plain, capsys):
     assert "NOT answered" in capsys.readouterr().out  # the reason stays here
 
 
-def test_no_exception_text_leaves_a_site(plain, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "code"), [(DataError, "failed"), (FloatingPointError, "diverged")]
+)
+def test_no_exception_text_leaves_a_site(plain, monkeypatch, capsys, error, code):
     site, request = plain
 
     def fail(*_):
-        raise DataError("patient 4711 in /secret/path")
+        raise error("patient 4711 in /secret/path")
 
-    monkeypatch.setattr(type(site.pool), "train", fail)
+    monkeypatch.setattr(type(site.federation.pool), "train", fail)
     answer = site.answer(request)
-    assert answer.fields == {"request": request.fields["request"], "code": "failed"}
+    assert answer.fields == {"request": request.fields["request"], "code": code}
     assert "patient 4711" in capsys.readouterr().out
-
-
-def test_a_training_that_diverges_has_a_code(plain, monkeypatch):
-    site, request = plain
-
-    def fail(*_):
-        raise FloatingPointError("the loss became nan")
-
-    monkeypatch.setattr(type(site.pool), "train", fail)
-    assert site.answer(request).fields["code"] == "diverged"
 
 
 def test_the_server_may_ask_for_epochs_within_the_limits(plain):
@@ -123,10 +121,18 @@ def test_the_server_may_ask_for_epochs_within_the_limits(plain):
     ],
 )
 def test_plain_values_of_a_message_are_checked(fields):
-    from fedaux_pl.sites.wire import RefusalError
-
     with pytest.raises(RefusalError):
-        read_letter(fields, b"")
+        read_message(fields, b"")
+
+
+@pytest.mark.parametrize("value", [None, True, "1", -1, 11, math.nan, math.inf, 10**400])
+def test_numbers_of_a_message_are_checked(value):
+    assert read_number({"bound": 1}, "bound", 0, 10) == 1
+    with pytest.raises(RefusalError, match="bound must be a finite number from 0 to 10"):
+        read_number({"bound": value}, "bound", 0, 10)
+    if value not in (-1, 11):
+        with pytest.raises(RefusalError, match="finite"):
+            read_number({"bound": value}, "bound", 0, math.inf)
 
 
 def test_a_server_cannot_fill_the_journal_of_a_site(plain, capsys):
@@ -158,7 +164,7 @@ def test_a_site_whose_loop_ends_ends(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(transport.signal, "signal", lambda *_: None)
     monkeypatch.setattr(transport.os, "_exit", sys.exit)
 
-    def fail(letter):
+    def fail(message):
         raise RecursionError("as str() of a nested list")
 
     with pytest.raises(SystemExit, match="1"):
@@ -175,42 +181,53 @@ def ledger(tmp_path, monkeypatch):
     return lambda: Ledger(key_id(machine_key()))
 
 
-def released(root, limits, method=AUX, seed=0, **options):
-    federation, data, hub = prepare(
-        root,
-        images(method, {"resnet8": 3}, seed=seed),
-        split(3, seed=seed),
-        limits=limits,
-        rehearsal=False,
-        **options,
-    )
+def secret(root, method=AUX, limits=SECRET, **options):
+    """The server's federation and data, and the hub, with noise that is secret."""
+    three = images(method, {"resnet8": 3})
+    return prepare(root, three, split(3), limits=limits, rehearsal=False, **options)
+
+
+def released(root, method=AUX, limits=SECRET):
+    federation, data, _ = secret(root, method, limits)
     fit(root, federation, data, rounds=1)
-    return federation, hub
+    return federation
 
 
-def test_a_site_answers_a_second_request_with_the_same_head(tmp_path, ledger):
-    first, _ = released(tmp_path, SECRET)
-    assert all(head.release.is_private for head in first.heads)
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    """A finished run, and its folder with the ledger of the sites."""
+    root = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(root / "state"))
+        return released(root), root
+
+
+@pytest.fixture
+def after_first(first_run, ledger, tmp_path):
+    """That run, with its folder copied to that of the test."""
+    first, root = first_run
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     assert len(ledger().entries()) == 3  # one a site, on its own disk
-    again, _ = released(tmp_path, SECRET)
+    return first
+
+
+def test_a_site_answers_a_second_request_with_the_same_head(after_first, tmp_path, ledger):
+    assert all(head.release.is_private for head in after_first.heads)
+    again = released(tmp_path)
     assert len(ledger().entries()) == 3
-    for one, other in zip(first.heads, again.heads, strict=True):
+    for one, other in zip(after_first.heads, again.heads, strict=True):
         assert torch.equal(one.weight, other.weight)
     assert "is (epsilon 1, delta 1e-05)-private" in again.privacy()[0]
 
 
-@pytest.mark.parametrize(
-    "method",
-    [AUX, FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))],
-)
-def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch, method):
-    """Without its cache, and with threads that round in another way."""
-    released(tmp_path, SECRET, method)
+def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch):
+    """Without its cache, and with threads that round in another way; with negatives, too."""
+    method = FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+    released(tmp_path, method)
     shutil.rmtree(tmp_path / "server" / "cache")
     for owner, name in ((Preparation, "_pretrain"), (ServerFeatures, "auxiliary")):
         monkeypatch.setattr(owner, name, rounded(getattr(owner, name)))
-    federation, _ = released(tmp_path, SECRET, method)
-    assert len(federation.heads) == len(ledger().entries()) == 3
+    assert len(released(tmp_path, method).heads) == len(ledger().entries()) == 3
 
 
 def rounded(function):
@@ -224,20 +241,10 @@ def rounded(function):
 
 
 def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, capsys):
-    federation, data, hub = prepare(
-        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
-    )
-    seen = []
-
-    def remember(answer, request):
-        seen.append(request)
-        return answer(request)
-
-    hub.faults["site-0"] = remember
-    fit(tmp_path, federation, data, rounds=1)
-    tensors = load(seen[0].body)
+    site, request = first_request(tmp_path, *secret(tmp_path))
+    tensors = load(request.body)
     tensors["h0/conv1.weight"] *= 1 + 1e-6
-    other, site = Letter(seen[0].fields, write_tensors(tensors)), hub.sites["site-0"]
+    other = Message(request.fields, write_tensors(tensors))
     site.limits = Limits(epsilon_limit=2.0)
     assert site.answer(other).fields["code"] == "budget"
     assert "--allow_new_h0 true, which costs epsilon 1.0 again" in capsys.readouterr().out
@@ -248,22 +255,20 @@ def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, 
     site.limits = Limits(epsilon_limit=2.0, allow_new_h0=True)
     assert "code" not in site.answer(other).fields
     assert len(ledger().entries()) == 4
-    assert "code" not in site.answer(seen[0]).fields  # the first one is there, too
+    assert "code" not in site.answer(request).fields  # the first one is there, too
     assert len(ledger().entries()) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*private records have features")
 def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
     """Whether a site fails would be a free answer about its largest features."""
-    federation, data, hub = prepare(
-        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
-    )
+    federation, data, hub = secret(tmp_path)
 
     def overflow(answer, request):
         tensors = load(request.body)
         if request.fields["kind"] == "prepare":
             tensors["map/directions"].fill_(1.7e308)
-        return answer(Letter(request.fields, write_tensors(tensors)))
+        return answer(Message(request.fields, write_tensors(tensors)))
 
     hub.faults["site-0"] = overflow
     fit(tmp_path, federation, data, rounds=1)
@@ -276,15 +281,13 @@ def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, cap
     method = FedAUX(
         feature_map=Whitened(dimensions=8), norm_bound="negatives", privacy=Privacy(1.0)
     )
-    federation, data, hub = prepare(
-        tmp_path, images(method, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
-    )
+    federation, data, hub = secret(tmp_path, method)
 
     def shrink(answer, request):
         tensors = load(request.body)
         if request.fields["kind"] == "prepare":
             tensors["map/directions"].mul_(1e-200)
-        return answer(Letter({**request.fields, "bound": 1e-280}, write_tensors(tensors)))
+        return answer(Message({**request.fields, "bound": 1e-280}, write_tensors(tensors)))
 
     hub.faults["site-0"] = shrink
     fit(tmp_path, federation, data, rounds=1)
@@ -294,21 +297,11 @@ def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, cap
 
 
 def test_a_stored_release_with_too_little_noise_stays_at_its_site(tmp_path, ledger, monkeypatch):
-    federation, data, hub = prepare(
-        tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=False
-    )
-    seen = []
-
-    def remember(answer, request):
-        seen.append(request)
-        return answer(request)
-
-    hub.faults["site-0"] = remember
     with monkeypatch.context() as patch:
         patch.setattr(Mean, "sensitivity", lambda self, n, m: 1e-3)
-        fit(tmp_path, federation, data, rounds=1)
-    assert seen[0].fields["kind"] == "prepare"
-    again = hub.sites["site-0"].answer(seen[0])
+        site, request = first_request(tmp_path, *secret(tmp_path))
+    assert request.fields["kind"] == "prepare"
+    again = site.answer(request)
     assert again.fields.keys() == {"request", "code"}
     assert len(ledger().entries()) == 3
 
@@ -322,38 +315,26 @@ def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, capsys)
     assert all(line.isascii() and line.isprintable() for line in lines)
 
 
-def test_a_release_beyond_the_limit_is_refused(tmp_path, ledger, capsys):
-    from fedaux_pl.errors import ConfigurationError
-
-    released(tmp_path, SECRET)
+def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, capsys):
     other = FedAUX(feature_map=Whitened(dimensions=4), privacy=Privacy(1.0))  # needs a new release
     with pytest.raises(ConfigurationError, match="site-0: budget"):
-        released(tmp_path, SECRET, other)
+        released(tmp_path, other)
     assert len(ledger().entries()) == 3
     assert "above the epsilon_limit 1" in capsys.readouterr().out
-    released(tmp_path, Limits(epsilon_limit=2.0), other)
+    released(tmp_path, other, Limits(epsilon_limit=2.0))
     assert len(ledger().entries()) == 6
     assert "spent so far: epsilon 1.4" in capsys.readouterr().out
 
 
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):
-    from fedaux_pl.errors import ConfigurationError
-
     bare = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(None))
     with pytest.raises(ConfigurationError, match="budget"):
-        released(tmp_path, SECRET, bare)
-    released(tmp_path, Limits(epsilon_limit=math.inf), bare)
+        released(tmp_path, bare)
+    released(tmp_path, bare, Limits(epsilon_limit=math.inf))
 
 
 def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
-    federation, data, hub = prepare(
-        tmp_path,
-        images(AUX, {"resnet8": 3}),
-        split(3),
-        limits=SECRET,
-        rehearsal=False,
-        min_answers=2,
-    )
+    federation, data, hub = secret(tmp_path, min_answers=2)
     answer = hub.sites["site-1"].answer
 
     def full(path, write, private):
@@ -369,12 +350,10 @@ def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
     assert [head.client for head in federation.heads] == [0, 2]
     assert "its disk is full or not writable (code storage)" in capsys.readouterr().out
     assert len(ledger().entries()) == 2
-    assert not any(b"space" in letter.body for letter in hub.sent)
+    assert not any(b"space" in message.body for message in hub.sent)
 
 
 def test_a_site_that_is_no_rehearsal_refuses_seeded_noise(tmp_path, capsys):
-    from fedaux_pl.errors import ConfigurationError
-
     federation, data, _ = prepare(
         tmp_path, images(AUX, {"resnet8": 3}), split(3), limits=SECRET, rehearsal=True
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.federation.server_features import ServerFeatures
+from fedaux_pl.federation.scores import ServerFeatures
 from tests.federations import network, split
 
 
@@ -25,7 +25,7 @@ def test_features_are_those_of_each_part(data):
         "distill": data.distill_inputs,
         "evaluation": data.evaluation_examples.inputs,
     }
-    found = features.parts("net")
+    found = {part: rows["net"] for part, rows in features.parts().items()}
     found |= {"auxiliary": features.auxiliary("net"), "negatives": features.negatives("net")}
     assert found.keys() == expected.keys()
     for part, inputs in expected.items():
@@ -39,5 +39,5 @@ def test_auxiliary_data_are_predicted_once(data, monkeypatch):
     features = ServerFeatures(data, {"net": h0})
     features.negatives("net")
     features.auxiliary("net")
-    features.parts("net")
+    features.parts()
     assert sum(seen) == len(data.auxiliary_inputs) + len(data.evaluation_examples.inputs)

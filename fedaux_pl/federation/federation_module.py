@@ -1,0 +1,339 @@
+"""A federation under Lightning: its settings, its set-up and its checkpoints."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from lightning_fabric.utilities import move_data_to_device
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+
+from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.engine.checkpoints import (
+    FORMAT,
+    AtomicCheckpointIO,
+    check_format,
+    check_resumable,
+    check_undamaged,
+    load_checkpoint,
+)
+from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.federation.context import CarriedState
+from fedaux_pl.federation.hyperparameters import describe, rebuild
+from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.settings import (
+    Distillation,
+    LocalTraining,
+    Pretraining,
+    check_batches,
+    check_data,
+    check_objects,
+    check_settings,
+)
+from fedaux_pl.federation.students import Students
+from fedaux_pl.federation.trainer import check_options, check_trainer
+from fedaux_pl.models import check_imported
+from fedaux_pl.modules.classifier_module import TrainedPart
+from fedaux_pl.modules.state_dicts import copy_state
+from fedaux_pl.processes import choose_threads
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead
+from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
+
+
+class FederationModule(Students):
+    """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        clients: dict[str, int],
+        participation: float = 0.4,
+        trained: TrainedPart = "full",
+        local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
+        distillation: Distillation = Distillation(),  # noqa: B008 - frozen
+        pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
+        optimizer_state: Literal["reset", "carry"] = "reset",
+        batchnorm: BatchNormStatistics = "running",
+        model_options: dict[str, Any] | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__(clients, model_options or {}, batchnorm, seed)
+        self.automatic_optimization = False
+        check_objects(algorithm, local, distillation, pretraining)
+        check_settings(
+            clients,
+            participation,
+            self.model_options,
+            seed,
+            threads,
+            trained=trained,
+            optimizer_state=optimizer_state,
+            batchnorm=batchnorm,
+        )
+        algorithm.check_architectures(clients)
+        self.algorithm = algorithm
+        self.participation = participation
+        self.trained: TrainedPart = trained
+        self.head_only = trained == "head"
+        self.local = local
+        self.distillation = distillation
+        self.pretraining = pretraining
+        self.carry = optimizer_state == "carry"
+        self.threads = self._given_threads = threads
+        self._outer_threads = torch.get_num_threads()
+        self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
+        self.in_place_of_rounds: Callable[[Preparation], None] | None = None  # nor Algorithm 1
+        self.architectures = [name for name, count in clients.items() for _ in range(count)]
+        self.loaded_from: Path | None = None
+        self.save_hyperparameters(describe(self.arguments()), logger=False)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything that a run has learned."""
+        self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
+        self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
+        self.heads: list[ReleasedHead] = []  # ordered by client
+        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
+        self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
+        self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
+        self.carried = CarriedState(TeacherMemory(discount=self.algorithm.discount))
+        self.metrics: dict[str, float] = {}  # of the current round
+        self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
+        self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None
+
+    def setup(self, stage: str) -> None:
+        """Create the students, once the data are known.
+
+        A Trainer that has finished no round begins a new run: with new students, and without what
+        an earlier Trainer has learned. A checkpoint is loaded afterwards. A federation that was
+        loaded keeps its students.
+        """
+        self.processes = processes_of(self.trainer)
+        if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
+            return  # evaluates or predicts with dataloaders
+        check_data(self.data, self.algorithm, self.clients)
+        check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
+        if stage == "fit":
+            optimizer = self.local.optimizer_settings.plain()
+            self.algorithm.check_clients(optimizer, str(self.trainer.precision))
+        self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
+        if self.loaded_from is not None:
+            self.train()
+        elif stage == "fit" and self.current_epoch == 0:
+            self._begin()
+            self.students.clear()
+        if not self.students:
+            pretrained = self.algorithm.pretrained
+            self.create_students(self.data.input_shape, self.data.classes, pretrained)
+            for student in self.students.values():
+                self.data.check_model(student)
+        self._outer_threads = torch.get_num_threads()
+        self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
+        if stage == "fit" and not self.head_only:
+            distillation = self.distillation if self.algorithm.distills else None
+            students = dict(self.students.items())
+            check_batches(self.data, students, self.architectures, self.local, distillation)
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with that number of CPU threads, unless the constructor was given another."""
+        self.threads = self.hparams["threads"] = self._given_threads or threads
+        torch.set_num_threads(self.threads)
+
+    def teardown(self, stage: str) -> None:
+        """Restore the number of CPU threads that the program had before."""
+        torch.set_num_threads(self._outer_threads)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Return the report of the run, unless the Trainer has one.
+
+        Lightning calls this before its own checks, whose advice is not for a federation.
+        """
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            check_options(self.trainer)
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        has_report = any(isinstance(callback, FederationReport) for callback in callbacks)
+        return [] if has_report else [FederationReport()]
+
+    def configure_optimizers(self) -> list[Any]:
+        """Return no optimizer: every stage of a round creates its own."""
+        return []
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Restore the students and all that is carried to the next round if the block raises."""
+        weights, carried = self._round_start = copy_state(self.students), self.carried.copy()
+        try:
+            yield
+        except BaseException:
+            self.carried.restore(carried)
+            self.students.load_state_dict(weights)
+            raise
+
+    def on_validation_epoch_end(self) -> None:
+        """Add the accuracies to the metrics of the round."""
+        accuracies = self.compute_accuracies()
+        of_classes = {key for key in accuracies if "class_accuracy/" in key}
+        if not self.shows_classes:
+            accuracies = {k: v for k, v in accuracies.items() if k not in of_classes}
+        if self.is_fitting:
+            self.metrics |= accuracies
+        else:
+            self.log_measured({k: v for k, v in accuracies.items() if k in of_classes})
+
+    @property
+    def shows_classes(self) -> bool:
+        """Whether a validation is shown class by class: with secret noise, not on private data."""
+        return not (self.algorithm.secret_noise and self.holds_out)
+
+    def privacy(self) -> list[str]:
+        """Return the guarantee of each kind of release, and what has none; a sentence each."""
+        lines, scoring = describe_privacy(self.heads, self.total_cost), self.algorithm.scoring
+        if not self.algorithm.trains_clients and scoring is not None:
+            besides = "and what the next line says" if self.holds_out else ""
+            lines = describe_all(self.heads, scoring, self.total_cost, besides)
+        if self.carry:
+            lines.append(
+                "NOT private: the optimizer states of the clients, which the server's checkpoint "
+                "holds with optimizer_state 'carry'"
+            )
+        if self.holds_out:
+            lines.append(
+                "NOT private: the accuracies on the validation data that clients hold out, and the "
+                "choice of a round by them"
+            )
+            if self.algorithm.remember:
+                lines.append(
+                    "NOT private: the clients' logits on the validation data that clients hold "
+                    "out, which the server's checkpoint holds"
+                )
+        if self.algorithm.has_payload:
+            lines.append(
+                "NOT private: what clients send besides their weights and what they keep between "
+                "rounds, which the server's checkpoint holds"
+            )
+        return lines
+
+    # --- Checkpoints ---------------------------------------------------------------------------
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor, by the names that checkpoints have."""
+        return {
+            "algorithm": self.algorithm,
+            "clients": dict(self.clients),
+            "participation": self.participation,
+            "train": self.trained,
+            "local": self.local,
+            "distillation": self.distillation,
+            "pretraining": self.pretraining,
+            "optimizer_state": "carry" if self.carry else "reset",
+            "batchnorm": self.batchnorm,
+            "model_options": dict(self.model_options),
+            "seed": self.seed,
+            "threads": self.threads,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that determine the result, as plain values."""
+        training = (self.local, self.distillation, self.pretraining)
+        settings = {
+            **self.arguments(),
+            **{part.option: part.plain() for part in training},
+            "algorithm": self.algorithm.settings(),
+            "data": self.data.settings(),
+        }
+        return {name: describe(value) for name, value in settings.items()}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the next round needs besides the students, as tensors and plain values.
+
+        Lightning also saves within a round, in its handler of SLURM's signal. Then the checkpoint
+        holds what the round began with, and a resumed run repeats the round.
+        """
+        carried, data = self.carried, self.data
+        steps: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        if self._round_start is not None and steps.processed < steps.ready:
+            weights, carried = self._round_start
+            checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
+        memory: dict[int, Any] = {}
+        if self.algorithm.remember:
+            memory = self.processes.merge(carried.memory.state_dict())
+        checkpoint["federation"] = {
+            "format": FORMAT,
+            "settings": self.settings(),
+            "classes": list(data.classes),
+            "input_shape": list(data.input_shape),
+            "input_format": data.input_format,
+            "history": self.history,
+            "round": self.metrics,  # not in the history if saved right after validation
+            "h0": self.h0,
+            "heads": pack(self.heads) if self.heads else {},
+            "privacy": self.privacy(),
+            **vars(carried),
+            "memory": memory,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore an undamaged checkpoint of the same format and settings."""
+        trainer, content = self.trainer, checkpoint["federation"]
+        is_checked = isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+        if trainer.ckpt_path is not None and not is_checked:
+            check_undamaged(trainer.ckpt_path)
+        # earlier releases did not save the number of threads
+        self.use_threads(content["settings"].setdefault("threads", self.threads))
+        check_resumable(content, self.settings())
+        self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
+        if content["heads"] and self.algorithm.scoring is not None:
+            self.heads = unpack(content["heads"], self.algorithm.scoring)
+        device = trainer.strategy.root_device
+        self.carried = CarriedState(
+            self.carried.memory,
+            client_optimizers=content["client_optimizers"],
+            server_optimizers=content["server_optimizers"],
+            client_states=move_data_to_device(content["client_states"], device),
+            server_states=move_data_to_device(content["server_states"], device),
+        )
+        # split between the processes, however many have written it
+        own = self.processes.local(sorted(content["memory"].items()))
+        self.carried.memory.load_state_dict(dict(own))
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = None,
+        *,
+        weights_only: bool | None = None,  # noqa: ARG003 - Lightning's
+        **changed: Any,
+    ) -> Self:
+        """Create the federation of a checkpoint, which predicts: ``federation(inputs)``.
+
+        ``Trainer(...).fit(federation, datamodule=data, ckpt_path=checkpoint_path)`` continues it.
+
+        Args:
+            checkpoint_path: A checkpoint that this package wrote.
+            map_location: The device of the models; None for the CPU.
+            weights_only: Without effect: nothing in a checkpoint is ever executed.
+            **changed: Arguments of the constructor that replace those of the checkpoint.
+
+        Raises:
+            ConfigurationError: If the checkpoint is damaged or not of a federation, or if its
+                method or a network is a class of yours whose module is not imported.
+        """
+        checkpoint = load_checkpoint(Path(checkpoint_path))
+        content, saved = checkpoint["federation"], dict(checkpoint["hyper_parameters"])
+        check_format(content)
+        saved["trained"] = saved.pop("train")
+        saved = {name: value for name, value in saved.items() if name not in changed}
+        check_imported(saved.get("clients", {}))
+        federation = cls(**rebuild(saved), **changed)
+        # without weights that come with models: those of the checkpoint follow
+        federation.create_students(content["input_shape"], content["classes"], pretrained=False)
+        federation.load_state_dict(checkpoint["state_dict"])
+        federation.history, federation.loaded_from = content["history"], Path(checkpoint_path)
+        return federation.to(map_location or "cpu").eval()

@@ -20,7 +20,7 @@ from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
-from fedaux_pl.models import Encoder, create_model
+from fedaux_pl.models import create_model
 from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
@@ -65,14 +65,6 @@ def test_the_fast_version_on_the_cpu(dtype):
         assert torch.equal(model(x), plain(x))
         with torch.no_grad():
             assert torch.equal(copy.deepcopy(model)(x), plain(x))
-
-
-def test_subclasses_have_no_fast_version():
-    class Own(Encoder):
-        def pool(self, states, ids):
-            return states.amax(dim=1)
-
-    assert type(speed_up(Own(3, config=CONFIG))) is Own
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def small_batches(monkeypatch):
 
 
 def test_other_weights_and_inputs_in_the_same_memory():
-    first, second = network(0), network(1)
+    first, second = network(0).train(), network(1)
     before = copy.deepcopy(first.state_dict())
     recorder = FakeRecorder()
     predictor = CapturedPredictor(first, recorder)
@@ -40,9 +40,11 @@ def test_other_weights_and_inputs_in_the_same_memory():
         predictions.append((predictor.predict(state, x), predict_logits(model, x)))
     for found, expected in predictions:  # at the end: later ones do not overwrite earlier ones
         torch.testing.assert_close(found, expected)
+        assert not found.requires_grad
     # passes of 8, 8, 7, 7 and 7 images: the first of each size is not captured
     assert (len(recorder.captured), recorder.replayed) == (2, 3)
     assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
+    assert first.training
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(24, [8] * 3), (25, [7] * 4), (9, [5, 5]), (3, [3])])
@@ -65,15 +67,6 @@ def test_each_size_and_precision_is_captured():
         with torch.autocast("cpu", torch.bfloat16):
             predictor.predict(model.state_dict(), images(8))
     assert (len(recorder.captured), recorder.replayed) == (3, 6)
-
-
-def test_predictions_have_no_gradients_and_keep_the_training_mode():
-    model = network(0).train()
-    predictor = CapturedPredictor(model, FakeRecorder())
-    logits = [predictor.predict(model.state_dict(), images(8)) for _ in range(2)]
-    assert not any(part.requires_grad for part in logits)
-    torch.testing.assert_close(logits[0], logits[1])
-    assert model.training
 
 
 def fit_captured(tmp_path, monkeypatch, **options):

@@ -19,9 +19,9 @@ from fedaux_pl.accelerate.recording import runner as runner_module
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
+from fedaux_pl.modules import ClientModule, DistillationModule
 from tests.accelerate.recorders import FakeRecorder
-from tests.accelerate.test_replicas import assert_same_results, client, jobs
+from tests.accelerate.test_replicas import assert_same_results
 from tests.engine.test_stage import within
 from tests.texts import CONFIG, ids
 
@@ -41,10 +41,8 @@ def text_jobs(start, targets, sizes=SIZES):
     made = []
     for number, size in enumerate(sizes):
         subset = torch.arange(number, number + size)
-        tensors = (texts(),) if targets is None else (texts(), targets)
-        batches = TensorBatches(
-            *tensors, batch_size=BATCH, shuffle=True, seed=number, subset=subset, smallest=2
-        )
+        options = {"seed": number, "subset": subset, "smallest": 2}
+        batches = TensorBatches(texts(), targets, batch_size=BATCH, shuffle=True, **options)
         made.append(Job(batches, 2, number, start))
     return made
 
@@ -122,15 +120,6 @@ def test_replicas_of_a_step_have_the_rows_of_the_one_with_most_tokens(recorded):
         assert len(set(counts)) > 1
 
 
-def test_language_modeling(recorded):
-    module = LanguageModeling("encoder", model_options=OPTIONS)
-    batches = text_jobs(None, None, (43,))[0].batches
-    run_captured(lambda runner, _: runner.run(module, batches, 2, 0))
-    assert {rows for _, size, rows in recorded if size == BATCH} >= {192, 256}
-    for count, size, rows in recorded:
-        assert rows == (choose_rows(count, BATCH, LENGTH) if size == BATCH else 0)
-
-
 def test_every_number_of_rows_is_captured_once_in_one_pool(recorded):
     def work(runner, module):
         made = text_jobs(module.trained_state(), labels(), SIZES[:1])
@@ -151,11 +140,6 @@ def test_steps_under_deterministic_algorithms_are_not_packed(recorded, monkeypat
             module, text_jobs(module.trained_state(), labels(), (17,))
         )
     )
-    assert {rows for *_, rows in recorded} == {0}
-
-
-def test_other_inputs_are_not_packed(recorded):
-    run_captured(lambda runner, _: runner.run_all(client(), jobs()))
     assert {rows for *_, rows in recorded} == {0}
 
 

@@ -40,8 +40,10 @@ def test_networks_of_others_stay_as_they_are():
     assert [type(part) for part in model.network.modules()] == kinds
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [("resnet8", "batch"), ("mobilenetv2", "group"), ("shufflenet", "batch")],
+)
 def test_cpu_results_are_those_of_the_plain_version_bit_for_bit(name, norm):
     plain = create_model(name, 4, width=0.25, norm=norm)
     fast = speed_up(copy.deepcopy(plain))

@@ -162,7 +162,8 @@ class _Gradients:
         """Compute the gradients that are sums over all tokens."""
         sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
         add_partial_sums(self._partials, sums)
-        for name, part in zip(self._sizes, sums.split(list(self._sizes.values())), strict=True):
+        parts = torch.split(sums, list(self._sizes.values()))
+        for name, part in zip(self._sizes, parts, strict=True):
             self.found[name] = part.view_as(self._parameters[name])
 
     def add_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
@@ -206,11 +207,11 @@ def _cast_weights(config: PassConfig, parameters: Parameters) -> dict[str, Tenso
     flat = list(chain(*sources.values()))
     sizes = [parameter.numel() for parameter in flat]
     buffer = torch.empty(sum(sizes), dtype=config.dtype, device=flat[0].device)
-    torch._foreach_copy_(list(map(Tensor.view_as, buffer.split(sizes), flat)), flat)
+    torch._foreach_copy_(list(map(Tensor.view_as, torch.split(buffer, sizes), flat)), flat)
     sizes = [sum(parameter.numel() for parameter in parts) for parts in sources.values()]
     return {
         name: values.view(-1, *parts[0].shape[1:])
-        for (name, parts), values in zip(sources.items(), buffer.split(sizes), strict=True)
+        for (name, parts), values in zip(sources.items(), torch.split(buffer, sizes), strict=True)
     }
 
 

@@ -64,18 +64,16 @@ class CapturedPredictor:
             self._known.add(kind)
             return first
         if kind not in self._captured:
+            inputs = torch.empty_like(x, memory_format=torch.contiguous_format)
+            logits: list[Tensor] = []
+
+            def forward() -> None:
+                logits[:] = [self._model(inputs).float()]
+
             with self._preparing(text.format("capturing a prediction")):
-                self._captured[kind] = self._capture(x)
+                replay = self._recorder.capture([forward], self._pool)
+            self._captured[kind] = inputs, logits, replay
         inputs, logits, replay = self._captured[kind]
         inputs.copy_(x)
         replay()
         return logits[0].clone()
-
-    def _capture(self, x: Tensor) -> tuple[Tensor, list[Tensor], Replay]:
-        inputs = torch.empty_like(x, memory_format=torch.contiguous_format)
-        logits: list[Tensor] = []
-
-        def forward() -> None:
-            logits[:] = [self._model(inputs).float()]
-
-        return inputs, logits, self._recorder.capture([forward], self._pool)

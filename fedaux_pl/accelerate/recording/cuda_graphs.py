@@ -5,10 +5,14 @@ Tests replace ``CudaGraphs`` by a class with the same methods that runs on the C
 
 import copy
 import gc
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,7 +22,6 @@ from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_on
-from fedaux_pl.accelerate.recording.parallel_compilation import compiling_in_threads
 from fedaux_pl.engine.optimizer_state import is_resettable, snapshot
 from fedaux_pl.engine.stage import create_optimizer
 
@@ -27,6 +30,7 @@ from fedaux_pl.engine.stage import create_optimizer
 # filled the device).
 MAX_REPLICAS = 8
 MEMORY_FRACTION = 0.5  # of the free memory that replicas may use
+MAX_THREADS = 16  # that compile kernels
 
 Step = Callable[[pl.LightningModule, Optimizer, Any, int], Tensor]
 """Takes one optimization step with (module, optimizer, batch, batch index); returns the loss."""
@@ -100,9 +104,37 @@ class CudaGraphs:
         # The GradScaler leaves the check for infinite gradients to the fused step.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
-    def compiling(self) -> AbstractContextManager[None]:
-        """Within this context, our kernels are compiled, in threads, and not launched."""
-        return compiling_in_threads()
+    @staticmethod
+    @contextmanager
+    def compiling() -> Iterator[None]:
+        """Within this context, our kernels are compiled in threads and not launched.
+
+        A network has dozens of kernels that take a second each on one core. Each launch starts a
+        compilation in a thread and returns, while cuDNN tries its own kernels in the thread of the
+        step. So what the step computes means nothing. At the end all kernels are compiled.
+        """
+        if find_spec("triton") is None:
+            yield
+            return
+        from triton import AsyncCompileMode, JITFunction
+        from triton.runtime._async_compile import active_mode
+
+        from fedaux_pl.accelerate import kernels
+
+        functions = [one for one in vars(kernels).values() if isinstance(one, JITFunction)]
+        with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
+            mode = AsyncCompileMode(threads)
+            for function in functions:
+                # on the object: the backward pass launches kernels in a thread of autograd's, which
+                # does not see the context variable
+                function.run = partial(_compile, function, mode, active_mode)
+            try:
+                yield
+            finally:
+                for function in functions:
+                    del function.run
+            for kernel in mode.future_kernels.values():
+                kernel.result()
 
     def create_rng(self) -> DeviceRNG:
         """Create the generator of one replica."""
@@ -207,3 +239,12 @@ def _paused_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _compile(function: Any, mode: Any, active_mode: Any, *args: Any, **options: Any) -> None:
+    """Start a compilation in place of a launch, with the arguments of ``JITFunction.run``."""
+    token = active_mode.set(mode)
+    try:
+        type(function).run(function, *args, **(options | {"warmup": True}))
+    finally:
+        active_mode.reset(token)

@@ -5,22 +5,24 @@ python examples/federation_in_python.py
 
 import pytorch_lightning as pl
 
-from fedaux_pl import FedAUX, FederatedDataModule, Federation
+from fedaux_pl import FedAUX, FederatedDataModule, Federation, ViewSettings
 from fedaux_pl.callbacks import FederationProgress, FederationReport
 from fedaux_pl.data import Digits
 from fedaux_pl.federation import Distillation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Whitened
+from fedaux_pl.scoring import Privacy, Whitened
 
 
 def main(rounds: int = 10, epochs: int = 15, width: float = 0.25, root: str = "logs") -> float:
     """Runs a federation of 20 clients and returns its test accuracy after the last round."""
     data = FederatedDataModule(private=Digits(), auxiliary=Digits(), num_clients=20, alpha=0.01)
     federation = Federation(
-        FedAUX(epsilon=1.0, feature_map=Whitened(dimensions=32)),
+        FedAUX(privacy=Privacy(epsilon=1.0), feature_map=Whitened(dimensions=32)),
         clients={"resnet8": 20},
         local=LocalTraining(epochs=2, batch_size=16),
         distillation=Distillation(epochs=2, batch_size=64, lr=1e-3),
-        pretraining=Pretraining(epochs=epochs, batch_size=128, flip=0.0, min_scale=0.4),
+        pretraining=Pretraining(
+            epochs=epochs, batch_size=128, views=ViewSettings(flip=0.0, min_scale=0.4)
+        ),
         model_options={"width": width},
     )
     trainer = pl.Trainer(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl import FedAUX
-from fedaux_pl.scoring import Scorer
+from fedaux_pl.scoring import Privacy, Scorer
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def main() -> Tensor:
     public = torch.randn(1000, 16)  # features h_0(x) of D_aux
     clients = [torch.randn(500, 16) + direction, torch.randn(500, 16) - direction]
 
-    scoring = FedAUX(scorer=MeanSign(), epsilon=1.0).scoring
+    scoring = FedAUX(scorer=MeanSign(), privacy=Privacy(epsilon=1.0)).scoring
     public_map = scoring.fit_map(public, negatives=public)
     heads = [
         scoring.release(client, features, public[:0], public_map, noise_seed=None)

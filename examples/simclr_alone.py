@@ -6,7 +6,7 @@ python examples/simclr_alone.py
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaux_pl import SimCLR, create_model, load_backbone
+from fedaux_pl import SimCLR, ViewSettings, create_model, load_backbone
 from fedaux_pl.data import Digits
 
 
@@ -19,7 +19,8 @@ def main(epochs: int = 5, width: float = 0.25) -> float:
         for part in (train, test)  # neighbors, queries
     ]
     options = {"in_channels": 1, "width": width}
-    pretraining = SimCLR("resnet8", flip=0.0, min_scale=0.4, model_options=options)
+    views = ViewSettings(flip=0.0, min_scale=0.4)
+    pretraining = SimCLR("resnet8", views=views, model_options=options)
     trainer = pl.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False)
     trainer.fit(pretraining, unlabeled, probe)
 

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from fedaux_pl.federation import *  # noqa: F403
     from fedaux_pl.models import *  # noqa: F403
     from fedaux_pl.modules import *  # noqa: F403
+    from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
     "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
     "FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint",
-    "data": "FederatedDataModule",
+    "data": "FederatedDataModule ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining",
     "models": "create_model load_backbone load_exported save_backbone",
-    "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling ScoringHead SimCLR",
+    "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
+    "ScoringHead SimCLR",
+    "scoring": "Privacy",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 _FORMER = {"Centralised": "Centralized", "LanguageModelling": "LanguageModeling"}

@@ -18,12 +18,12 @@ SCRATCH = ".part"
 
 
 def state_folder() -> Path:
-    """The folder for what must stay on this machine: keys and ledgers (``XDG_STATE_HOME``)."""
+    """Return the folder of what must stay on this machine: keys, ledgers (``XDG_STATE_HOME``)."""
     return _own_folder("XDG_STATE_HOME", ".local/state")
 
 
 def user_cache() -> Path:
-    """The user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
+    """Return the user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
     return _own_folder("XDG_CACHE_HOME", ".cache")
 
 
@@ -33,7 +33,7 @@ def _own_folder(variable: str, default: str) -> Path:
 
 
 def create_folder(folder: Path, private: bool = False) -> None:
-    """Creates a folder unless it is there.
+    """Create a folder unless it is there.
 
     The state folder and the user's cache, which hold private data, are closed to other users, also
     if an earlier version has created them.
@@ -51,7 +51,7 @@ def create_folder(folder: Path, private: bool = False) -> None:
 def write_atomically(
     path: Path, write: Callable[[IO[bytes]], object], private: bool = False
 ) -> None:
-    """Writes a file completely or not at all, and flushes it to the disk.
+    """Write a file completely or not at all, and flushes it to the disk.
 
     Scratch files of killed processes are removed, so a path may have only one writer at a time:
     the owner of the folder, or the holder of a lock.
@@ -74,13 +74,17 @@ def write_atomically(
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # so that the new name survives a power failure
+    finally:
+        os.close(folder)
 
 
 def write_text_atomically(
     path: Path, write: Callable[[TextIO], object], private: bool = False
 ) -> None:
-    """Writes a UTF-8 text file as ``write_atomically`` does, with line ends as they are given."""
+    """Write a UTF-8 text file as ``write_atomically`` does, with line ends as they are given."""
 
     def encode(file: IO[bytes]) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
@@ -91,13 +95,13 @@ def write_text_atomically(
 
 
 def write_json_atomically(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes an indented JSON file as ``write_atomically`` does."""
+    """Write an indented JSON file as ``write_atomically`` does."""
     text = json.dumps(content, indent=2) + "\n"
     write_text_atomically(path, lambda file: file.write(text))
 
 
 def check_archive(path: Path) -> None:
-    """Raises a ValueError if a file is not an undamaged zip archive as ``torch.save`` writes it.
+    """Raise a ValueError if a file is not an undamaged zip archive as ``torch.save`` writes it.
 
     The archive has a CRC-32 of every entry, which torch does not check. An entry with attributes
     could be marked as a folder, which torch reads as memory that nobody has initialized.
@@ -116,20 +120,11 @@ def check_archive(path: Path) -> None:
         raise ValueError(f"it is damaged: the checksum of {damaged or marked[0]} does not match")
 
 
-def flush_folder(folder: Path) -> None:
-    """Flushes the names in a folder to the disk, so that a rename survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def locked(
     path: Path, on_wait: Callable[[], None] | None = None, interval: float = 60.0
 ) -> Iterator[None]:
-    """Holds an exclusive lock, which ends with the block or with the process.
+    """Hold an exclusive lock, which ends with the block or with the process.
 
     Args:
         path: The lock file; it is created if needed and stays.

@@ -59,21 +59,20 @@ class Processes:
         return self.rank == 0
 
     def local(self, items: Sequence[_T]) -> Sequence[_T]:
-        """Returns the items that this process works on, of a list that all processes have."""
+        """Return the items that this process works on, of a list that all processes have."""
         return items[self.rank :: self.world_size]
 
     def part(self, count: int) -> slice:
-        """Returns which of ``count`` samples belong to this process.
+        """Return which of ``count`` samples belong to this process.
 
         The parts are contiguous and differ in size by at most one sample; some are empty if there
         are fewer samples than processes.
         """
-        return slice(
-            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
-        )
+        start, end = (count * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return slice(start, end)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the sums over all processes, by one reduction.
+        """Return the sums over all processes, by one reduction.
 
         Args:
             tensors: Tensors of the same shapes in every process; summed in the widest of their
@@ -96,7 +95,7 @@ class Processes:
         compute: Callable[[_K], Sequence[Tensor]],
         like: Callable[[_K], Sequence[Tensor]],
     ) -> Iterator[tuple[_K, Sequence[Tensor]]]:
-        """Yields the tensors of all processes one item after another, in the same order in each.
+        """Yield the tensors of all processes one item after another, in the same order in each.
 
         A sum over the items then has the same rounding errors whatever the number of processes.
         A process computes its next item before it waits for those of the others, and has at most
@@ -122,7 +121,7 @@ class Processes:
                 yield item, self._broadcast_tensors(like(item), owner[item])
 
     def gather(self, value: _T) -> list[_T]:
-        """Returns the values of all processes by rank, with their tensors on this device.
+        """Return the values of all processes by rank, with their tensors on this device.
 
         The values are pickled: use it for numbers, heads and states, not for data sets.
         """
@@ -137,11 +136,11 @@ class Processes:
         ]
 
     def merge(self, own: Mapping[_K, _T]) -> dict[_K, _T]:
-        """Returns the union of all processes' entries, which must have different keys."""
+        """Return the union of all processes' entries, which must have different keys."""
         return {key: value for part in self.gather(own) for key, value in part.items()}
 
     def broadcast(self, value: _T) -> _T:
-        """Returns the value of the first process; those of the others are ignored."""
+        """Return the value of the first process; those of the others are ignored."""
         if self.world_size == 1:
             return value
         content = [_pickled(value) if self.first else None]

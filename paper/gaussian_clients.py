@@ -23,7 +23,7 @@ from torch import Tensor
 from fedaux_pl.cli.report import publish
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.scoring import Budget, Identity, Logistic, Scoring, Sigmoid
+from fedaux_pl.scoring import Identity, Logistic, Privacy, Scoring, Sigmoid
 
 COLORS, MARKERS = ("#0072B2", "#D55E00", "#009E73"), ("o", "s", "^")  # of Okabe and Ito
 INK, GRAY = "#1f2933", "#c9ced6"
@@ -70,7 +70,7 @@ def relative_scores(
         feature_map=Identity(),
         calibration=Sigmoid(),
         norm_bound="negatives",
-        budget=Budget(epsilon=None),
+        privacy=Privacy(epsilon=None),
         shrink=False,
     )
     public_map = scoring.fit_map(negatives, negatives)

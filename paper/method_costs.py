@@ -8,7 +8,6 @@ Further options are those of fit. Nothing is run and no data are loaded.
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedaux_pl.engine import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model, of_head
-from fedaux_pl.modules import ClientModule, create_pretraining
+from fedaux_pl.modules import ClientModule
 from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.runs.parser import parse
 
@@ -108,10 +107,10 @@ def method_costs(
 def in_words(setting: Setting) -> TableItem:
     """Return the paper's table."""
     scoring = setting.scoring
-    budget, uses_negatives = scoring.budget, scoring.scorer.uses_negatives
+    privacy, uses_negatives = scoring.privacy, scoring.scorer.uses_negatives
     guarantee = "none: no noise"
-    if budget.epsilon is not None:
-        guarantee = f"({budget.epsilon:g}, {budget.delta:g})-DP of D_i"
+    if privacy.epsilon is not None:
+        guarantee = f"({privacy.epsilon:g}, {privacy.delta:g})-DP of D_i"
     if scoring.flaw:
         guarantee = f"none: {scoring.flaw}"
     head = "logistic regression of D_i against D^-" if uses_negatives else "features, their mean"
@@ -201,12 +200,11 @@ def operations(setting: Setting, samples: int, auxiliary: int, image_size: int) 
     channels = federation.model_options.get("in_channels", 3)
     images = torch.zeros(2, channels, image_size, image_size, dtype=torch.uint8)
     labels = torch.zeros(2, dtype=torch.long)
-    pretraining = dataclasses.asdict(federation.pretraining)
-    epochs, _ = pretraining.pop("epochs"), pretraining.pop("batch_size")
+    epochs = federation.pretraining.epochs
     flops = {
         "F": count_flops(model.eval(), images),
         "F_train": count_flops(ClientModule(model, num_classes=classes), images, labels),
-        "F_pre": count_flops(create_pretraining(model, pretraining), images),
+        "F_pre": count_flops(federation.pretraining.create_module(model), images),
     }
     held, distill = samples / setting.clients, auxiliary - setting.negatives
     sizes = {"|D_i|": held, "|D_distill|": distill, "|D_aux|": auxiliary}

@@ -4,9 +4,9 @@
     python paper/similar_images.py digits_fig15     # and digits_fig16: without a download
 
 Further options are those of fit: --config scoring/paper is the scoring of the paper's text, made
-private, without noise if --model.algorithm.epsilon null follows. Only the preparation is run; h_0
-comes from logs/cache if a run has left it there. At epsilon = 0.1 the noise would hide a client's
-45 digits: digits_fig16 has epsilon = 1.
+private, without noise if --model.algorithm.privacy.epsilon null follows. Only the preparation is
+run; h_0 comes from logs/cache if a run has left it there. At epsilon = 0.1 the noise would hide a
+client's 45 digits: digits_fig16 has epsilon = 1.
 """
 
 import argparse
@@ -33,12 +33,12 @@ from fedaux_pl.runs.parser import parse
 
 CIFAR = ["--config", "fedaux_resnet8", "--config", "auxiliary/imagenet_dogs"]
 DIGITS = ["--config", "quickstart"]
-NO_NOISE = ["--model.algorithm.epsilon", "null"]
+NO_NOISE = ["--model.algorithm.privacy.epsilon", "null"]
 FIGURES = {  # the options of fit and the clients, each of which holds mainly one class
     "fig15": ([*CIFAR, *NO_NOISE], (0, 3, 15, 16)),
-    "fig16": ([*CIFAR, "--model.algorithm.epsilon", "0.1"], (0, 3, 15, 16)),
+    "fig16": ([*CIFAR, "--model.algorithm.privacy.epsilon", "0.1"], (0, 3, 15, 16)),
     "digits_fig15": ([*DIGITS, *NO_NOISE], (0, 3, 9, 15)),
-    "digits_fig16": ([*DIGITS, "--model.algorithm.epsilon", "1"], (0, 3, 9, 15)),
+    "digits_fig16": ([*DIGITS, "--model.algorithm.privacy.epsilon", "1"], (0, 3, 9, 15)),
 }
 IMAGES, NEIGHBORS = 5, 4  # public images of a client, and private ones beside each
 QUIET = [
@@ -130,8 +130,8 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
     algorithm = cli.model.algorithm
     if algorithm.scoring is None or algorithm.secret_noise:
         raise ConfigurationError(
-            "the method must have scores and secret_noise must be false, but got "
-            f"{algorithm.name} with secret_noise {algorithm.secret_noise}: this figure shows "
+            "the method must have scores and privacy.secret must be false, but got "
+            f"{algorithm.name} with privacy.secret {algorithm.secret_noise}: this figure shows "
             "private images, and secret noise would also spend the clients' privacy"
         )
     finder = FindNeighborhoods(clients)
@@ -140,10 +140,10 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
             callback.images = False  # figures of a run
     cli.trainer.callbacks.append(finder)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-    budget = algorithm.scoring.budget
+    privacy = algorithm.scoring.privacy
     noise = "without noise, NOT private"
-    if budget.epsilon is not None:
-        noise = f"with the noise of ({budget.epsilon:g}, {budget.delta:g})-privacy"
+    if privacy.epsilon is not None:
+        noise = f"with the noise of ({privacy.epsilon:g}, {privacy.delta:g})-privacy"
     auxiliary, private = (
         type(getattr(cli.datamodule, k)).__name__ for k in ("auxiliary", "private")
     )
@@ -154,7 +154,7 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
         "and with them the images at the left. The images at the right are private, and shown "
         "for this study only: publishing them is NOT private, whatever noise the scores have."
     )
-    if budget.epsilon is not None:
+    if privacy.epsilon is not None:
         caption += " The noise comes from the seed of the run: a simulation."
     about = (
         "Mean cosine similarity in h_0 of public images to their nearest image of the client: "

@@ -49,7 +49,7 @@ data:
   auxiliary: tests.federations.FewDigits
   alpha: 1.0
 """
-KINDS = {"fit": [], "pretrain": [], "secret": ["--model.algorithm.secret_noise=true"]}
+KINDS = {"fit": [], "pretrain": [], "secret": ["--model.algorithm.privacy.secret=true"]}
 # What a process does, by the function that does it; "start" and "between" are all other moments.
 STAGES = {
     "claiming the folder": (RunFolder, "on_fit_start"),

@@ -1,8 +1,10 @@
 """The interface of a method, and the records that it works on."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Signature, signature
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
@@ -164,7 +166,7 @@ class Algorithm:
 
     Args:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
-            paper's +P) instead of random weights.
+            paper's +P) instead of random weights. A class attribute of methods that always do.
 
     Example:
         >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
@@ -178,19 +180,18 @@ class Algorithm:
     pretrained: bool = False
     mu: float = 0.0
     scoring: Scoring | None = None
-    secret_noise: bool = False
     remember: bool = False
     discount: float = 1.0
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Shows the constructor's signature in help, not that of ``__new__``."""
+        """Show the constructor's signature in help, not that of ``__new__``."""
         super().__init_subclass__(**options)
         parameters = list(signature(cls.__init__).parameters.values())
         cls.__signature__ = Signature(parameters[1:])  # type: ignore[attr-defined]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Keeps the arguments of the constructor for ``arguments``."""
+        """Keep the arguments of the constructor for ``arguments``."""
         algorithm = super().__new__(cls)
         algorithm._given = args, options
         return algorithm
@@ -207,9 +208,21 @@ class Algorithm:
 
     @property
     def name(self) -> str:
-        """The name in tables, as the paper writes it."""
+        """The name in tables, as the paper writes it: +P if it could do without pre-training."""
+        chosen = self.pretrained and not type(self).pretrained
         memory = " with memory" if self.remember else ""
-        return type(self).__name__ + ("+P" if self.pretrained else "") + memory
+        return type(self).__name__ + ("+P" if chosen else "") + memory
+
+    @property
+    def secret_noise(self) -> bool:
+        """Whether the noise of a release comes from the operating system, not from the seed."""
+        return self.scoring is not None and self.scoring.privacy.secret
+
+    def use_secret_noise(self) -> None:
+        """Take the noise of releases from the operating system, whatever was configured."""
+        if self.scoring is not None:
+            secret = replace(self.scoring.privacy, secret=True)
+            self.scoring = replace(self.scoring, privacy=secret)
 
     @property
     def needs_auxiliary(self) -> bool:
@@ -217,14 +230,14 @@ class Algorithm:
         return self.pretrained or self.distills
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Raises a ConfigurationError for numbers of clients that the method cannot use.
+        """Raise a ConfigurationError for numbers of clients that the method cannot use.
 
         Args:
             clients: How many clients train each architecture.
         """
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
-        """Raises a ConfigurationError for a training of the clients that the method cannot use.
+        """Raise a ConfigurationError for a training of the clients that the method cannot use.
 
         Args:
             optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
@@ -287,3 +300,24 @@ class Algorithm:
                 continue
             plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain
+
+
+def check_positive(**options: float) -> None:
+    """Raise a ValueError for an option that is not a positive number.
+
+    Example:
+        >>> check_positive(server_lr=0.1, tau=1e-3)
+        >>> check_positive(server_lr=-1)
+        Traceback (most recent call last):
+        ValueError: server_lr must be a positive number, but is -1
+    """
+    for name, value in options.items():
+        if not (isinstance(value, Real) and 0 < value < math.inf):
+            raise ValueError(f"{name} must be a positive number, but is {value!r}")
+
+
+def check_decay(**options: float) -> None:
+    """Raise a ValueError for an option that does not lie in [0, 1)."""
+    for name, value in options.items():
+        if not (isinstance(value, Real) and 0 <= value < 1):
+            raise ValueError(f"{name} must lie in [0, 1), but is {value!r}")

@@ -14,8 +14,7 @@ class Centralized(Algorithm):
     ``participation`` change nothing: the only client holds all samples and always takes part.
 
     Args:
-        pretrained: Whether the model starts from the features h_0 learned on the auxiliary data
-            (Centralized+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (Centralized+P).
 
     Example:
         >>> Centralized().check_architectures({"resnet8": 1})
@@ -26,7 +25,7 @@ is {'resnet8': 20}: set it to one client of one architecture (--model.clients '{
     """
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Raises a ConfigurationError unless there is one client of one architecture."""
+        """Raise a ConfigurationError unless there is one client of one architecture."""
         if sum(clients.values()) != 1:
             raise ConfigurationError(
                 f"Centralized trains one model on all data, but clients is {dict(clients)}: set it "

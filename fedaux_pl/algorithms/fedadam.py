@@ -1,7 +1,6 @@
 """FedAdam (Reddi et al. 2021, Algorithm 2): the server's optimizer is Adam."""
 
-from fedaux_pl.algorithms.base import Algorithm
-from fedaux_pl.algorithms.option_checks import check_decay, check_positive
+from fedaux_pl.algorithms.base import Algorithm, check_decay, check_positive
 from fedaux_pl.algorithms.steps import Aggregate, ServerState
 from fedaux_pl.functional.averaging import State
 
@@ -19,8 +18,7 @@ class FedAdam(Algorithm):
         beta1: The decay of m, in [0, 1).
         beta2: The decay of v, in [0, 1).
         tau: The adaptivity; parameters that change less than tau take smaller steps.
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data
-            (FedAdam+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (FedAdam+P).
 
     Example:
         >>> FedAdam(tau=1e-2).tau

@@ -4,13 +4,12 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.base import Ensemble
 from fedaux_pl.algorithms.feddf import FedDF
-from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring import (
-    Budget,
     Calibration,
     FeatureMap,
     Mean,
     NormBound,
+    Privacy,
     Scorer,
     Scoring,
     Standardized,
@@ -37,14 +36,9 @@ class FedAUX(FedDF):
         norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
             (the largest norm among the public negatives), ``unit`` (all are scaled to norm 1), or
             ``private`` (the paper's, over private data too: NOT private, for comparison).
-        epsilon: The privacy of a client's release; null for no noise and no guarantee.
-        delta: The delta of the guarantee.
-        mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
+        privacy: The privacy of a client's release: epsilon, delta, and whether noise is secret.
         shrink: Whether the server first moves the released vectors towards their mean, as far as
             noise explains that they differ; at no cost in privacy.
-        secret_noise: false derives the noise from the seed of the run: a simulation, which can be
-            repeated and protects nothing. true takes it from the operating system and records the
-            release in the ledger of this machine, as a deployment must.
         remember: Whether absent clients keep teaching with the logits of the last round in which
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
@@ -74,11 +68,8 @@ class FedAUX(FedDF):
         feature_map: FeatureMap = Whitened(dimensions=128, whitening=0.75),  # noqa: B008
         calibration: Calibration = Standardized(sharpness=3.0),  # noqa: B008
         norm_bound: NormBound = "unit",
-        epsilon: float | None = 0.1,
-        delta: float = 1e-5,
-        mechanism: Mechanism = "analytic",
+        privacy: Privacy = Privacy(),  # noqa: B008
         shrink: bool = True,
-        secret_noise: bool = False,
         remember: bool = True,
         discount: float = 1.0,
     ) -> None:
@@ -88,19 +79,13 @@ class FedAUX(FedDF):
             feature_map=feature_map,
             calibration=calibration,
             norm_bound=norm_bound,
-            budget=Budget(epsilon, delta, mechanism),
+            privacy=privacy,
             shrink=shrink,
         )
         if scorer.uses_labels:
             raise ValueError(
                 f"FedAUX needs a scorer without labels, such as Mean(), but got {scorer!r}"
             )
-        self.secret_noise = secret_noise
-
-    @property
-    def name(self) -> str:
-        """FedAUX without the +P, which it always has."""
-        return super().name.replace("+P", "")
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor:
         """s_i(x), which makes the soft labels A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3)."""

@@ -9,15 +9,13 @@ from torch import Tensor
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean
-from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring import (
-    Budget,
     Calibration,
     FeatureMap,
     Mean,
+    Privacy,
     Scorer,
     ScoresAndHead,
-    Scoring,
     Standardized,
     Whitened,
 )
@@ -41,15 +39,10 @@ class FedAUXfdp(OneRelease):
         calibration: How the server turns a released vector into scores, at no cost in privacy.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
             by class over the distillation data; above 0 and at most 20.
-        epsilon: The privacy of all that leaves a client; null for no noise and no guarantee.
-        delta: The delta of the guarantee.
-        mechanism: ``analytic`` or ``classical``, with more noise and epsilon <= 1.
-        secret_noise: false derives the noise from the seed of the run: a simulation, which protects
-            nothing. true takes it from the operating system and records the release in the ledger
-            of this machine, as a deployment must.
+        privacy: The privacy of all that leaves a client.
 
     Example:
-        >>> FedAUXfdp(epsilon=0.6, delta=2e-5).scoring.scorer.shares
+        >>> FedAUXfdp(privacy=Privacy(epsilon=0.6, delta=2e-5)).scoring.scorer.shares
         {'the scores': 0.5, 'the head': 0.5}
     """
 
@@ -63,20 +56,10 @@ class FedAUXfdp(OneRelease):
         feature_map: FeatureMap = Whitened(dimensions=64, whitening=0.5),  # noqa: B008
         calibration: Calibration = Standardized(sharpness=1.0),  # noqa: B008
         sharpness: float = 3.0,
-        epsilon: float | None = 0.1,
-        delta: float = 1e-5,
-        mechanism: Mechanism = "analytic",
-        secret_noise: bool = False,
+        privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        scoring = Scoring(
-            scorer=ScoresAndHead(scorer, regularization, share),
-            feature_map=feature_map,
-            calibration=calibration,
-            norm_bound="unit",
-            budget=Budget(epsilon, delta, mechanism),
-            shrink=False,
-        )
-        super().__init__(scoring, sharpness, secret_noise)
+        released = ScoresAndHead(scorer, regularization, share)
+        super().__init__(released, feature_map, privacy, sharpness, calibration)
 
     @property
     def release(self) -> ScoresAndHead:
@@ -94,18 +77,16 @@ class FedAUXfdp(OneRelease):
             public_map = heads[0].public_map  # the clients of an architecture share it
             rows = public_map.rows(released.features[name])
             reference = public_map.rows(released.reference[name])
-            sizes = [(released.sizes[h.client], released.num_negatives) for h in heads]
-            parts = [
-                self.release.split(head.weight, released.num_classes, *size)
-                for head, size in zip(heads, sizes, strict=True)
-            ]
-            noise = [
-                head.release.sigma / self.release.scale(*size)
-                for head, size in zip(heads, sizes, strict=True)
-            ]
-            vectors = torch.stack([weight for weight, _ in parts])
+            weights, matrices, noise = [], [], []
+            for head in heads:
+                size = released.sizes[head.client], released.num_negatives
+                weight, matrix = self.release.split(head.weight, released.num_classes, *size)
+                weights.append(weight)
+                matrices.append(matrix)
+                noise.append(head.release.sigma / self.release.scale(*size))
+            vectors = torch.stack(weights)
             shrunk = shrink_to_mean(vectors, vectors.new_tensor(noise))
-            for weight, (_, matrix) in zip(shrunk.to(rows), parts, strict=True):
+            for weight, matrix in zip(shrunk.to(rows), matrices, strict=True):
                 scores = self.scoring.calibration.scores(rows @ weight, reference @ weight)
                 head_weight = matrix.to(rows) / math.sqrt(2)
                 total.add(rows @ head_weight[:, :-1].T + head_weight[:, -1], scores)

@@ -7,8 +7,7 @@ class FedAvg(Algorithm):
     """Averages the weights of the selected clients by |D_i|.
 
     Args:
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data
-            (FedAVG+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (FedAVG+P).
 
     Example:
         >>> FedAvg(pretrained=True).name

@@ -22,8 +22,7 @@ class FedBE(Algorithm):
     Args:
         samples: M, the number of models sampled for each architecture in a round.
         posterior: The distribution fitted to the clients' models, ``gaussian`` or ``dirichlet``.
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data
-            (FedBE+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (FedBE+P).
 
     Example:
         >>> FedBE(samples=5).settings()

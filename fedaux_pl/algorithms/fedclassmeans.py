@@ -9,8 +9,7 @@ from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import discriminant_directions, pool_class_means
-from fedaux_pl.functional.privacy import Mechanism
-from fedaux_pl.scoring import Budget, ClassMeans, FeatureMap, Scoring, Standardized, Whitened
+from fedaux_pl.scoring import ClassMeans, FeatureMap, Privacy, Whitened
 
 
 class FedClassMeans(OneRelease):
@@ -26,15 +25,10 @@ class FedClassMeans(OneRelease):
         feature_map: How features become rows, by statistics of the public auxiliary data.
         sharpness: The teacher's probabilities are softmax(sharpness z) of its discriminants z,
             standardized over the distillation data; above 0 and at most 20.
-        epsilon: The privacy of all that leaves a client; null for no noise and no guarantee.
-        delta: The delta of the guarantee.
-        mechanism: ``analytic`` or ``classical``, with more noise and epsilon <= 1.
-        secret_noise: false derives the noise from the seed of the run: a simulation, which protects
-            nothing. true takes it from the operating system and records the release in the ledger
-            of this machine, as a deployment must.
+        privacy: The privacy of all that leaves a client.
 
     Example:
-        >>> FedClassMeans(epsilon=0.6, delta=2e-5).name
+        >>> FedClassMeans(privacy=Privacy(epsilon=0.6, delta=2e-5)).name
         'FedClassMeans'
     """
 
@@ -44,23 +38,12 @@ class FedClassMeans(OneRelease):
         *,
         feature_map: FeatureMap = Whitened(dimensions=128, whitening=0.25),  # noqa: B008
         sharpness: float = 3.0,
-        epsilon: float | None = 0.1,
-        delta: float = 1e-5,
-        mechanism: Mechanism = "analytic",
-        secret_noise: bool = False,
+        privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        scoring = Scoring(
-            scorer=ClassMeans(),
-            feature_map=feature_map,
-            calibration=Standardized(),  # of certainty scores, which it does not have
-            norm_bound="unit",
-            budget=Budget(epsilon, delta, mechanism),
-            shrink=False,
-        )
-        super().__init__(scoring, sharpness, secret_noise)
+        super().__init__(ClassMeans(), feature_map, privacy, sharpness)
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Refuses several architectures: sums in the features of two networks cannot be added."""
+        """Refuse several architectures: sums in the features of two networks cannot be added."""
         if len(clients) > 1:
             raise ConfigurationError(
                 f"FedClassMeans adds up sums of features of one network, but clients have "

@@ -8,8 +8,7 @@ class FedProx(Algorithm):
 
     Args:
         mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data
-            (FedPROX+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (FedPROX+P).
 
     Example:
         >>> FedProx(mu=1e-2).mu

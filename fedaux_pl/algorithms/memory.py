@@ -67,7 +67,7 @@ class TeacherMemory:
         self._pending: dict[int, dict[str, Tensor]] = {}
 
     def remember(self, client: int, part: str, logits: Tensor) -> None:
-        """Collects a client's logits on one part of the data, until ``commit`` or ``discard``."""
+        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``."""
         self._pending.setdefault(client, {})[part] = pack_logits(logits)
 
     def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
@@ -79,13 +79,13 @@ class TeacherMemory:
         }
 
     def discard(self) -> None:
-        """Drops the logits that were collected since the last ``commit``."""
+        """Drop the logits that were collected since the last ``commit``."""
         self._pending.clear()
 
     def commit(
         self, round_: int, present: Collection[int], processes: Processes | None = None
     ) -> None:
-        """Stores the collected logits.
+        """Store the collected logits.
 
         Args:
             round_: The number of the round.
@@ -116,7 +116,7 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drops the clients with the longest absence until all processes are within the limit."""
+        """Drop the clients with the longest absence until all processes are within the limit."""
         entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for _, _, size in everyone)
@@ -139,7 +139,7 @@ class TeacherMemory:
         }
 
     def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restores what ``state_dict`` returned, also of releases that kept half precision."""
+        """Restore what ``state_dict`` returned, also of releases that kept half precision."""
         self.stored = {
             client: RememberedLogits(
                 memory["round"],

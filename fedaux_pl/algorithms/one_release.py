@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Algorithm
 from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.functional import standardized_labels
-from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, Scoring, Standardized
 
 
 class OneRelease(Algorithm, ABC):
@@ -21,10 +21,12 @@ class OneRelease(Algorithm, ABC):
     are not asked again.
 
     Args:
-        scoring: What clients release.
+        scorer: What clients release.
+        feature_map: How features become rows.
+        privacy: The privacy of the release.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
             by class over the distillation data.
-        secret_noise: See ``FedAUX``.
+        calibration: How the server makes certainty scores of a release, if it does.
     """
 
     distills = True
@@ -32,17 +34,25 @@ class OneRelease(Algorithm, ABC):
     trains_clients = False
     scoring: Scoring
 
-    def __init__(self, scoring: Scoring, sharpness: float, secret_noise: bool) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        feature_map: FeatureMap,
+        privacy: Privacy,
+        sharpness: float,
+        calibration: Calibration = Standardized(),  # noqa: B008 - frozen
+    ) -> None:
         super().__init__(pretrained=True)
         standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it
-        self.scoring = scoring
+        self.scoring = Scoring(
+            scorer=scorer,
+            feature_map=feature_map,
+            calibration=calibration,
+            norm_bound="unit",
+            privacy=privacy,
+            shrink=False,
+        )
         self.sharpness = sharpness
-        self.secret_noise = secret_noise
-
-    @property
-    def name(self) -> str:
-        """The method without the +P, which it always has."""
-        return super().name.replace("+P", "")
 
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values; its clients train nothing."""

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from fedaux_pl.algorithms.base import Algorithm
-from fedaux_pl.algorithms.option_checks import check_positive
+from fedaux_pl.algorithms.base import Algorithm, check_positive
 from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.averaging import State
@@ -28,8 +27,7 @@ class Scaffold(Algorithm):
 
     Args:
         server_lr: The step size of the server; 1 gives the average.
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data
-            (Scaffold+P) instead of random weights.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (Scaffold+P).
 
     Example:
         >>> Scaffold().check_clients({"optimizer": "adam"}, precision="32-true")
@@ -46,7 +44,7 @@ local.optimizer is adam: set it to sgd (--model.local.optimizer sgd)
         self.server_lr = server_lr
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
-        """Raises a ConfigurationError unless clients take K steps of plain SGD."""
+        """Raise a ConfigurationError unless clients take K steps of plain SGD."""
         for name, needed in (("optimizer", "sgd"), ("momentum", 0), ("weight_decay", 0)):
             if optimizer[name] != needed:
                 raise ConfigurationError(

@@ -28,7 +28,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(monitor=METRIC, mode="max", **options)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the best round, also if the folder of the run has another path now."""
+        """Restore the best round, also if the folder of the run has another path now."""
         saved: dict[str, Any] = state_dict["best_k_models"]
         paths = {path: self._find(path) for path in saved}
         if paths and all(Path(path).is_file() for path in paths.values()):
@@ -47,11 +47,11 @@ class BestCheckpoint(ModelCheckpoint):
         return str(here) if here.is_file() else path
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Saves a better round, if rounds are measured on validation data."""
+        """Save a better round, if rounds are measured on validation data."""
         if METRIC in trainer.callback_metrics:
             super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Saves a better round, if rounds are measured on validation data."""
+        """Save a better round, if rounds are measured on validation data."""
         if METRIC in trainer.callback_metrics:
             super().on_train_epoch_end(trainer, pl_module)

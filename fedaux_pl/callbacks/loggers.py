@@ -28,7 +28,7 @@ def rasterize(figure: "Figure") -> Image.Image:
 
 
 def log_figure(logger: Logger, name: str, figure: "Figure", step: int) -> None:
-    """Logs a figure to TensorBoard, W&B or MLflow; loggers that take no images ignore it."""
+    """Log a figure to TensorBoard, W&B or MLflow; loggers that take no images ignore it."""
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(logger, "log_image"):  # W&B
         logger.log_image(name, [rasterize(figure)], step=step)
@@ -39,7 +39,7 @@ def log_figure(logger: Logger, name: str, figure: "Figure", step: int) -> None:
 
 
 def log_text(logger: Logger, name: str, text: str) -> None:
-    """Logs Markdown to TensorBoard or MLflow; other loggers ignore it."""
+    """Log Markdown to TensorBoard or MLflow; other loggers ignore it."""
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_text"):  # TensorBoard
         experiment.add_text(name, text, 0)
@@ -48,7 +48,7 @@ def log_text(logger: Logger, name: str, text: str) -> None:
 
 
 def log_layout(logger: Logger, layout: Mapping[str, Any]) -> None:
-    """Arranges the charts of TensorBoard's custom scalars; other loggers ignore it."""
+    """Arrange the charts of TensorBoard's custom scalars; other loggers ignore it."""
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_custom_scalars"):
         experiment.add_custom_scalars(layout)
@@ -61,7 +61,7 @@ def log_outcome(
     step: int,
     headline: dict[str, Any],
 ) -> None:
-    """Logs settings and final results, in TensorBoard for its page of hyper-parameters.
+    """Log settings and final results, in TensorBoard for its page of hyper-parameters.
 
     Args:
         logger: Any logger of a Trainer.

@@ -57,7 +57,7 @@ class RunNotes:
 
 
 def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
-    """Says that the scores do not tell the clients apart, if that holds in all rounds.
+    """Say that the scores are nearly uniform, if they are in all rounds.
 
     Args:
         effective: For each round 1 / sum_i w_i(x)^2 for weights w_i(x) that sum to 1, as a mean
@@ -71,15 +71,15 @@ def describe_effective_teachers(effective: Sequence[float], teachers: int) -> st
     if teachers < 2 or min(effective) < UNIFORM * teachers:
         return None
     return (
-        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores do not tell the clients "
-        "apart, this run equals FedDF"
+        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores are nearly uniform, "
+        "this run equals FedDF"
     )
 
 
 def describe_missing_classes(
     round_: int, counts: NDArray[np.int64], classes: Sequence[str]
 ) -> str | None:
-    """Says which classes nobody holds in a round.
+    """Say which classes nobody holds in a round.
 
     Args:
         round_: The number of the round.
@@ -101,7 +101,7 @@ def describe_missing_classes(
 
 
 def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
-    """Says that the noise of the vectors released for one architecture hides how clients differ.
+    """Say that the noise of the vectors released for one architecture hides how clients differ.
 
     A client releases w_i = v_i + noise with sigma_i in each of d coordinates; scores use the
     differences between the clients. If there were none (equal v_i), then

@@ -86,8 +86,8 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
         yield (
             "effective teachers",
             "how many equally weighted teachers would be as concentrated as the scores make them, "
-            "the mean of 1 / (sum of squared weights). As many as took part: the scores do not "
-            "tell the clients apart. 1: a single client decides about each sample",
+            "the mean of 1 / (sum of squared weights). As many as took part: the scores are "
+            "nearly uniform. 1: a single client decides about each sample",
         )
     yield "loss", "what clients and, in methods with distillation, the server minimize"
     yield "bytes so far", "sent by all clients (up) and by the server (down), preparation included"

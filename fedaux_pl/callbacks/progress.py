@@ -27,7 +27,7 @@ class Stage:
         self.is_open = True
 
     def update(self, n: int = 1, **values: SupportsFloat) -> None:
-        """Reports ``n`` more units, and values, which are read only when they are shown.
+        """Report ``n`` more units, and values, which are read only when they are shown.
 
         Reading a tensor on a GPU in every batch would wait for its kernels.
         """
@@ -42,7 +42,7 @@ class Stage:
         return _join(f"{counted} {self.count}{_slash(self.total)}", _format(values))
 
     def draw(self, note: str) -> None:
-        """Draws the bar, with a note at its end."""
+        """Draw the bar, with a note at its end."""
         if self.bar is None:
             self.bar = Bar(desc=self.name, total=self.total, unit=self.unit, leave=False)
             began = time.time() - (time.monotonic() - self.started)
@@ -54,7 +54,7 @@ class Stage:
             self.bar.update(self.count - self.bar.n)
 
     def close(self) -> None:
-        """Removes the bar; later reports are not shown."""
+        """Remove the bar; later reports are not shown."""
         self.is_open = False
         if self.bar is not None:
             self.bar.close()
@@ -72,16 +72,13 @@ class FederationProgress(ProgressBar):
     (MisconfigurationException): leave one of them out.
 
     Args:
-        metric: The logged metric (0 to 1) to show after every validation; where it is measured on
-            validation data, ``val/`` stands before its name. The best value is that of the current
-            ``fit``; a resumed run does not know earlier ones.
         quiet: Whether to print no lines; bars are not affected.
         bars: Whether to draw bars if stderr is a terminal.
     """
 
-    def __init__(self, metric: str = "accuracy", quiet: bool = False, bars: bool = True) -> None:
+    def __init__(self, quiet: bool = False, bars: bool = True) -> None:
         super().__init__()
-        self.metric, self.quiet, self.bars = metric, quiet, bars
+        self.quiet, self.bars = quiet, bars
         self._enabled = True
         self._reset()
 
@@ -94,25 +91,25 @@ class FederationProgress(ProgressBar):
         self._result = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drops the bars, whose terminal and lock cannot be pickled."""
+        """Drop the bars, whose terminal and lock cannot be pickled."""
         return {**self.__dict__, "_rounds": None, "_stages": []}
 
     def disable(self) -> None:
-        """Closes the bars and shows no progress from now on."""
+        """Close the bars and show no progress from now on."""
         self._close()
         self._enabled = False
 
     def enable(self) -> None:
-        """Shows progress again: stages at once, rounds from the next fit on."""
+        """Show progress again: stages at once, rounds from the next fit on."""
         self._enabled = True
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Prints above the bars, with the arguments of the builtin."""
+        """Print above the bars, with the arguments of the builtin."""
         print_above_bars(*args, **kwargs)
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
-        """Starts a stage, which ends with the context.
+        """Start a stage, which ends with the context.
 
         Args:
             name: The name of the stage, such as "clients" or "distillation".
@@ -135,7 +132,7 @@ class FederationProgress(ProgressBar):
             self._print_line(f"{name}: {seconds:.1f} s")
 
     def _show(self, stage: Stage, values: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Shows a report or, without values, that a stage begins, if it is time for it."""
+        """Show a report or, without values, that a stage begins, if it is time for it."""
         outer, now, has_bars = self._stages[0], time.monotonic(), self._has_bars()
         is_inner = stage is not outer
         if values is not None and has_bars:
@@ -162,13 +159,13 @@ class FederationProgress(ProgressBar):
             self._rounds.refresh()  # the elapsed time
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Resets the state that an earlier run or a parent process left."""
+        """Reset the state that an earlier run or a parent process left."""
         self._close()
         self._reset()
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Opens the bar of the rounds; a resumed run starts at its last round."""
+        """Open the bar of the rounds; a resumed run starts at its last round."""
         if self._enabled and self._has_bars():
             total, done = _total_rounds(trainer), trainer.current_epoch
             self._rounds = Bar(desc="rounds", total=total, initial=done, unit="round")
@@ -176,14 +173,14 @@ class FederationProgress(ProgressBar):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Starts the clock of a round; some resumed runs skip on_train_epoch_start."""
+        """Start the clock of a round; some resumed runs skip on_train_epoch_start."""
         if self._rounds is not None and not self._round_started:
             self._rounds.unpause()  # the time of the preparation does not count as a round's
         self._round_started = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Shows the accuracy."""
-        metrics, names = trainer.callback_metrics, (f"val/{self.metric}", self.metric)
+        """Show the accuracy, and the best one of this fit: a resumed run does not know others."""
+        metrics, names = trainer.callback_metrics, ("val/accuracy", "accuracy")
         name = next((name for name in names if name in metrics), None)
         if trainer.sanity_checking or name is None:
             return
@@ -194,7 +191,7 @@ class FederationProgress(ProgressBar):
             self._rounds.set_postfix_str(f"{self._result} (best {self._best:.1f} %)")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Counts the round."""
+        """Count the round."""
         done, total = trainer.current_epoch + 1, _total_rounds(trainer)
         if self._rounds is not None:
             if not self._round_started:  # the checkpoint was written at the end of this round
@@ -209,13 +206,13 @@ class FederationProgress(ProgressBar):
         self._result = ""  # the next round may have no validation
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Closes the bars."""
+        """Close the bars."""
         self._close()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Closes the bars, so that the traceback starts on a new line."""
+        """Close the bars, so that the traceback starts on a new line."""
         if self._rounds is not None and isinstance(exception, KeyboardInterrupt):
             self._rounds.leave = False  # Lightning has started a new line below the bar
         self._close()

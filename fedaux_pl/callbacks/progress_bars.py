@@ -22,7 +22,7 @@ class Bar(tqdm):  # type: ignore[misc]
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """Chooses the format: tqdm would cut off the accuracy at the end of the line."""
+        """Choose the format: tqdm would cut off the accuracy at the end of the line."""
         fields: dict[str, Any] = super().format_dict
         if fields["total"] is None:
             fields["bar_format"] = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
@@ -33,13 +33,13 @@ class Bar(tqdm):  # type: ignore[misc]
         return fields
 
     def close(self) -> None:
-        """Closes the bar; not in a forked process, which would erase it from the screen."""
+        """Close the bar; not in a forked process, which would erase it from the screen."""
         if os.getpid() == self._process:
             super().close()
 
 
 def print_above_bars(*args: Any, **kwargs: Any) -> None:
-    """Prints with the arguments of the builtin, above all bars of tqdm."""
+    """Print with the arguments of the builtin, above all bars of tqdm."""
     with tqdm.external_write_mode(file=kwargs.get("file")):
         print(*args, **kwargs)
 

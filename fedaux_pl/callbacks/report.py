@@ -11,10 +11,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.callbacks import pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.callbacks.interruption import describe_resumption
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
@@ -53,21 +53,21 @@ class FederationReport(FederationCallback):
         self._drawn = 0  # the round of the last figure of the participation
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forgets an earlier fit."""
+        """Forget an earlier fit."""
         if stage == "fit":
             self._begin()
 
     def on_pretraining_epoch(
         self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
     ) -> None:
-        """Logs the loss; the x-axis is the epoch."""
+        """Log the loss; the x-axis is the epoch."""
         self._pretrained = True
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.log_metrics({f"pretraining_loss/{architecture}": loss}, step=epoch)
 
     def on_federation_prepared(self, trainer: pl.Trainer, federation: Any) -> None:
-        """Prints the privacy of the releases, and writes texts and figures."""
+        """Print the privacy of the releases, and write texts and figures."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -90,7 +90,7 @@ class FederationReport(FederationCallback):
                 self._show(trainer, folder, name, figure, len(federation.history))
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
-        """Prints new notes, rewrites both files and draws who took part."""
+        """Print new notes, rewrite both files and draw who took part."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
@@ -103,7 +103,7 @@ class FederationReport(FederationCallback):
             self._show_participation(trainer, folder, federation)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the figures of the finished run and logs its settings with the final results."""
+        """Draw the figures of the finished run and log its settings with the final results."""
         folder, federation = self._folder(trainer), pl_module
         history: list[dict[str, float]] = federation.history  # type: ignore[assignment]
         if folder is None or not history or not trainer.is_global_zero:
@@ -121,13 +121,13 @@ class FederationReport(FederationCallback):
             log_outcome(logger, settings, results, len(history), pages.headline(federation))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remembers the folder for a test; also of a resumed run that had all its rounds."""
+        """Remember the folder for a test; also of a resumed run that had all its rounds."""
         folder = self._folder(trainer)
         if folder is not None and (folder / "summary.json").is_file():
             self._fitted = folder
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Adds the accuracy on the test data to the summary of the run that the Trainer fitted."""
+        """Add the accuracy on the test data to the summary of the run that the Trainer fitted."""
         if self._fitted is None or not trainer.is_global_zero:
             return
         path = self._fitted / "summary.json"
@@ -141,11 +141,11 @@ class FederationReport(FederationCallback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Says after Ctrl-C or SIGTERM how to resume the run."""
+        """Say after Ctrl-C or SIGTERM how to resume the run."""
         is_fit = trainer.state.fn == TrainerFn.FITTING
         is_interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
         if is_fit and trainer.is_global_zero and is_interrupted:
-            print_above_bars(describe_resumption(trainer, pl_module, self.folder is not None))
+            print_above_bars(_describe_resumption(trainer, pl_module, self.folder is not None))
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""
@@ -154,7 +154,7 @@ class FederationReport(FederationCallback):
         return None if trainer.fast_dev_run else folder  # type: ignore[attr-defined]
 
     def _tell(self, federation: Any) -> list[str]:
-        """Prints the first note of each kind; returns all notes."""
+        """Print the first note of each kind; return all notes."""
         notes = self._notes.find(federation)
         for kind, text in notes:
             if kind not in self._told:
@@ -171,7 +171,7 @@ class FederationReport(FederationCallback):
     def _show(
         self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int
     ) -> None:
-        """Writes a figure to a file and to all loggers."""
+        """Write a figure to a file and to all loggers."""
         path = folder / "figures" / f"{name.replace('/', '_')}.png"
         write_atomically(path, lambda file: rasterize(figure).save(file, "png"))
         for logger in trainer.loggers:
@@ -179,7 +179,7 @@ class FederationReport(FederationCallback):
 
 
 def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
-    """Writes one row per round, with a column for every measurement of any round."""
+    """Write one row per round, with a column for every measurement of any round."""
     columns = list(dict.fromkeys(key for entry in history for key in entry))
 
     def write(file: TextIO) -> None:
@@ -191,7 +191,7 @@ def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
 
 
 def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:
-    """Writes the results so far, with all settings and notes.
+    """Write the results so far, with all settings and notes.
 
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
     validation data there is none; ``test`` follows when the best round is tested.
@@ -227,3 +227,30 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
         json.dumps(content), parse_constant=lambda name: str(float(name))
     )
     return plain
+
+
+def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
+    """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
+    checkpoint, rounds = _newest_checkpoint(trainer), len(federation.history)
+    so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
+    if checkpoint is None:
+        cache = Path(trainer.default_root_dir) / "cache"
+        has_h0 = federation.algorithm.pretrained and cache.is_dir()
+        kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
+        return f"{so_far}, without a checkpoint: start again{kept}"
+    if not from_command_line:
+        call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
+        return f"{so_far}: resume with {call}"
+    return f"{so_far}: resume with --ckpt_path {checkpoint}"
+
+
+def _newest_checkpoint(trainer: pl.Trainer) -> Path | None:
+    """The newest checkpoint of this fit, or the one that it has resumed."""
+    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        writer.finish()
+    paths: list[Any] = [trainer.ckpt_path]
+    for callback in trainer.checkpoint_callbacks:
+        # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
+        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+    existing = [Path(path) for path in paths if path and Path(path).is_file()]
+    return max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -133,9 +133,7 @@ def _some_clients(federation: Any) -> list[int]:
 
 def _views(federation: Any, inputs: Tensor) -> Tensor:
     """Two views of each image by the settings of the pre-training; no other random numbers."""
-    settings = federation.pretraining
-    names = ("min_scale", "flip", "jitter", "strength", "grayscale")
-    make = SimCLRViews(**{name: getattr(settings, name) for name in names})
+    make = SimCLRViews(federation.pretraining.views)
     generator = torch.Generator(inputs.device).manual_seed(federation.seed)
     views: Tensor = make(inputs, generator, of_each=2)
     return views

@@ -114,8 +114,8 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
         color, dashes = _COLORS[i % len(_COLORS)], ("-", "--", ":")[i // len(_COLORS) % 3]
         mark = "o" if len(rounds) <= 20 else ""
         many = f" (mean and range of {len(group)} runs)" if len(group) > 1 else ""
-        style = {"color": color, "marker": mark, "markersize": 4, "label": label + many}
-        axes.plot(rounds, [statistics.mean(column) for column in values], dashes, **style)
+        means, label = [statistics.mean(column) for column in values], label + many
+        axes.plot(rounds, means, dashes, color=color, marker=mark, markersize=4, label=label)
         if many:
             lows, highs = [min(c) for c in values], [max(c) for c in values]
             axes.fill_between(rounds, lows, highs, alpha=0.2, linewidth=0, color=color)

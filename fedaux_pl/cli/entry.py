@@ -65,8 +65,10 @@ Common options:
                                        FedClassMeans or FedAUXfdp
                                        other methods start from features learned on the
                                        auxiliary data with --model.algorithm.pretrained=true
-  --model.algorithm.epsilon 0.1        privacy of FedAUX's scores: smaller is more private
-  --model.algorithm.secret_noise true  noise that nobody can repeat, for deployments
+  --model.algorithm.privacy.epsilon 0.1
+                                       privacy of FedAUX's scores: smaller is more private
+  --model.algorithm.privacy.secret true
+                                       noise that nobody can repeat, for deployments
   --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
   --model.algorithm.feature_map.dimensions 64
                                        dimensions of the features that it is computed from

@@ -7,8 +7,7 @@ from pathlib import Path
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.federation import Federation
-from fedaux_pl.runs.parser import FederationCLI, FederationParser, parse_with
+from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, Site
 from fedaux_pl.sites.provisioning import write_project
 from fedaux_pl.sites.site_status import describe_status
@@ -79,7 +78,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     """Answers the server until it is ended by SIGTERM or Ctrl-C."""
     from fedaux_pl.sites import transport  # raises if NVFlare is not installed
 
-    cli = parse_with(SiteCLI, Federation, "site", args)
+    cli = SiteCLI("site", args)
     options = cli.config_init
     limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
     kit = options.certificates

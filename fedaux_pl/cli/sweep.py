@@ -19,7 +19,7 @@ from typing import NoReturn
 from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
 from fedaux_pl.sweeps.cell_lock import holder
-from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
+from fedaux_pl.sweeps.cells import Cell, State, distinct, resolve
 from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from fedaux_pl.sweeps.worker import run_cell
@@ -112,7 +112,10 @@ def sweep(args: Sequence[str]) -> None:
         preload()  # while this process imports the packages, too
     is_checked = options.dry_run or not options.status
     labeled = resolve(described.cells, options.root, check=is_checked)
-    cells = plan(labeled)
+    cells = distinct(labeled)
+    for cell in cells if options.retry and not is_shown else ():
+        if cell.state is State.FAILED:
+            cell.failure.unlink(missing_ok=True)
     if is_shown:
         if options.dry_run:
             print(_table(labeled, list(described.axes)))
@@ -123,7 +126,7 @@ def sweep(args: Sequence[str]) -> None:
     elif options.launcher == "local":
         _run(cells, options)
     else:
-        _hand_over(_open_cells(cells, options.retry), described.name, options)
+        _hand_over(cells, described.name, options)
 
 
 def _parse(args: Sequence[str]) -> argparse.Namespace:
@@ -152,42 +155,29 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _open_cells(cells: Sequence[Cell], retry: bool) -> list[Cell]:
-    """Return the cells that are not done, and the pre-trainings that they need."""
-    if retry:
-        for cell in cells:
-            if cell.state is State.FAILED:
-                cell.failure.unlink(missing_ok=True)
-    left = [cell for cell in cells if cell.state not in (State.DONE, State.FAILED)]
-    needed = {cell.needs for cell in left}
-    return [cell for cell in left if cell.verb == "fit" or cell.key in needed]
-
-
 def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     """Run the cells on this machine."""
-    fits = [cell for cell in cells if cell.verb == "fit"]
-    left = _open_cells(cells, options.retry)
     print(_counts(cells), flush=True)
     try:
         with raised_by_sigterm(KeyboardInterrupt()):
-            run_locally(left, _slots(options.jobs, fits), start_worker, fits)
+            run_locally(cells, _slots(options.jobs, cells), start_worker)
     except KeyboardInterrupt:
         print(f"stopped; {_counts(cells)}; the same command continues")
         raise
     for line in _failures(cells):
         print(line)
-    states = [cell.state for cell in fits]
-    total = counted(len(fits), "cell")
+    states = [cell.state for cell in cells]
+    total = counted(len(cells), "cell")
     if failed := states.count(State.FAILED):
         raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
-    if undone := len(fits) - states.count(State.DONE):
+    if undone := len(cells) - states.count(State.DONE):
         raise FedauxError(f"unfinished: {undone} of {total}; the same command resumes them")
     print(f"{total} done; next: {_report_line(options)}")
 
 
 def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
-    """Submit the cells to SLURM, or print their command lines."""
-    idle = [cell for cell in cells if cell.state is not State.RUNNING]
+    """Submit the cells that are open and not running to SLURM, or print their command lines."""
+    idle = [cell for cell in cells if cell.state in (State.MISSING, State.UNFINISHED)]
     if options.launcher == "print":
         for cell in idle:
             cell.describe()
@@ -196,7 +186,7 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
     executor = create_executor(options.root / "slurm", name, options.slurm)
     for cell, job in zip(idle, submit(idle, executor, _WORKER), strict=True):
         print(f"job {job}: {cell.name}")
-    print(f"{len(idle)} jobs; `fedaux-pl sweep ... --status` shows how far they are")
+    print(f"{counted(len(idle), 'job')}; `fedaux-pl sweep ... --status` shows how far they are")
 
 
 def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
@@ -212,7 +202,7 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
 
 def _counts(cells: Sequence[Cell]) -> str:
     """Return how many cells are in each state, such as ``8 cells: 3 done, 5 missing``."""
-    states = Counter(cell.state for cell in cells if cell.verb == "fit")
+    states = Counter(cell.state for cell in cells)
     order = (State.DONE, State.RUNNING, State.UNFINISHED, State.FAILED, State.MISSING)
     parts = [f"{states[state]} {state}" for state in order if states[state]]
     return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
@@ -222,8 +212,8 @@ def _running(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.state is State.RUNNING:
             host = holder(cell.lock).get("host", "another process")
-            rounds = f"round {len(cell.curve())} of {cell.rounds} " if cell.rounds else ""
-            yield f"running: {cell.name}, {rounds}on {host}, {cell.log}"
+            rounds = f"round {len(cell.curve())} of {cell.rounds}"
+            yield f"running: {cell.name}, {rounds} on {host}, {cell.log}"
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:

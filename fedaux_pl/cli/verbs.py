@@ -23,7 +23,7 @@ from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.runs.parser import FederationCLI, parse, parse_with
+from fedaux_pl.runs.parser import FederationCLI, parse
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
 
@@ -156,7 +156,7 @@ class BenchmarkCLI(FederationCLI):
 
 def benchmark(args: Sequence[str]) -> dict[str, Any]:
     """Measure a few rounds stage by stage; leave logs and cache unchanged."""
-    cli = parse_with(BenchmarkCLI, MeasuredFederation, "benchmark", args, MeasuredData)
+    cli = BenchmarkCLI("benchmark", args, MeasuredFederation, MeasuredData)
     cli.datamodule.pretraining_steps = cli.config.pretraining_steps
     with cli.scratch:
         _run(cli, cli.trainer.fit)

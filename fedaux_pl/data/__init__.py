@@ -7,7 +7,7 @@ from fedaux_pl.data.in_memory import InMemory, as_source
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources import *  # noqa: F403 - one list of all sources
 from fedaux_pl.data.texts import TextDraw, TextLayout
-from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.data.views import SimCLRViews, ViewSettings
 
 __all__ = [
     "Examples",
@@ -18,6 +18,7 @@ __all__ = [
     "TensorBatches",
     "TextDraw",
     "TextLayout",
+    "ViewSettings",
     "as_source",
 ]
 __all__ += sources.__all__

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedaux_pl.data import fingerprints
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key
+from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_setting
@@ -21,9 +21,7 @@ from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
-_PARTITION, _AUXILIARY_SPLIT, _CLIENT_BATCHES, _DISTILL_BATCHES, _PRETRAIN_BATCHES = range(5)
-_VALIDATION = 5
-_FAST_SAMPLES = 64  # of each client and data set, in a fast_dev_run
+_PARTITION, _PUBLIC_SPLIT, _CLIENT, _DISTILL, _PRETRAIN, _VALIDATION = range(6)
 
 
 class FederatedDataModule(pl.LightningDataModule):
@@ -31,16 +29,13 @@ class FederatedDataModule(pl.LightningDataModule):
 
     Private training data that name their clients stay with them. All others are split by a
     Dirichlet distribution (appendix B of the paper). The auxiliary data is split at random into the
-    negatives D^- and the distillation data D_distill, which are disjoint. All data stays in memory,
-    on the device of the Trainer.
+    negatives D^- and the distillation data D_distill. All data stays on the device of the Trainer.
 
     Args:
         private: The labeled data of the clients, and the test data: a source or, in Python, a pair
             (training, test) of data sets or arrays (see :class:`fedaux_pl.data.InMemory`).
-        auxiliary: The public data, whose labels are not used; None for methods without any. A
-            source or, in Python, a data set or an array.
-        num_clients: n, the number of clients of a Dirichlet split. Data that name their clients
-            have their own number, which replaces this one.
+        auxiliary: The public data, likewise, whose labels are not used; None for none.
+        num_clients: n, the number of clients; replaced by that of data that name their clients.
         alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
             client holds little more than one class; with 100 its classes are nearly balanced.
         negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill.
@@ -48,12 +43,10 @@ class FederatedDataModule(pl.LightningDataModule):
         validation_fraction: The fraction of every client's training data that is held out as
             validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
         classes: The names of the classes in an order that all sites agree on; null for those of the
-            source. Integer labels index them, from 0: with the classes ["6", "7"] the integer 1 is
-            class "7", and 6 is refused. Labels that are text (class folders, strings) are names.
-            In a file of texts an integer is a name if a class is named by an index, such as "0".
-        holds: Which of the data are here: null for all, in a simulation; ``public`` at the server
-            of real sites, which has test and auxiliary data alone; ``private`` at a site, which has
-            the training data of one client alone.
+            source. Integer labels index them: with ["6", "7"] the integer 1 is class "7". Text is a
+            name; in a file of texts an integer is one if a class is named by an index, such as "0".
+        holds: Which data are here: null for all; ``public`` at the server of real sites, test and
+            auxiliary data alone; ``private`` at a site, the training data of one client.
 
     Example:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -61,7 +54,6 @@ class FederatedDataModule(pl.LightningDataModule):
         >>> data.setup()
         >>> len(data.negative_inputs), len(data.distill_inputs), data.client_sizes
         (120, 478, [225, 226, 225, 225])
-        >>> inputs, labels = next(iter(data.client_batches(0, batch_size=32)))
     """
 
     def __init__(
@@ -107,7 +99,7 @@ class FederatedDataModule(pl.LightningDataModule):
         """Load the data in one process per node first, so that the others find it cached."""
         fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
         if self._private is None or fast != self._is_fast:
-            self._load(_FAST_SAMPLES if fast else None)
+            self._load(at_most=64 if fast else None)  # samples of each client and data set
             self._is_fast = fast
 
     def setup(self, stage: str | None = None) -> None:
@@ -122,7 +114,7 @@ class FederatedDataModule(pl.LightningDataModule):
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
-            seed = derive_seed(self.seed, _AUXILIARY_SPLIT)
+            seed = derive_seed(self.seed, _PUBLIC_SPLIT)
             inputs = self.auxiliary.auxiliary()[:at_most]
             public = PublicData.split(inputs, self.negative_fraction, seed)
             self.shared_rows = private.check_public(inputs, key)
@@ -132,8 +124,7 @@ class FederatedDataModule(pl.LightningDataModule):
         if at_most is not None:
             private = private.shorten(at_most)
         self.fingerprints = private.fingerprints(key)
-        if public is not None:
-            # plain: the auxiliary data is public
+        if public is not None:  # its hash needs no key
             self.fingerprints["auxiliary"] = tensor_digest(public.inputs)
         self.num_clients = len(private.clients) or self.num_clients
         self._private, self._public = private, public
@@ -191,8 +182,8 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client_fingerprints(self) -> list[str]:
         """A keyed hash of each client's inputs and labels, in their order."""
-        key, clients = machine_key(), map(self.client, range(self.num_clients))
-        return [keyed_fingerprint(key, own.inputs, own.targets) for own in clients]
+        hashed, clients = fingerprints.keyed_fingerprint, map(self.client, range(self.num_clients))
+        return [hashed(machine_key(), own.inputs, own.targets) for own in clients]
 
     @property
     def key_id(self) -> str:
@@ -200,10 +191,7 @@ class FederatedDataModule(pl.LightningDataModule):
         return fingerprints.key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Two keyed hashes of each record of D_i, of its input with and without its label.
-
-        That of the input alone recognizes a record whose label was corrected. Shape (2 |D_i|,).
-        """
+        """Keyed hashes of each record of D_i with its label, then without: it may be corrected."""
         own, key = self.client(client), machine_key()
         digests = [fingerprints.record_digests(own.inputs, y, key) for y in (own.targets, None)]
         return np.concatenate(digests)
@@ -322,20 +310,18 @@ class FederatedDataModule(pl.LightningDataModule):
     def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data."""
         train, subset = self._train(), self.client_indices[index]
-        options = self._shuffled(batch_size, len(subset), _CLIENT_BATCHES, index, seed)
+        options = self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
         return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
-    def distill_batches(
-        self, targets: Tensor, batch_size: int = 128, seed: int = 0
-    ) -> TensorBatches:
+    def distill_batches(self, targets: Tensor, batch_size: int, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs, targets) of D_distill with the teachers' soft labels."""
-        options = self._shuffled(batch_size, len(targets), _DISTILL_BATCHES, seed)
+        options = self._shuffled(batch_size, len(targets), _DISTILL, seed)
         return TensorBatches(self.distill_inputs, targets, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
         check_pixels(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
-        options = self._shuffled(batch_size, 2, _PRETRAIN_BATCHES, seed)
+        options = self._shuffled(batch_size, 2, _PRETRAIN, seed)
         return TensorBatches(self.auxiliary_inputs, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:

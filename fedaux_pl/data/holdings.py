@@ -20,18 +20,10 @@ Holding = Literal["public", "private"]
 
 @dataclass(frozen=True)
 class PrivateData:
-    """The private data, with the positions of each client's samples in the training data.
+    """The private data, with the positions of each client's samples in the training data."""
 
-    Args:
-        train: The training data of all clients, held-out validation samples included; None at the
-            server of real sites.
-        test: The test data; None at a site.
-        validation: The validation data; None for none.
-        clients: The positions of the samples of D_i for each client.
-    """
-
-    train: Examples | None
-    test: Examples | None
+    train: Examples | None  # with held-out validation samples; None at the server of real sites
+    test: Examples | None  # None at a site
     validation: Examples | None = None
     clients: tuple[Tensor, ...] = ()
 
@@ -160,13 +152,7 @@ class PrivateData:
 
 
 def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Number the labels by an agreed order of the classes, of which the data may lack some.
-
-    Example:
-        >>> own = Examples(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ("bird", "dog"))
-        >>> order_classes(own, ["cat", "dog", "bird"]).labels
-        tensor([2, 1])
-    """
+    """Number the labels by an agreed order of the classes, of which the data may lack some."""
     if examples.classes == tuple(classes):
         return examples
     if unknown := [name for name in examples.classes if name not in classes]:
@@ -183,13 +169,8 @@ def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[
     """Hold out a fraction of the samples of every client, at random.
 
     A client keeps at least one sample, and at least one sample is held out in all. ``parts`` are
-    the positions of each client's samples. Returns those that each client keeps, and the held-out
+    the positions of each client's samples. Return those that each client keeps, and the held-out
     ones, sorted.
-
-    Example:
-        >>> kept, held = hold_out([torch.arange(6), torch.tensor([6])], 0.34, seed=0)
-        >>> [len(part) for part in kept], len(held)
-        ([4, 1], 2)
     """
     counts = [min(round(fraction * len(part)), len(part) - 1) for part in parts]
     if not any(counts):
@@ -220,13 +201,7 @@ class PublicData:
 
     @classmethod
     def split(cls, inputs: Tensor, fraction: float, seed: int) -> "PublicData":
-        """Split D_aux at random; a fraction of it becomes D^-.
-
-        Example:
-            >>> data = PublicData.split(torch.arange(10), fraction=0.2, seed=0)
-            >>> len(data.negatives), len(data.distill)
-            (2, 8)
-        """
+        """Split D_aux at random; a fraction of it becomes D^-."""
         check_finite(inputs)
         count = round(len(inputs) * fraction)
         if not 0 < count < len(inputs):

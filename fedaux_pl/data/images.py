@@ -110,8 +110,7 @@ def load_images(
         size: The height and width of the result.
         channels: 3 for color, 1 for gray.
         cache_dir: The folder of the cache; None for the user's cache folder.
-        skip: Whether to leave out files that cannot be read, with a warning that names them, or to
-            raise a DataError.
+        skip: Whether to leave out files that cannot be read, with a warning that names them.
 
     Returns:
         The images, uint8 of shape (N, channels, size, size), and their positions in ``files``.
@@ -228,20 +227,8 @@ def from_pil(image: Any, channels: int | None = None, size: int | None = None) -
 def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
     """Turn images of shape (N, C, H, W), (N, H, W, C) or (N, H, W) into (N, C, H, W).
 
-    Channels are last if the last dimension is 1 or 3 and the second is neither.
-
-    Args:
-        array: uint8 or, with ``floats``, float32.
-        what: The name of the array in messages.
-        floats: Whether float32 is allowed.
-
-    Raises:
-        DataError: If the dtype or the shape is another one, or there are no images.
-
-    Example:
-        >>> import numpy as np
-        >>> from_array(np.zeros((5, 8, 8, 3), np.uint8), "images").shape
-        torch.Size([5, 3, 8, 8])
+    Channels are last if the last dimension is 1 or 3 and the second is neither. The array, which
+    ``what`` names in messages, is uint8 or, with ``floats``, float32.
     """
     if array.dtype != np.uint8 and not (floats and array.dtype == np.float32):
         raise DataError(

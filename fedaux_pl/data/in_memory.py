@@ -36,8 +36,7 @@ class InMemory(TextSource):
       floats that the model expects, usually in [0, 1]; token ids are integers of shape (N, L).
     - a torch ``Dataset`` with a length, whose items are (input, label). An input is an image of
       PIL, an array or a tensor (C, H, W), or a text.
-    - a ``Dataset`` of Hugging Face's ``datasets`` with the columns ``image`` or ``text``, and
-      ``label``.
+    - a ``Dataset`` of Hugging Face with the columns ``image`` or ``text``, and ``label``.
     - for auxiliary data, any of these without labels.
 
     All images must have one size, and a transform must not be random: every process, and a run that
@@ -47,7 +46,7 @@ class InMemory(TextSource):
 
     Args:
         train: The training data.
-        test: The test data; None for none.
+        test: The test data.
         validation: The validation data; None for none.
         clients: The client that holds each training sample, (N,) names or integers; None if the
             clients get a random split.
@@ -125,26 +124,18 @@ class InMemory(TextSource):
     ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
         """Return the inputs, the labels if there are any, and the classes if the data name them."""
         inputs, labels, own = _read_samples(self.parts[part], f"the {part} data", labeled)
-        if not isinstance(inputs, list):
-            if self.max_length is not None:
-                raise DataError("the inputs are no texts: leave out max_length, which is for texts")
-            return inputs, labels, own
-        if self.max_length is None:
-            raise DataError(
-                "the inputs are texts: pass InMemory(..., tokenizer=..., max_length=128), which "
-                "makes token ids"
-            )
-        return self._tokenize(inputs), labels, own
+        if isinstance(inputs, list) != (self.max_length is not None):
+            are_texts = "are texts: pass InMemory(..., tokenizer=..., max_length=128)"
+            no_texts = "are no texts: leave out max_length, which is for texts"
+            raise DataError(f"the inputs {are_texts if self.max_length is None else no_texts}")
+        return self._tokenize(inputs) if isinstance(inputs, list) else inputs, labels, own
 
 
 def as_source(name: str, value: Data) -> Source:
-    """Turn the data that a data module takes into a source.
+    """Turn the data that a data module takes as its argument ``name`` into a source.
 
-    Args:
-        name: The argument, for messages.
-        value: A source; data that :class:`InMemory` takes; a pair (training, test) of such data; or
-            a mapping such as ``{"train": ..., "test": ...}`` with the arguments of
-            :class:`InMemory`, which a ``DatasetDict`` is.
+    The value is a source; data that :class:`InMemory` takes; a pair (training, test) of such data;
+    or a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``.
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
@@ -174,18 +165,17 @@ def as_source(name: str, value: Data) -> Source:
     )
 
 
-def _is_part(value: object) -> bool:
-    """Whether the value is an array, a pair of inputs and labels, or a data set."""
+def _is_part(value: Any) -> bool:
     return isinstance(value, _ARRAYS) or _is_labeled(value) or _is_dataset(value)
 
 
-def _is_labeled(value: object) -> bool:
+def _is_labeled(value: Any) -> bool:
     """Whether the value is a pair (inputs, labels) of arrays; labels can be a list or a column."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], _ARRAYS)
     return is_pair and (isinstance(value[1], list) or hasattr(value[1], "__array__"))
 
 
-def _is_dataset(value: object) -> bool:
+def _is_dataset(value: Any) -> bool:
     """Whether the value has a length and items by index, as a data set of torch."""
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     return has_items and not isinstance(value, (str, bytes, tuple, type, *_ARRAYS))
@@ -197,8 +187,8 @@ def _read_samples(
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
     names: Any = ()
     if isinstance(data, _ARRAYS):
-        return _to_tensor(data, what), None, ()
-    if _is_labeled(data):
+        inputs, labels = data, []
+    elif _is_labeled(data):
         inputs, labels = data
     elif not _is_dataset(data):
         raise DataError(

@@ -54,12 +54,9 @@ def to_list(values: Any, what: str) -> Labels:
 
 
 def distinct_classes(labels: Labels, what: str, remedy: str) -> tuple[str, ...]:
-    """Return the classes that labels name; integers must be 0, 1, 2 ... without gaps.
+    """Return the classes that training labels name; integers must be 0, 1, 2 ... without gaps.
 
-    Args:
-        labels: The labels of the training data.
-        what: Their name in the message.
-        remedy: How to name the classes, which ends with "to".
+    For the message, ``what`` names the labels, and ``remedy`` begins with how to name the classes.
     """
     found: set[Any] = set(labels)
     if not all(isinstance(label, int) for label in found):
@@ -93,10 +90,6 @@ def name_clients(values: Any, count: int, what: str) -> Mapping[str, Any]:
     Returns:
         The arguments ``clients`` and ``client_names`` of :class:`fedaux_pl.data.Examples`, of
         which names are sorted as by :func:`class_names`; none if ``values`` is None.
-
-    Example:
-        >>> name_clients(["b", "a", "b"], 3, "site")
-        {'clients': tensor([1, 0, 1]), 'client_names': ('a', 'b')}
     """
     if values is None:
         return {}

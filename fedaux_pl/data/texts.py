@@ -104,17 +104,9 @@ def read_texts(
 ) -> Texts:
     """Read the texts of a file, their labels and their clients, as strings.
 
-    Rows without a text are skipped with a warning, empty lines of .txt files silently.
-
-    Args:
-        path: The file.
-        layout: What to read of it.
-        remedy: What to change if the file lacks a column, for the message.
-        keep_empty: Whether to keep rows without a text, and empty lines of .txt files, as "".
-
-    Raises:
-        DataError: If there is no such file, or it cannot be read, lacks a column, a label or a
-            client, or holds no texts.
+    Rows without a text are skipped with a warning, empty lines of .txt files silently; with
+    ``keep_empty`` both are kept as "". ``remedy`` says what to change if the file lacks a column.
+    A file that cannot be read, lacks a label or a client, or holds no texts raises a DataError.
     """
     texts, labels, clients, empty = [], [], [], []
     for line, text, label, client in _rows(path, layout, remedy):

@@ -8,6 +8,7 @@ Neither loops over images, synchronizes with the device or has a shape that depe
 both can be captured in a CUDA graph and compiled without a graph break.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -92,8 +93,9 @@ def check_views(images: Tensor, parameters: ViewParameters) -> int:
     return views_per_image
 
 
-class SimCLRViews(nn.Module):
-    """Random views of each image of a batch, as in SimCLR.
+@dataclass(frozen=True)
+class ViewSettings:
+    """How random views differ from their images, as plain values.
 
     Args:
         min_scale: Smallest area of the random crop, as a fraction of the image, in (0, 1].
@@ -103,6 +105,31 @@ class SimCLRViews(nn.Module):
             vary by up to 0.8 s, hue by up to 0.2 s of the color circle. The paper takes 0.5 for
             CIFAR-10 and 1 for ImageNet.
         grayscale: Probability that a view is gray.
+    """
+
+    min_scale: float = 0.08
+    flip: float = 0.5
+    jitter: float = 0.8
+    strength: float = 0.5
+    grayscale: float = 0.2
+
+    def __post_init__(self) -> None:
+        expected = "lie in (0, 1], the part of the image that the smallest crop covers"
+        check_setting("views.min_scale", self.min_scale, 0 < self.min_scale <= 1, expected)
+        for name in ("flip", "jitter", "grayscale"):
+            value = getattr(self, name)
+            check_setting(f"views.{name}", value, 0 <= value <= 1, "lie in [0, 1], a probability")
+        # beyond 2.5 the hue would shift by more than half the circle
+        expected = "lie in [0, 2.5], the paper's s (0.5 for CIFAR-10, 1 for ImageNet, 0 for none)"
+        check_setting("views.strength", self.strength, 0 <= self.strength <= 2.5, expected)
+
+
+class SimCLRViews(nn.Module):
+    """Random views of each image of a batch, as in SimCLR.
+
+    Args:
+        settings: How views differ from their images.
+        **options: In place of settings, some of their values.
 
     Example:
         >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -112,32 +139,13 @@ class SimCLRViews(nn.Module):
         (torch.Size([8, 3, 32, 32]), torch.float32)
     """
 
-    def __init__(
-        self,
-        min_scale: float = 0.08,
-        flip: float = 0.5,
-        jitter: float = 0.8,
-        strength: float = 0.5,
-        grayscale: float = 0.2,
-    ) -> None:
+    def __init__(self, settings: ViewSettings | None = None, **options: float) -> None:
         super().__init__()
-        expected = "lie in (0, 1], the part of the image that the smallest crop covers"
-        check_setting("min_scale", min_scale, 0 < min_scale <= 1, expected)
-        for name, value in (("flip", flip), ("jitter", jitter), ("grayscale", grayscale)):
-            check_setting(name, value, 0 <= value <= 1, "lie in [0, 1], a probability")
-        # beyond 2.5 the hue would shift by more than half the circle
-        expected = "lie in [0, 2.5], the paper's s (0.5 for CIFAR-10, 1 for ImageNet, 0 for none)"
-        check_setting("strength", strength, 0 <= strength <= 2.5, expected)
-        self.min_scale = min_scale
-        self.flip = flip
-        self.jitter = jitter
-        self.strength = strength
-        self.grayscale = grayscale
+        self.settings = settings or ViewSettings(**options)
 
     def extra_repr(self) -> str:
-        """The settings, for ``repr``."""
-        names = ("min_scale", "flip", "jitter", "strength", "grayscale")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        """Return the settings, for ``repr``."""
+        return str(self.settings)
 
     def sample(
         self,
@@ -156,18 +164,18 @@ class SimCLRViews(nn.Module):
         given: dict[str, Any] = {} if generator is None else {"generator": generator}
         shape = (7 + NUMBERS_PER_BOX, count)
         uniform = torch.rand(shape, dtype=torch.float32, device=device, **given)
-        unchanged = uniform[1] >= self.jitter
-        spread = 0.8 * self.strength
+        unchanged = uniform[1] >= self.settings.jitter
+        spread = 0.8 * self.settings.strength
         lowest = max(0.0, 1 - spread)
         factors = uniform[2:5].mul(1 + spread - lowest).add_(lowest).masked_fill_(unchanged, 1)
         return ViewParameters(
-            boxes=boxes_from(uniform[7:], height, width, self.min_scale),
-            flip=uniform[0] < self.flip,
+            boxes=boxes_from(uniform[7:], height, width, self.settings.min_scale),
+            flip=uniform[0] < self.settings.flip,
             brightness=factors[0],
             contrast=factors[1],
             saturation=factors[2],
-            hue=uniform[5].sub(0.5).mul_(0.4 * self.strength).masked_fill_(unchanged, 0),
-            grayscale=uniform[6] < self.grayscale,
+            hue=uniform[5].sub(0.5).mul_(0.4 * self.settings.strength).masked_fill_(unchanged, 0),
+            grayscale=uniform[6] < self.settings.grayscale,
         )
 
     def transform(self, images: Tensor, parameters: ViewParameters) -> Tensor:

@@ -46,7 +46,7 @@ def assemble(federation: FederationModule) -> Parts:
         if algorithm.secret_noise:
             raise ConfigurationError(
                 "fast_dev_run would make releases with secret noise, which cost privacy: set "
-                "secret_noise to false in it"
+                "algorithm.privacy.secret to false in it"
             )
         local, distillation = replace(local, epochs=1), replace(distillation, epochs=1)
         pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))

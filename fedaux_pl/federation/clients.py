@@ -28,7 +28,6 @@ class ClientPool(Protocol):
         scoring: Scoring,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
-        secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let clients that have released nothing yet release their scoring heads.
@@ -37,7 +36,6 @@ class ClientPool(Protocol):
             scoring: What clients release, and at which privacy.
             features: h_0 of each architecture, and its features of public data.
             maps: The public feature map of each architecture.
-            secret_noise: Whether the noise comes from the operating system, not from the seed.
             clients: The ids of the clients.
 
         Returns:
@@ -90,7 +88,6 @@ class LocalClients:
         scoring: Scoring,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
-        secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let the clients of this process release their heads, and gather all."""
@@ -101,9 +98,8 @@ class LocalClients:
         with self.context.progress.stage("scoring heads", len(mine), "client") as stage:
             for client in mine:
                 name = self.context.architectures[client]
-                released[client] = self.release(
-                    client, scoring, h0[name], negatives.get(name), maps[name], secret_noise
-                )
+                own = h0[name], negatives.get(name), maps[name]
+                released[client] = self.release(client, scoring, *own)
                 stage.update(1)
         released = self.context.processes.merge(released)
         return [released[client] for client in clients]
@@ -115,18 +111,16 @@ class LocalClients:
         h0: nn.Module,
         negatives: Tensor | None,
         public_map: PublicMap,
-        secret_noise: bool,
     ) -> ReleasedHead:
         """Return one client's release; ``negatives`` are h_0(x) on D^-, if the scorer uses it."""
         own, classes = self.context.data.client(client), len(self.context.data.classes)
-        predict = predict_private_features if secret_noise else predict_features
-        rows = predict(h0, own.inputs)
+        is_secret = scoring.privacy.secret
+        rows = (predict_private_features if is_secret else predict_features)(h0, own.inputs)
         others = rows[:0] if negatives is None else negatives
         seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
         labels = one_hot(own.targets.long(), classes)
-        return scoring.release(
-            client, rows, others, public_map, None if secret_noise else seed, labels
-        )
+        noise_seed = None if is_secret else seed
+        return scoring.release(client, rows, others, public_map, noise_seed, labels)
 
     def train(
         self,

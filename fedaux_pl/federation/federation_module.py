@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -42,7 +41,7 @@ from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import ReleasedHead, Total
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
 
@@ -100,7 +99,7 @@ class FederationModule(Students):
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
         self.heads: list[ReleasedHead] = []  # ordered by client
-        self.total_cost: Total | None = None  # of all releases about the clients' records
+        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
         self.carried = CarriedState(TeacherMemory(discount=self.algorithm.discount))
@@ -121,7 +120,8 @@ class FederationModule(Students):
         check_data(self.data, self.algorithm, self.clients)
         check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
         if stage == "fit":
-            self.algorithm.check_clients(self.local.optimizer_options, str(self.trainer.precision))
+            optimizer = self.local.optimizer_settings.plain()
+            self.algorithm.check_clients(optimizer, str(self.trainer.precision))
         self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
         if self.loaded_from is not None:
             self.train()
@@ -243,7 +243,7 @@ class FederationModule(Students):
         training = (self.local, self.distillation, self.pretraining)
         settings = {
             **self.arguments(),
-            **{part.option: asdict(part) for part in training},
+            **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }

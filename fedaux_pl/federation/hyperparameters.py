@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.settings import TrainingSettings
-from fedaux_pl.scoring import Calibration, FeatureMap, Scorer
+from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer
 
 # A checkpoint is data: it chooses among these kinds of objects, and of classes that are imported.
-_KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration)
+_KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration, Privacy)
+# Arguments of methods in checkpoints of version 0.6.0 and earlier ones, and their names in Privacy.
+_FORMER = {name: name for name in ("epsilon", "delta", "mechanism")} | {"secret_noise": "secret"}
 _NOT_SAVED = "not_saved"
 
 
@@ -38,6 +41,8 @@ def describe(value: Any) -> Any:
         return str(value)
     if isinstance(value, Algorithm):
         arguments = value.arguments()
+    elif isinstance(value, TrainingSettings):
+        arguments = value.plain()
     elif isinstance(value, _KINDS) and is_dataclass(value):
         arguments = {field.name: getattr(value, field.name) for field in fields(value)}
     else:
@@ -70,9 +75,13 @@ def rebuild(plain: Any) -> Any:
         )
     if plain.keys() != {"class_path", "init_args"}:
         return entries
-    kind = _find(str(plain["class_path"]))
+    kind, arguments = _find(str(plain["class_path"])), entries["init_args"]
     try:
-        return kind(**entries["init_args"])
+        if "privacy" in signature(kind).parameters:
+            arguments.pop("pretrained", None)  # was always true
+            former = {new: arguments.pop(old) for old, new in _FORMER.items() if old in arguments}
+            arguments |= {"privacy": Privacy(**former)} if former else {}
+        return getattr(kind, "from_plain", kind)(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{kind.__name__} cannot be created from the checkpoint ({error}): create the object "

@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,15 @@ from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.models import load_backbone, of_head
-from fedaux_pl.modules import KNNAccuracy, create_pretraining
+from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -62,7 +63,7 @@ class Preparation:
         key: _Key = {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model),
-            "training": _as_text(asdict(self.settings)),
+            "training": _as_text(self.settings.plain()),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self.context.seed,
@@ -74,17 +75,16 @@ class Preparation:
         return self._kept(key, learn) if self.secret_noise else learn()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
-        options = asdict(self.settings)
-        epochs, batch_size = options.pop("epochs"), options.pop("batch_size")
+        epochs = self.settings.epochs
         seed = self.context.derive_seed(SeedPurpose.PRETRAINING)
         with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
             # the parameters of the loss are random
-            module = create_pretraining(copy.deepcopy(model), options)
+            module = self.settings.create_module(copy.deepcopy(model))
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
         # processes: sums over parts round differently, and Adam makes steps of lr from that.
         processes, runner = self.context.processes, self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
-        batches = self.context.data.pretrain_batches(batch_size, seed=seed)
+        batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
         numbers, trainer = itertools.count(1), runner.trainer
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
 
@@ -104,7 +104,7 @@ class Preparation:
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
-    ) -> tuple[list[ReleasedHead], Total | None]:
+    ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
         """Return the heads of all clients, ordered by id, and with secret noise their total cost.
 
         Earlier heads of the same settings and data, or those that a checkpoint restored, are used
@@ -124,7 +124,7 @@ class Preparation:
 
         def ask() -> list[ReleasedHead]:
             maps = {name: self._public_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, maps, self.secret_noise, missing)
+            return pool.prepare(scoring, features, maps, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]

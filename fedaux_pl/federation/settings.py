@@ -6,8 +6,8 @@ The defaults are the paper's for images.
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.data.views import ViewSettings
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
+from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -66,13 +67,21 @@ class TrainingSettings:
                     f"{value!r} (at most {_MAX_COUNT} is allowed)"
                 )
         with _prefixed(self.option):
-            OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
+            self.optimizer_settings  # noqa: B018 - checks them
 
     @property
-    def optimizer_options(self) -> dict[str, Any]:
-        """The arguments of a module that choose its optimizer."""
-        names = ("optimizer", "lr", "momentum", "weight_decay")
-        return {name: getattr(self, name) for name in names}
+    def optimizer_settings(self) -> OptimizerSettings:
+        """The optimizer of the trained modules."""
+        return OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values that checkpoints, cache keys and ``from_plain`` have."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, **values: Any) -> Self:
+        """Create the settings of which ``plain`` has the values."""
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -108,11 +117,7 @@ class Pretraining(TrainingSettings):
         epochs: Passes over D_aux; with 0, h_0 has the initial weights of the model.
         batch_size: Samples per step, at least 2; SimCLR sees two views of each.
         temperature: The temperature of the NT-Xent loss, for images.
-        min_scale: The smallest fraction of an image's area that a crop covers.
-        flip: The probability of mirroring a view.
-        jitter: The probability of changing the colors of a view.
-        strength: How much the colors change, s in the paper of SimCLR.
-        grayscale: The probability of removing the colors of a view.
+        views: How the views of an image differ from it.
         objective: For text, ``masked`` predicts masked tokens and ``next`` each next token.
         mask_rate: The fraction of a text's tokens that is masked.
     """
@@ -124,24 +129,13 @@ class Pretraining(TrainingSettings):
     epochs: int = 100
     batch_size: int = 512
     temperature: float = 0.5
-    min_scale: float = 0.08
-    flip: float = 0.5
-    jitter: float = 0.8
-    strength: float = 0.5
-    grayscale: float = 0.2
+    views: ViewSettings = ViewSettings()  # noqa: RUF009 - frozen
     objective: Objective = "masked"
     mask_rate: float = 0.15
 
     def __post_init__(self) -> None:
         super().__post_init__()
         with _prefixed(self.option):
-            SimCLRViews(
-                min_scale=self.min_scale,
-                flip=self.flip,
-                jitter=self.jitter,
-                strength=self.strength,
-                grayscale=self.grayscale,
-            )
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
             if self.objective not in get_args(Objective):
@@ -150,6 +144,24 @@ class Pretraining(TrainingSettings):
                 raise ValueError(
                     f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
                 )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
+        values = super().plain()
+        values |= values.pop("views")
+        return values
+
+    @classmethod
+    def from_plain(cls, **values: Any) -> Self:
+        """Create the settings of which ``plain`` has the values."""
+        return cls(views=ViewSettings.pop_from(values), **values)
+
+    def create_module(self, model: nn.Module) -> SelfSupervised:
+        """Create ``SimCLR`` for a model of images, ``LanguageModeling`` for a model of text."""
+        optimizer = self.optimizer_settings
+        if getattr(model, "inputs", "images") == "images":
+            return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
+        return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
 
 
 def check_objects(

@@ -129,7 +129,7 @@ class Students(pl.LightningModule):
             settings: Which optimizer trains.
             **options: Further arguments of the modules.
         """
-        options = {**settings.optimizer_options, **options}
+        options["optimizer"] = settings.optimizer_settings
         return {
             name: module_type(copy.deepcopy(student), len(self.classes), **options).to(
                 self.trainer.strategy.root_device

@@ -14,7 +14,7 @@ State = Mapping[str, Tensor]
 
 
 def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -> dict[str, Tensor]:
-    """Averages the state dicts of K models with the given weights.
+    """Average the state dicts of K models with the given weights.
 
     Floating-point tensors are accumulated in at least float32. The averages of integer and boolean
     tensors (BatchNorm's counter of batches) are rounded to the nearest integer and keep their
@@ -32,8 +32,6 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
             the key), or the weights are negative, not finite or sum to 0.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import average_states
         >>> states = [{"weight": torch.tensor([0.0])}, {"weight": torch.tensor([4.0])}]
         >>> average_states(states, weights=[1, 3])
         {'weight': tensor([3.])}
@@ -48,7 +46,7 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
 def average_stream(
     states: Iterable[State], weights: Sequence[float], template: State
 ) -> dict[str, Tensor]:
-    """Computes sum_i w_i theta_i of models that are given one after another, in this order.
+    """Compute sum_i w_i theta_i of models that are given one after another, in this order.
 
     Args:
         states: State dicts whose keys, shapes and dtypes are those of ``template``.
@@ -79,7 +77,7 @@ def average_stream(
 
 
 def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
-    """Checks K weights and divides them by their sum."""
+    """Check K weights and divides them by their sum."""
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
     if count == 0:
         raise ValueError("there are no states to average: give at least one")
@@ -95,7 +93,7 @@ def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[flo
 
 
 def check_same_layout(states: Sequence[State]) -> None:
-    """Raises a ValueError that names the first key whose shape or dtype differs between states."""
+    """Raise a ValueError that names the first key whose shape or dtype differs between states."""
     first = states[0]
     for index, state in enumerate(states[1:], start=1):
         if state.keys() != first.keys():
@@ -113,31 +111,19 @@ def check_same_layout(states: Sequence[State]) -> None:
 
 
 def check_finite_average(average: State, states: Sequence[State]) -> None:
-    """Raises a ValueError if the average is not finite because one of the states is not.
+    """Raise a ValueError if the average is not finite because one of the states is not.
 
     NaN and infinity in a state remain in the average. The norm of very large finite values can
     overflow, so the states themselves are checked before an error is raised.
     """
-    floating = [tensor for tensor in average.values() if tensor.is_floating_point()]
-    nonempty = [tensor for tensor in floating if tensor.numel()]
+    nonempty = [t for t in average.values() if t.is_floating_point() and t.numel()]
     norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)] if nonempty else []
-    if norms and not bool(torch.stack(norms).isfinite().all()):
-        check_finite(states)
-
-
-def check_finite(states: Sequence[State]) -> None:
-    """Raises a ValueError that names the first key that holds NaN or infinity."""
-    flags = [
-        (index, key, tensor.isfinite().all())
-        for index, state in enumerate(states)
-        for key, tensor in state.items()
-        if tensor.is_floating_point()
-    ]
-    # One transfer from the device for all flags, not one per tensor.
-    if not flags or bool(torch.stack([flag.to(flags[0][2].device) for _, _, flag in flags]).all()):
+    if not norms or bool(torch.stack(norms).isfinite().all()):
         return
-    index, key, _ = next(entry for entry in flags if not entry[2])
-    raise ValueError(
-        f"'{key}' of state {index} holds NaN or infinity: its training diverged "
-        "(a lower learning rate or 32-bit precision may help)"
-    )
+    for index, state in enumerate(states):
+        for key, tensor in state.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(
+                    f"'{key}' of state {index} holds NaN or infinity: its training diverged "
+                    "(a lower learning rate or 32-bit precision may help)"
+                )

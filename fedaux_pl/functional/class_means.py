@@ -12,7 +12,7 @@ from torch import Tensor
 def pool_class_means(
     sums: Tensor, counts: Tensor, sigmas: Tensor, threshold: float = 2.0
 ) -> tuple[Tensor, Tensor]:
-    """Estimates the mean row of each class over all clients.
+    """Estimate the mean row of each class over all clients.
 
     If the counts were known, s_ic = n_ic m_c + noise would give the least-squares estimate
 
@@ -49,7 +49,7 @@ def pool_class_means(
 
 
 def discriminant_directions(means: Tensor, variances: Tensor, covariance: Tensor) -> Tensor:
-    """Computes the directions of a linear discriminant from means with noise.
+    """Compute the directions of a linear discriminant from means with noise.
 
     Model: the mean of class c is m_c ~ N(m, beta S^2) around the mean m of all classes, with the
     public covariance S of rows: classes differ most where rows vary most. It is observed with noise

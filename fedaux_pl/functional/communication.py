@@ -6,23 +6,21 @@ from torch import Tensor
 
 
 def state_bytes(state: Mapping[str, Tensor]) -> int:
-    """Returns the size of a model's tensors.
+    """Return the size of a model's tensors.
 
     Example:
         >>> import torch
-        >>> from fedaux_pl.functional.communication import state_bytes
         >>> state_bytes({"weight": torch.zeros(10, 5), "bias": torch.zeros(10)})
         240
     """
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
-def feature_bytes(num_samples: int, feature_dim: int, bytes_each: int = 4) -> int:
-    """Returns the size of the negatives D^-, which are sent to a client as feature vectors.
+def feature_bytes(num_samples: int, feature_dim: int) -> int:
+    """Return the size of the negatives D^-, which are sent to a client as float32 features.
 
     Example:
-        >>> from fedaux_pl.functional.communication import feature_bytes
         >>> feature_bytes(num_samples=1000, feature_dim=512)
         2048000
     """
-    return num_samples * feature_dim * bytes_each
+    return 4 * num_samples * feature_dim

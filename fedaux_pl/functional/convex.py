@@ -1,7 +1,7 @@
 """Minimizers of strongly convex functions, in float64.
 
 Where the gradient of a lambda-strongly convex function has norm g, the point is within g / lambda
-of the minimizer. Both solvers work on weights of shape (1, d).
+of the minimizer. Weights have the shape (1, d).
 """
 
 from typing import Any, Protocol
@@ -28,15 +28,31 @@ class Objective(Protocol):
         """The Hessian times a vector."""
 
 
-def lbfgs(objective: Objective, start: Tensor, max_iter: int, tolerance: float) -> Tensor:
-    """Runs scipy's L-BFGS on the CPU; shape (1, d).
+def minimize_convex(
+    objective: Objective, start: Tensor, max_iter: int, tolerance: float
+) -> tuple[Tensor, float]:
+    """Return the minimizer, shape (1, d), and the norm of the gradient there.
+
+    On a GPU: Newton steps. On the CPU: L-BFGS, then Newton steps if it stopped above the tolerance.
+    L-BFGS compares values of the objective, in which a step shorter than the square root of the
+    machine precision is lost to rounding; Newton steps use the gradient only.
 
     Args:
         objective: What is minimized.
-        start: Where it begins, float64 of shape (1, d).
-        max_iter: The maximum number of iterations.
-        tolerance: The largest entry of the gradient at which it stops.
+        start: Where to begin, float64 of shape (1, d).
+        max_iter: The maximum number of iterations of each solver, at least 1.
+        tolerance: The norm of the gradient at which to stop, above 0.
     """
+    if max_iter < 1:
+        raise ValueError(f"max_iter must be at least 1, but is {max_iter}")
+    if not tolerance > 0:
+        raise ValueError(f"the tolerance must be positive, but is {tolerance}")
+    if not start.is_cuda:
+        start = _lbfgs(objective, start, max_iter, tolerance)
+    return newton(objective, start, max_iter, tolerance)
+
+
+def _lbfgs(objective: Objective, start: Tensor, max_iter: int, tolerance: float) -> Tensor:
 
     def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
         weight = torch.from_numpy(point)[None]
@@ -55,7 +71,7 @@ def lbfgs(objective: Objective, start: Tensor, max_iter: int, tolerance: float) 
 def newton(
     objective: Objective, weight: Tensor, max_iter: int, tolerance: float
 ) -> tuple[Tensor, float]:
-    """Newton steps from ``weight`` until the norm of the gradient is within the tolerance.
+    """Take Newton steps from ``weight`` until the norm of the gradient is within the tolerance.
 
     A step is halved while it would lengthen the gradient: along a Newton step of a strongly
     convex function the norm of the gradient falls for every short enough step. If 40 halvings do
@@ -64,7 +80,7 @@ def newton(
     gradient = objective.gradient(weight)
     norm = float(gradient.norm(dim=1))
     for _ in range(max_iter):
-        if norm <= tolerance:
+        if not norm > tolerance:  # NaN too
             break
         step = _conjugate_gradients(objective, weight, gradient, 0.1 * tolerance)
         size = 1.0
@@ -84,7 +100,7 @@ def newton(
 def _conjugate_gradients(
     objective: Objective, weight: Tensor, target: Tensor, tolerance: float
 ) -> Tensor:
-    """Solves H(w) step = target to a residual of ``tolerance`` or rounding; H is never formed."""
+    """Solve H(w) step = target to a residual of ``tolerance`` or rounding; H is never formed."""
     curvature = objective.curvature(weight)
     floor = torch.finfo(target.dtype).tiny
     step = torch.zeros_like(target)

@@ -9,7 +9,7 @@ _RIDGE = 1e-3  # of the mean variance of a feature
 
 
 def fit_linear_head(features: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Fits g(h) = W h + b to the logarithms of probabilities, by ridge regression.
+    """Fit g(h) = W h + b to the logarithms of probabilities, by ridge regression.
 
     Softmax ignores a constant added to all logits of a sample, so their mean is subtracted first.
 
@@ -26,11 +26,6 @@ def fit_linear_head(features: Tensor, probabilities: Tensor) -> tuple[Tensor, Te
         >>> bool((weight - 2 * (torch.eye(3) - 1 / 3)).abs().max() < 0.01)
         True
     """
-    if features.ndim != 2 or probabilities.ndim != 2 or len(features) != len(probabilities):
-        raise ValueError(
-            "features must be (N, d) and probabilities (N, C), but are "
-            f"{tuple(features.shape)} and {tuple(probabilities.shape)}"
-        )
     x, logits = features.double(), probabilities.double().clamp(min=_LOWEST).log()
     logits = logits - logits.mean(dim=1, keepdim=True)
     center, level = x.mean(dim=0), logits.mean(dim=0)

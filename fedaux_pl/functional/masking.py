@@ -27,7 +27,7 @@ class MaskedTokens(NamedTuple):
 def mask_tokens(
     ids: Tensor, rate: float, pad_id: int, mask_id: int, vocabulary: int
 ) -> MaskedTokens:
-    """Chooses a fraction of each text's tokens at random and masks most of them.
+    """Choose a fraction of each text's tokens at random and masks most of them.
 
     Of the n tokens between the first and the last of a text, which are special tokens,
     max(1, round(rate n)) are chosen. Each chosen token is replaced by the mask token with
@@ -42,8 +42,6 @@ def mask_tokens(
         vocabulary: The number of ids; random tokens are drawn from 0 ... vocabulary - 1.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional.masking import mask_tokens
         >>> ids = torch.tensor([[2, 7, 8, 9, 3, 0], [2, 7, 3, 0, 0, 0]])
         >>> masked = mask_tokens(ids, rate=0.5, pad_id=0, mask_id=4, vocabulary=10)
         >>> masked.weights  # two tokens of the first text, one of the second

@@ -9,7 +9,7 @@ _LEVELS = 255
 
 
 def pack_logits(logits: Tensor) -> Tensor:
-    """Rounds logits f(x), shape (N, C), to bytes, shape (N, C + 1).
+    """Round logits f(x), shape (N, C), to bytes, shape (N, C + 1).
 
     Soft labels do not change if a constant is added to all logits of a sample. So only the distance
     to the largest logit is stored, in multiples of a scale that the last column holds. The scale is
@@ -20,8 +20,6 @@ def pack_logits(logits: Tensor) -> Tensor:
         logits: Finite logits of any floating point type. Distances beyond 3.6e9 are cut off.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import pack_logits, unpack_logits
         >>> packed = pack_logits(torch.tensor([[3.0, 1.0, -2.0]]))
         >>> packed.shape, packed.dtype
         (torch.Size([1, 4]), torch.uint8)

@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 def dirichlet_partition(
     labels: Tensor, num_clients: int, alpha: float, seed: int, max_iter: int = 1000
 ) -> list[Tensor]:
-    """Splits samples over clients; alpha controls the heterogeneity.
+    """Split samples over clients; alpha controls the heterogeneity.
 
     With small alpha every client gets samples of few classes, with large alpha all clients get the
     same mixture of classes. Every sample goes to exactly one client, and the sizes of any two
@@ -42,8 +42,6 @@ def dirichlet_partition(
         The sorted indices of each client's samples, int64.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import dirichlet_partition
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
         >>> parts = dirichlet_partition(labels, num_clients=2, alpha=0.01, seed=0)
         >>> [labels[part].tolist() for part in parts]
@@ -93,7 +91,7 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, n: int, columns: int)
 
 
 def _balance(log_p: Floats, rows: Integers, columns: Integers, max_iter: int) -> Floats:
-    """Normalizes rows and columns in turn towards the given sums (Sinkhorn's iteration)."""
+    """Normalize rows and columns in turn towards the given sums (Sinkhorn's iteration)."""
     log_rows, log_columns = np.log(rows)[:, None], np.log(columns)[None]
     for _ in range(max_iter):
         log_p = log_p + log_rows - logsumexp(log_p, axis=1, keepdims=True)
@@ -105,7 +103,7 @@ def _balance(log_p: Floats, rows: Integers, columns: Integers, max_iter: int) ->
 
 
 def _round(expected: Floats, rows: Integers, columns: Integers) -> Integers:
-    """Rounds a matrix to integers whose rows and columns have exactly the given sums.
+    """Round a matrix to integers whose rows and columns have exactly the given sums.
 
     All entries are rounded down, after scaling down rows and columns that are too large because the
     iteration did not converge. The remaining samples are assigned in two passes over the entries:

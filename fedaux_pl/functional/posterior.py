@@ -23,15 +23,14 @@ def sample_posterior(
     num_samples: int,
     seed: int,
     kind: Posterior = "gaussian",
-    concentration: float = 1.0,
     averaged: Collection[str] = (),
 ) -> list[dict[str, Tensor]]:
-    """Samples the state dicts of M models from a distribution that is fitted to K client models.
+    """Sample the state dicts of M models from a distribution that is fitted to K client models.
 
     - ``gaussian``: each parameter independently, with the weighted mean mu = sum_i w_i theta_i and
       variance sigma^2 = sum_i w_i (theta_i - mu)^2 of the clients' parameters.
-    - ``dirichlet``: sum_i gamma_i w_i theta_i / sum_i gamma_i w_i with gamma ~ Dir(concentration),
-      a random convex combination of the clients.
+    - ``dirichlet``: sum_i gamma_i w_i theta_i / sum_i gamma_i w_i with gamma ~ Dir(1), a random
+      convex combination of the clients.
 
     Args:
         states: K state dicts with the same keys, shapes and dtypes.
@@ -39,36 +38,20 @@ def sample_posterior(
         num_samples: M, at least 0.
         seed: The samples are a function of the seed, the same on every device.
         kind: ``gaussian`` or ``dirichlet``.
-        concentration: The Dirichlet distribution's parameter, the same for every client.
         averaged: Keys that ``gaussian`` averages without sampling: buffers, above all BatchNorm's
             running variance, of which a sample could be negative. Integer tensors are always
             averaged.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import sample_posterior
         >>> states = [{"weight": torch.zeros(2)}, {"weight": torch.ones(2)}]
         >>> samples = sample_posterior(states, [1, 1], num_samples=3, seed=0, kind="dirichlet")
         >>> all(bool((0 <= s["weight"]).all() and (s["weight"] <= 1).all()) for s in samples)
         True
     """
-    if num_samples < 0:
-        raise ValueError(f"the number of samples must be at least 0, but is {num_samples}")
-    if kind == "dirichlet":
-        return _sample_dirichlet(states, weights, num_samples, seed, concentration)
     if kind == "gaussian":
         return _sample_gaussian(states, weights, num_samples, seed, averaged)
-    raise ValueError(f"kind must be 'gaussian' or 'dirichlet', but is {kind!r}")
-
-
-def _sample_dirichlet(
-    states: Sequence[State], weights: Weights, num_samples: int, seed: int, concentration: float
-) -> list[dict[str, Tensor]]:
-    if not 0 < concentration < float("inf"):
-        raise ValueError(f"the concentration must be positive, but is {concentration}")
     normalized = np.array(normalize_weights(weights, len(states)))
-    rng = np.random.default_rng(seed)
-    draws = rng.dirichlet([concentration] * len(states), size=num_samples)
+    draws = np.random.default_rng(seed).dirichlet([1.0] * len(states), size=num_samples)
     return [average_states(states, torch.from_numpy(gamma * normalized)) for gamma in draws]
 
 
@@ -81,8 +64,6 @@ def _sample_gaussian(
 ) -> list[dict[str, Tensor]]:
     """mu + sigma z with z ~ N(0, 1) and sigma = sqrt(sum_i w_i (theta_i - mu)^2)."""
     mean = average_states(states, weights)
-    if unknown := sorted(set(averaged) - mean.keys()):
-        raise ValueError(f"averaged names keys that the states do not have: {unknown}")
     normalized = normalize_weights(weights, len(states))
     deviation = {}
     for key, mu in mean.items():
@@ -103,21 +84,14 @@ def _sample_gaussian(
 
 
 def bayesian_ensemble(logits: Tensor) -> Tensor:
-    """Computes the mean of the members' probabilities, shape (N, C): FedBE's prediction.
+    """Compute the mean of the members' probabilities, shape (N, C): FedBE's prediction.
 
     Args:
         logits: f_m(x) of all members (clients, their average and the samples), shape (M, N, C).
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import bayesian_ensemble
         >>> bayesian_ensemble(torch.tensor([[[9.0, -9.0]], [[0.0, 0.0]]]))  # 2 members, 1 sample
         tensor([[0.7500, 0.2500]])
     """
-    if logits.ndim != 3 or logits.shape[0] == 0:
-        raise ValueError(
-            f"logits must be (members, samples, classes) with at least one member, but are "
-            f"{tuple(logits.shape)}"
-        )
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return wide.softmax(dim=-1).mean(dim=0)

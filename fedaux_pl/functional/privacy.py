@@ -25,7 +25,7 @@ _LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margi
 
 
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
-    """Bounds the l2-distance by which replacing one record moves a scoring head (Theorem 1).
+    """Bound the l2-distance by which replacing one record moves a scoring head (Theorem 1).
 
     For rows of norm at most 1 the bound is 2 / (lambda N) + 2 tolerance / lambda; the proof is in
     ``fedaux_pl.scoring.Logistic``.
@@ -43,7 +43,7 @@ def scoring_sensitivity(regularization: float, num_samples: int, tolerance: floa
 
 
 def softmax_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
-    """Bounds the l2-distance by which replacing one record moves a classification head.
+    """Bound the l2-distance by which replacing one record moves a classification head.
 
     For J of ``fit_softmax_head``, rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
     (lambda n) + 2 tolerance / lambda. Proof: let W and W' minimize J and J' on neighboring data
@@ -83,7 +83,7 @@ def _regression_sensitivity(
 def gaussian_sigma(
     epsilon: float, delta: float, sensitivity: float, mechanism: Mechanism = "analytic"
 ) -> float:
-    """Finds the standard deviation with which Gaussian noise gives (epsilon, delta)-privacy.
+    """Find the standard deviation with which Gaussian noise gives (epsilon, delta)-privacy.
 
     ``analytic`` is the smallest one (Balle and Wang 2018, Theorem 8): the sigma at which
     Phi(D/(2 sigma) - epsilon sigma/D) - e^epsilon Phi(-D/(2 sigma) - epsilon sigma/D) = delta for
@@ -128,7 +128,7 @@ def gaussian_sigma(
 
 
 def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
-    """Returns log(delta) for the smallest delta that noise of ``multiplier`` x D attains."""
+    """Return log(delta) for the smallest delta that noise of ``multiplier`` x D attains."""
     near, far = epsilon * multiplier - 0.5 / multiplier, epsilon * multiplier + 0.5 / multiplier
     # delta = Phi(-near) - e^epsilon Phi(-far), whose terms are almost equal for large multipliers.
     # Since far^2 - near^2 = 2 epsilon, their quotient is that of erfcx, in which e^epsilon cancels
@@ -157,7 +157,7 @@ def _analytic_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(delta: float, multiplier: float) -> float:
-    """Finds the smallest epsilon >= 0 that noise of ``multiplier`` x D attains at ``delta``.
+    """Find the smallest epsilon >= 0 that noise of ``multiplier`` x D attains at ``delta``.
 
     The inverse of ``gaussian_sigma`` with the analytic mechanism, rounded up. Multipliers above
     4e6, more than any budget needs, count as 4e6.
@@ -192,7 +192,7 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
 
 
 def clip_rows(features: Tensor, bound: float) -> Tensor:
-    """Scales every row that is longer than ``bound`` down to it; the others are unchanged.
+    """Scale every row that is longer than ``bound`` down to it; the others are unchanged.
 
     Args:
         features: Shape (N, d), finite.
@@ -236,7 +236,7 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
 
 
 def bounded_rows(features: Tensor, bound: float) -> Tensor:
-    """Clips rows to a public bound and divides by it: float64 rows of norm at most 1.
+    """Clip rows to a public bound and divides by it: float64 rows of norm at most 1.
 
     Example:
         >>> bounded_rows(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), bound=2.0)

@@ -8,10 +8,9 @@ import numpy as np
 
 
 def derive_seed(*parts: int) -> int:
-    """Maps one or more non-negative integers to a seed below 2^63.
+    """Map one or more non-negative integers to a seed below 2^63.
 
     Example:
-        >>> from fedaux_pl.functional import derive_seed
         >>> derive_seed(0, 1)
         7006255215521402662
     """

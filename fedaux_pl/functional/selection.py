@@ -4,7 +4,7 @@ import numpy as np
 
 
 def sample_clients(num_clients: int, participation: float, seed: int) -> list[int]:
-    """Draws the ids of max(1, round(C n)) of n clients without replacement, in ascending order.
+    """Draw the ids of max(1, round(C n)) of n clients without replacement, in ascending order.
 
     Args:
         num_clients: n, at least 1.
@@ -12,7 +12,6 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
         seed: The draw is a function of it.
 
     Example:
-        >>> from fedaux_pl.functional import sample_clients
         >>> sample_clients(num_clients=20, participation=0.4, seed=3)
         [1, 2, 3, 10, 11, 14, 16, 18]
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
-    """Moves vectors towards their mean, as far as noise explains that they differ.
+    """Move vectors towards their mean, as far as noise explains that they differ.
 
     m is the mean of the vectors. t^2 is the variance of an entry over the vectors minus that of the
     noise, at least 0. If the largest sigma is more than twice the smallest, the noise of one small
@@ -23,7 +23,7 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
 
     Args:
         vectors: w_i, shape (n, k).
-        sigmas: The standard deviation of the noise in each entry of w_i, shape (n,).
+        sigmas: The standard deviation of the noise in each entry of w_i, at least 0, shape (n,).
 
     Returns:
         The estimates, of the same shape. A single vector, and one without noise, is unchanged.
@@ -33,13 +33,6 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
         tensor([[1.5000],
                 [2.5000]])
     """
-    if vectors.ndim != 2 or len(vectors) == 0 or sigmas.shape != vectors.shape[:1]:
-        raise ValueError(
-            "vectors must be (n, k) with at least one of them, and sigmas (n,), but are "
-            f"{tuple(vectors.shape)} and {tuple(sigmas.shape)}"
-        )
-    if not bool((sigmas >= 0).all()):
-        raise ValueError("the standard deviations of the noise must be at least 0")
     if len(vectors) == 1:
         return vectors.clone()
     noise = sigmas.square()

@@ -11,7 +11,7 @@ MAX_SHARPNESS = 20.0
 
 
 def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
-    """Aggregates the logits of K teachers into class probabilities of each sample.
+    """Aggregate the logits of K teachers into class probabilities of each sample.
 
     Without scores this is A_mean(x) = softmax(sum_i f_i(x) / K), with scores it is
     A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)).
@@ -24,26 +24,20 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
         Probabilities of shape (N, C), in float32 or the logits' dtype if that is wider.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import soft_labels
         >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
         >>> soft_labels(logits)
         tensor([[0.5000, 0.5000]])
         >>> soft_labels(logits, scores=torch.tensor([[3.0], [1.0]]))
         tensor([[0.7311, 0.2689]])
     """
-    shape = tuple(logits.shape)
-    if logits.ndim != 3:
-        raise ValueError(f"logits must be (teachers, samples, classes), but are {shape}")
-    if shape[0] == 0:
-        raise ValueError(f"there are no teachers: logits have shape {shape}")
+    if logits.ndim != 3 or len(logits) == 0:
+        raise ValueError(
+            "logits must be (teachers, samples, classes) with at least one teacher, but are "
+            f"{tuple(logits.shape)}"
+        )
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
-    if scores.shape != logits.shape[:2]:
-        raise ValueError(
-            f"scores must be (teachers, samples) = {shape[:2]}, but are {tuple(scores.shape)}"
-        )
     if bool((scores < 0).any()):
         raise ValueError(f"scores must not be negative, but the smallest is {scores.min().item()}")
     scores = scores.to(logits.dtype)
@@ -57,7 +51,7 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
 
 
 def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> Tensor:
-    """Computes softmax(sharpness z) of the logits of each class, standardized over public data.
+    """Compute softmax(sharpness z) of the logits of each class, standardized over public data.
 
     Noise and unequal class sizes make some classes win too often. After standardization all
     classes have the same mean and variance over the public data.
@@ -71,7 +65,6 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
         Probabilities of shape (N, C).
 
     Example:
-        >>> import torch
         >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
         >>> standardized_labels(torch.tensor([[3.0, 100.0]]), reference, sharpness=1.0)
         tensor([[0.7311, 0.2689]])
@@ -91,8 +84,6 @@ class SoftLabelSum:
     The result is that of ``soft_labels``, but only one teacher's logits are in memory at a time.
 
     Example:
-        >>> import torch
-        >>> from fedaux_pl.functional import SoftLabelSum
         >>> labels = SoftLabelSum()
         >>> labels.add(torch.tensor([[2.0, 0.0]]), scores=torch.tensor([3.0]))
         >>> labels.add(torch.tensor([[0.0, 2.0]]), scores=torch.tensor([1.0]))
@@ -105,7 +96,7 @@ class SoftLabelSum:
         self._weights: Tensor | None = None
 
     def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
-        """Adds a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
+        """Add a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = torch.ones_like(wide[:, 0]) if scores is None else scores.to(wide)
         weighted = weights[:, None] * wide
@@ -116,11 +107,11 @@ class SoftLabelSum:
             self._weights = self._weights + weights
 
     def result(self) -> Tensor:
-        """Computes the soft labels of all added teachers, shape (N, C)."""
+        """Compute the soft labels of all added teachers, shape (N, C)."""
         return self.logits().softmax(dim=-1)
 
     def logits(self) -> Tensor:
-        """Computes sum_i s_i(x) f_i(x) / sum_i s_i(x), shape (N, C)."""
+        """Compute sum_i s_i(x) f_i(x) / sum_i s_i(x), shape (N, C)."""
         if self._weighted_logits is None or self._weights is None:
             raise ValueError("there are no teachers: add at least one")
         return self._weighted_logits / self._weights[:, None]

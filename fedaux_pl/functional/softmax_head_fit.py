@@ -8,12 +8,11 @@ over its n records. There is no intercept: append a constant to the rows and cou
 norm. Everything is computed in float64.
 """
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedaux_pl.functional.convex import lbfgs, newton
+from fedaux_pl.functional.convex import minimize_convex
 
 
 def fit_softmax_head(
@@ -23,7 +22,7 @@ def fit_softmax_head(
     max_iter: int = 1000,
     tolerance: float = 1e-8,
 ) -> tuple[Tensor, float]:
-    """Fits the head of one client: L-BFGS on the CPU, then Newton steps, as ``fit_scoring_head``.
+    """Fit the head of one client by ``minimize_convex``, on the device of its rows.
 
     Args:
         rows: x, shape (n, d).
@@ -38,26 +37,14 @@ def fit_softmax_head(
 
     Example:
         >>> import torch
-        >>> from fedaux_pl.functional import fit_softmax_head
         >>> weight, gradient_norm = fit_softmax_head(torch.eye(2), torch.eye(2), regularization=0.1)
         >>> [round(entry, 3) for entry in weight.flatten().tolist()], gradient_norm <= 1e-8
         ([0.817, -0.817, -0.817, 0.817], True)
     """
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"lambda must be positive and finite, but is {regularization}")
-    if rows.ndim != 2 or labels.ndim != 2 or len(rows) != len(labels) or len(rows) == 0:
-        raise ValueError(
-            "rows must be (n, d) and labels one-hot (n, C) with at least one record, but are "
-            f"{tuple(rows.shape)} and {tuple(labels.shape)}"
-        )
-    if not bool(rows.isfinite().all()):
-        raise ValueError("rows hold NaN or infinity")
     rows = rows.detach().double()
     objective = _Objective(rows, labels.to(rows), regularization)
     start = rows.new_zeros(1, labels.shape[1] * rows.shape[1])
-    if not rows.is_cuda:
-        start = lbfgs(objective, start, max_iter, tolerance)
-    weight, gradient_norm = newton(objective, start, max_iter, tolerance)
+    weight, gradient_norm = minimize_convex(objective, start, max_iter, tolerance)
     return objective.matrix(weight).cpu(), gradient_norm
 
 

@@ -6,7 +6,7 @@ Networks of torchvision, timm and one's own are created by name too, see :func:`
 """
 
 from fedaux_pl.models.backbone import load_backbone, save_backbone
-from fedaux_pl.models.classifier import Classifier, of_head, parameter_bytes
+from fedaux_pl.models.classifier import Classifier, of_head
 from fedaux_pl.models.encoder import Encoder
 from fedaux_pl.models.ensemble import Ensemble, load_exported, save_ensemble, trained_models
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
@@ -48,7 +48,6 @@ __all__ = [
     "model_names",
     "of_head",
     "options_of",
-    "parameter_bytes",
     "register",
     "save_backbone",
     "save_ensemble",

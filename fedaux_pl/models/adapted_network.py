@@ -1,24 +1,22 @@
 """Any network for images as a classifier f = g o h, and networks of one's own by class path."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.errors import did_you_mean, first_line
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, InputNormalization
+from fedaux_pl.models.image_classifier import ImageClassifier
 
-Constants = float | Sequence[float]
+_ADDED = ("in_channels", "mean", "std")  # options of ImageClassifier that an own class may lack
 
 
-class AdaptedNetwork(Classifier):
+class AdaptedNetwork(ImageClassifier):
     """A linear head g on the outputs of any network for images.
-
-    The network gets standardized images, see :class:`InputNormalization`.
 
     Args:
         num_classes: Number of outputs, at least 1.
@@ -26,10 +24,8 @@ class AdaptedNetwork(Classifier):
             have so many values. Its state-dict entries begin with ``network.``.
         feature_dim: Length of the feature vector of an image.
         name: What messages call it.
-        in_channels: Number of channels of the images.
-        mean: See :class:`InputNormalization`; None for its default.
-        std: See :class:`InputNormalization`; None for its default.
         head: The network's own head; its method ``features`` is then called in place of it.
+        **options: ``in_channels``, ``mean`` and ``std``, see :class:`ImageClassifier`.
 
     Example:
         >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
@@ -38,8 +34,6 @@ class AdaptedNetwork(Classifier):
         torch.Size([2, 10])
     """
 
-    inputs: ClassVar[Literal["images", "tokens"]] = "images"
-
     def __init__(
         self,
         num_classes: int,
@@ -47,17 +41,10 @@ class AdaptedNetwork(Classifier):
         feature_dim: int,
         *,
         name: str,
-        in_channels: int = 3,
-        mean: Constants | None = None,
-        std: Constants | None = None,
         head: nn.Linear | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(num_classes, feature_dim)
-        self.normalize = InputNormalization(
-            in_channels,
-            DEFAULT_MEAN if mean is None else mean,
-            DEFAULT_STD if std is None else std,
-        )
+        super().__init__(num_classes, feature_dim, **options)
         self.network = network
         self.name, self._has_features = name, head is not None
         if head is not None:
@@ -78,8 +65,7 @@ class AdaptedNetwork(Classifier):
 
         One image of every new size passes through the network.
         """
-        self.normalize.check_images(x)
-        self.normalize.check_values(x)
+        super().check_inputs(x)
         size = tuple(x.shape[2:])
         if len(x) and size not in self._readable:
             self._try(x[:1])
@@ -138,51 +124,43 @@ def find_class(name: str) -> Callable[..., nn.Module]:
             f"model {name!r} takes no num_classes, only {', '.join(parameters) or 'nothing'}; give "
             "its constructor the number of outputs as num_classes."
         )
-    return kind if issubclass(kind, Classifier) else OwnFactory(name, kind)
+    return kind if issubclass(kind, Classifier) else _adapter(name, kind)
 
 
-class OwnFactory:
-    """Creates a network of a class that is no :class:`Classifier`, and adapts it.
+def _adapter(name: str, kind: type[nn.Module]) -> Callable[..., AdaptedNetwork]:
+    """Return a function that creates a network of the class ``kind`` and adapts it.
 
     Its options are those of the class, with ``in_channels``, ``mean`` and ``std``.
-
-    Args:
-        name: The class path, for messages.
-        kind: The class, which takes ``num_classes`` and has ``features`` and ``head``.
     """
+    own = inspect.signature(kind).parameters
 
-    _OPTIONS = ("in_channels", "mean", "std")  # of AdaptedNetwork
-
-    def __init__(self, name: str, kind: type[nn.Module]) -> None:
-        self.name, self.kind = name, kind
-        self.own = inspect.signature(kind).parameters
-        common = inspect.signature(AdaptedNetwork).parameters
-        added = [common[option] for option in self._OPTIONS if option not in self.own]
-        last = [p for p in self.own.values() if p.kind is p.VAR_KEYWORD]
-        first = [p.replace(kind=p.KEYWORD_ONLY) for p in self.own.values() if p not in last]
-        self.__signature__ = inspect.Signature([*first, *added, *last])
-
-    def __call__(self, num_classes: int, **options: Any) -> AdaptedNetwork:
-        """Create the network and its head."""
-        passed = {k: v for k, v in options.items() if k in self.own or k not in self._OPTIONS}
-        network: Any = self.kind(num_classes=num_classes, **passed)
+    def create(num_classes: int, **options: Any) -> AdaptedNetwork:
+        passed = {k: v for k, v in options.items() if k in own or k not in _ADDED}
+        network: Any = kind(num_classes=num_classes, **passed)
         head = getattr(network, "head", None)
         dim: Any = getattr(network, "feature_dim", None) or getattr(head, "in_features", None)
         parts = {"features": hasattr(network, "features"), "head": head is not None}
         parts["feature_dim (or a head with in_features)"] = head is None or dim is not None
         if missing := [part for part, is_there in parts.items() if not is_there]:
             raise ValueError(
-                f"{self.name} lacks {', '.join(missing)}; a model needs features(x) -> (N, d), a "
-                "head and feature_dim = d (see docs/extending.md)."
+                f"{name} lacks {', '.join(missing)}; a model needs features(x) -> (N, d), a head "
+                "and feature_dim = d (see docs/extending.md)."
             )
         outputs = getattr(head, "out_features", num_classes)
         if outputs != num_classes:
             raise ValueError(
-                f"the head of {self.name} has {outputs} outputs, but there are {num_classes} "
-                "classes; use num_classes in its constructor."
+                f"the head of {name} has {outputs} outputs, but there are {num_classes} classes; "
+                "use num_classes in its constructor."
             )
-        adapted = {option: options[option] for option in self._OPTIONS if option in options}
-        return AdaptedNetwork(num_classes, network, int(dim), name=self.name, head=head, **adapted)
+        adapted = {option: options[option] for option in _ADDED if option in options}
+        return AdaptedNetwork(num_classes, network, int(dim), name=name, head=head, **adapted)
+
+    common = inspect.signature(ImageClassifier).parameters
+    last = [p for p in own.values() if p.kind is p.VAR_KEYWORD]
+    first = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p not in last]
+    added = [common[option] for option in _ADDED if option not in own]
+    create.__signature__ = inspect.Signature([*first, *added, *last])  # type: ignore[attr-defined]
+    return create
 
 
 def _is_network(member: Any) -> bool:

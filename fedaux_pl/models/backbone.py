@@ -13,32 +13,17 @@ from fedaux_pl.models.classifier import of_head
 
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
-    """Save the weights of h as safetensors, for :func:`load_backbone`.
+    """Save the weights of h as safetensors, for :func:`load_backbone`, and return the path.
 
     The file also has the name and the options of the architecture, for messages.
 
     Args:
         path: The file to write, such as ``h0.safetensors``; it is replaced if it exists.
         model: A network f = g o h whose head is called ``head``; the head is left out.
-
-    Returns:
-        The path.
-
-    Example:
-        >>> import tempfile
-        >>> from fedaux_pl.models import create_model
-        >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
-        >>> model = create_model("resnet8", num_classes=10, width=0.125)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     load_backbone(model, save_backbone(f"{folder}/h0.safetensors", pretrained))
-        >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
-        True
     """
-    path = Path(path)
     state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    content = tensor_bytes(state, _describe(model))
-    write_atomically(path, lambda file: file.write(content))
-    return path
+    write_tensors(Path(path), state, _describe(model))
+    return Path(path)
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
@@ -55,10 +40,12 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         ConfigurationError: If a file is missing or damaged.
 
     Example:
+        >>> import tempfile
         >>> from fedaux_pl.models import create_model
         >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
         >>> model = create_model("resnet8", num_classes=10, width=0.125)
-        >>> load_backbone(model, pretrained.state_dict())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_backbone(model, save_backbone(f"{folder}/h0.safetensors", pretrained))
         >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
         True
     """
@@ -90,7 +77,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
 
 
 def _describe(model: nn.Module) -> dict[str, str]:
-    """What a file says about the architecture of its weights."""
+    """Return what a file says about the architecture of its weights."""
     created: dict[str, Any] | None = getattr(model, "created_as", None)
     name = type(model).__name__
     if created is not None:
@@ -101,21 +88,18 @@ def _describe(model: nn.Module) -> dict[str, str]:
     return {"architecture": name, "normalization": normalize.extra_repr()}
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Returns the content of a safetensors file."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file."""
     from safetensors.torch import save
 
     # own memory for each: tensors that share some cannot be saved
     copies = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
-    return save(copies, dict(metadata))
+    content = save(copies, dict(metadata))
+    write_atomically(path, lambda file: file.write(content))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads a safetensors file: its tensors, on the CPU, and its metadata.
-
-    Raises:
-        ConfigurationError: If it is missing, damaged or of another format.
-    """
+    """Read a safetensors file: its tensors, on the CPU, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

@@ -46,7 +46,7 @@ class Classifier(nn.Module, ABC):
         return logits
 
     def lengths(self, x: Tensor) -> Tensor:
-        """The length of each input, shape (N,): the number of tokens of a text, 1 for images."""
+        """Return the length of each input, shape (N,): the tokens of a text, 1 for images."""
         return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
@@ -56,11 +56,7 @@ class Classifier(nn.Module, ABC):
         """
 
     def recipe(self) -> dict[str, Any]:
-        """The ``name`` and the ``options`` with which ``create_model`` creates it elsewhere.
-
-        Raises:
-            ValueError: If ``create_model`` has not created it.
-        """
+        """Return the ``name`` and ``options`` with which ``create_model`` creates it elsewhere."""
         if self.created_as is None:
             raise ValueError(
                 f"this {type(self).__name__} was not created by create_model; create it by name, "
@@ -70,13 +66,8 @@ class Classifier(nn.Module, ABC):
 
 
 def of_head(key: str) -> bool:
-    """Whether an entry of a model's state dict belongs to its head g, not to h."""
+    """Return whether an entry of a model's state dict belongs to its head g, not to h."""
     return key.startswith("head.")
-
-
-def parameter_bytes(model: nn.Module) -> int:
-    """Size of the parameters of a model in bytes, without its buffers."""
-    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def check_int(name: str, value: int, minimum: int = 1) -> int:

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from fedaux_pl.models.classifier import Classifier, check_int
 from fedaux_pl.models.encoder_loading import (
     TAKES_4D_MASK,
-    check_encoder,
     config_values,
+    find_config,
     load_encoder,
-    make_config,
-    read_config,
-    read_mask_id,
+    load_tokenizer,
 )
 from fedaux_pl.models.registry import register
 
@@ -84,10 +82,7 @@ class Encoder(Classifier):
         length: int | None = None,
     ) -> None:
         Encoder.check_options(source=source, config=config, pooling=pooling)
-        settings = (
-            make_config(config or {}) if source is None else read_config(source, self._model_type)
-        )
-        check_encoder(settings)
+        settings = find_config(source, config or {}, self._model_type)
         super().__init__(num_classes, int(settings.hidden_size))
         pad_id = settings.pad_token_id if pad_id is None else pad_id
         if pad_id is None:
@@ -126,20 +121,16 @@ class Encoder(Classifier):
                 check_int(name, value, minimum)
 
     def recipe(self) -> dict[str, Any]:
-        """The options that create this encoder elsewhere, without its source."""
-        options = {
-            "config": config_values(self.encoder.config),
-            "pooling": self.pooling,
-            "pretrained": False,
-            "pad_id": self.pad_id,
-        }
-        return {"name": "encoder", "options": options}
+        """Return the options that create this encoder elsewhere, without its source."""
+        config = config_values(self.encoder.config)
+        options = {"config": config, "pooling": self.pooling, "pad_id": self.pad_id}
+        return {"name": "encoder", "options": {**options, "pretrained": False}}
 
     @property
     def mask_id(self) -> int | None:
         """The id of the mask token; None if the tokenizer has none."""
         if self._mask_id is None and self._source is not None:
-            self._mask_id = read_mask_id(self._source)
+            self._mask_id = load_tokenizer(self._source).mask_token_id
         return self._mask_id
 
     @property
@@ -171,19 +162,16 @@ class Encoder(Classifier):
             )
 
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
-        """The hidden states of the last layer, shape (N, L, feature_dim).
+        """Compute the last layer's hidden states, shape (N, L, feature_dim), of token ids (N, L).
 
-        Args:
-            ids: Token ids (N, L).
-            causal: Whether a token attends only to itself and earlier tokens, for next-token
-                prediction.
+        With ``causal`` a token attends only to itself and earlier ones, for next-token prediction.
         """
         outputs: Any = self.encoder(**self.encoder_inputs(ids, causal=causal))
         last: Tensor = outputs.last_hidden_state
         return last
 
     def encoder_inputs(self, ids: Tensor, *, causal: bool = False) -> dict[str, Tensor]:
-        """The arguments of ``self.encoder`` for :meth:`states`."""
+        """Return the arguments of ``self.encoder`` for :meth:`states`."""
         mask = ids != self.pad_id
         config: Any = self.encoder.config
         if self._takes_4d_mask and config._attn_implementation in (None, "sdpa"):
@@ -221,7 +209,11 @@ class Encoder(Classifier):
         if torch.compiler.is_exporting():
             return self._encode(x)
         if self.training or torch.is_grad_enabled():
-            return self._encode(self.trimmed(x))
+            try:
+                return self._encode(self.trimmed(x))
+            except (IndexError, RuntimeError):  # not checked before: a step must not wait for a GPU
+                self.check_inputs(x)
+                raise
         self.check_inputs(x)
         lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
         known = lengths.cpu().numpy()  # synchronizes once for all parts
@@ -242,11 +234,10 @@ class Encoder(Classifier):
         """
         if ids.device.type != "cpu":
             return ids
-        self.check_inputs(ids)
         return ids[:, : max(1, int(self.lengths(ids).max()))]
 
     def lengths(self, x: Tensor) -> Tensor:
-        """The position of the last token of each text, counted from 1; 0 if all is padding."""
+        """Return the position of the last token of each text, from 1; 0 if all is padding."""
         positions = torch.arange(1, x.shape[1] + 1, device=x.device)
         return ((x != self.pad_id) * positions).amax(dim=1)
 

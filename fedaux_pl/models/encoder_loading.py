@@ -14,33 +14,30 @@ from fedaux_pl.errors import ConfigurationError, first_line
 TAKES_4D_MASK = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 
 
-def is_folder(source: str | Path) -> bool:
-    """Whether a source is a local folder, not a name on the hub.
+def find_config(
+    source: str | Path | None, values: Mapping[str, Any], model_type: str | None
+) -> Any:
+    """Read the configuration of an encoder, or make it from its values if there is no source.
 
-    Raises:
-        ConfigurationError: If the source has the form of a path, but there is no such folder.
+    A ``config.json`` that names no model type is read as ``model_type``.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return True
-    if path.is_absolute() or str(source).startswith((".", "~")) or str(source).count("/") > 1:
-        raise ConfigurationError(
-            f"there is no folder of an encoder or a tokenizer at {path.absolute()}: correct the "
-            "path, or give a name on the hub, such as huawei-noah/TinyBERT_General_4L_312D"
-        )
-    return False
-
-
-def read_config(source: str | Path, model_type: str | None = None) -> Any:
-    """Read the configuration of an encoder, of this model type if ``config.json`` names none."""
     from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
-    return _load(reader.from_pretrained, source)
+    if source is None:
+        config = _make_config(values)
+    else:
+        reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
+        config = _load(reader.from_pretrained, source)
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"model_type {config.model_type!r} is not an encoder for masked-language modeling; "
+            "choose one such as bert, distilbert, roberta, albert or electra."
+        )
+    return config
 
 
-def make_config(values: Mapping[str, Any]) -> Any:
-    """Make a configuration from its values; ``model_type`` is ``bert`` by default."""
+def _make_config(values: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
     values = {"model_type": "bert", **values}
@@ -60,22 +57,11 @@ def make_config(values: Mapping[str, Any]) -> Any:
 
 
 def config_values(config: Any) -> dict[str, Any]:
-    """The values from which :func:`make_config` makes this configuration again."""
+    """Return the values from which :func:`find_config` makes this configuration again."""
     about = {"transformers_version", "architectures", "id2label", "label2id"}  # not the encoder
     known = vars(type(config)()).keys() - about | {"model_type"}
     values: dict[str, Any] = config.to_dict()
     return {k: v for k, v in values.items() if k in known and not k.startswith("_")}
-
-
-def check_encoder(config: Any) -> None:
-    """Raise a ValueError for models that are not bidirectional encoders."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise ValueError(
-            f"model_type {config.model_type!r} is not an encoder for masked-language modeling; "
-            "choose one such as bert, distilbert, roberta, albert or electra."
-        )
 
 
 def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
@@ -101,18 +87,19 @@ def load_tokenizer(source: str | Path) -> Any:
     return _load(AutoTokenizer.from_pretrained, source)
 
 
-def read_mask_id(source: str | Path) -> int | None:
-    """Read the id of the mask token from the source's tokenizer; None if it has none."""
-    mask_id = load_tokenizer(source).mask_token_id
-    return None if mask_id is None else int(mask_id)
-
-
 def _load(loader: Any, source: str | Path, **options: Any) -> Any:
     """Call a ``from_pretrained`` that uses the network only for names on the hub."""
-    local = is_folder(source)
-    where = str(Path(source).expanduser()) if local else str(source)
+    path = Path(source).expanduser()
+    is_local = path.is_dir()
+    looks_local = path.is_absolute() or str(source).startswith((".", "~"))
+    if not is_local and (looks_local or str(source).count("/") > 1):
+        raise ConfigurationError(
+            f"there is no folder of an encoder or a tokenizer at {path.absolute()}: correct the "
+            "path, or give a name on the hub, such as huawei-noah/TinyBERT_General_4L_312D"
+        )
+    where = str(path if is_local else source)
     try:
-        return loader(where, local_files_only=local, **options)
+        return loader(where, local_files_only=is_local, **options)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{where} cannot be loaded by the transformers library ({first_line(error)}): set "

@@ -5,17 +5,16 @@ Nothing here needs Lightning.
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import write_atomically, write_text_atomically
-from fedaux_pl.models.backbone import read_tensors, tensor_bytes
+from fedaux_pl.files import write_text_atomically
+from fedaux_pl.models.backbone import read_tensors, write_tensors
 from fedaux_pl.models.registry import create_for, create_model, options_of, state_key
 
 FORMAT = 1
@@ -24,10 +23,7 @@ CONFIG = "config.json"
 
 
 def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
-    """Create the models of a federation with the weights of its checkpoint, by name.
-
-    Args:
-        checkpoint: The loaded checkpoint of a federation.
+    """Create the models of a federation with the weights of its loaded checkpoint, by name.
 
     Raises:
         ConfigurationError: If a model cannot be created here, such as one of a class that is not on
@@ -60,10 +56,6 @@ class Ensemble(nn.Module):
             :func:`save_ensemble`.
         batchnorm: ``running``, or ``batch`` for the statistics of each batch.
 
-    Attributes:
-        models: The models, in the order of their names in ``config["models"]``.
-        config: As given.
-
     Example:
         >>> from fedaux_pl.models import create_model
         >>> model = create_model("resnet8", num_classes=10, width=0.125)
@@ -95,15 +87,12 @@ class Ensemble(nn.Module):
 def save_ensemble(
     folder: Path, models: Mapping[str, nn.Module], federation: Mapping[str, Any]
 ) -> list[str]:
-    """Write the weights of each model as safetensors, and ``config.json`` to create them anew.
+    """Write the weights of each model as safetensors, and last ``config.json``; return the names.
 
     Args:
-        folder: The folder, which is created if needed. Its config.json is written last.
+        folder: The folder, which is created if needed.
         models: What :func:`trained_models` has created.
         federation: The entry ``federation`` of the checkpoint.
-
-    Returns:
-        The names of the files.
     """
     entries = []
     for name, model in models.items():
@@ -112,8 +101,7 @@ def save_ensemble(
         if len(models) > 1:
             file = f"model-{name.replace('/', '_')}.safetensors"
         about = {"architecture": json.dumps(recipe, default=str)}
-        content = tensor_bytes(model.state_dict(), about)
-        write_atomically(folder / file, partial(_write, content))
+        write_tensors(folder / file, model.state_dict(), about)
         entries.append({**recipe, "file": file, "normalization": _normalization(model)})
     config = {
         "format": FORMAT,
@@ -129,12 +117,9 @@ def save_ensemble(
 
 
 def load_exported(folder: str | Path) -> Ensemble:
-    """Load what ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
+    """Load a folder that ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
 
     A network that was named by its class path is imported from the Python path.
-
-    Args:
-        folder: The folder of the export.
 
     Returns:
         A module that maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities.
@@ -169,10 +154,6 @@ def load_exported(folder: str | Path) -> Ensemble:
     return Ensemble(models, config, config["batchnorm"]).eval()
 
 
-def _write(content: bytes, file: IO[bytes]) -> None:
-    file.write(content)
-
-
 def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     try:
         model.load_state_dict(state)
@@ -182,7 +163,7 @@ def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
 
 
 def _normalization(model: nn.Module) -> dict[str, Sequence[float]] | None:
-    """The constants of the input normalization; None for text."""
+    """Return the constants of the input normalization; None for text."""
     layer: Any = getattr(model, "normalize", None)
     if layer is None:
         return None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.models.classifier import Classifier, check_int, check_real
 
+Constants = float | Sequence[float]
 DEFAULT_MEAN = 0.5
 DEFAULT_STD = 0.25
 _ROUNDING = 1e-3  # how far a resized image may leave [0, 1]
@@ -44,8 +45,8 @@ class InputNormalization(nn.Module):
     def __init__(
         self,
         in_channels: int = 3,
-        mean: float | Sequence[float] = DEFAULT_MEAN,
-        std: float | Sequence[float] = DEFAULT_STD,
+        mean: Constants = DEFAULT_MEAN,
+        std: Constants = DEFAULT_STD,
     ) -> None:
         super().__init__()
         self.in_channels = check_int("in_channels", in_channels)
@@ -61,12 +62,7 @@ class InputNormalization(nn.Module):
         return (x.to(self.mean.dtype) / scale - self.mean) / self.std
 
     def check_images(self, x: Tensor) -> None:
-        """Check that inputs are a batch of images with the right number of channels.
-
-        Raises:
-            ValueError: If the shape is not (N, in_channels, H, W).
-            TypeError: If the dtype is neither uint8 nor floating point.
-        """
+        """Raise an error unless inputs are images of shape (N, in_channels, H, W)."""
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(
                 f"expected images of shape (N, {self.in_channels}, H, W), got {tuple(x.shape)}; "
@@ -78,29 +74,51 @@ class InputNormalization(nn.Module):
                 f"images have dtype {x.dtype}; pass torch.uint8 in 0..255 or floats in [0, 1]."
             )
 
-    def check_values(self, x: Tensor) -> None:
-        """Check the values of images, see :func:`check_pixels`; it waits for a GPU."""
-        hint = ", or create the model with mean=0, std=1 for images that are standardized already"
-        check_pixels(x, unit_range=not self.is_identity, hint=hint)
-
     def extra_repr(self) -> str:
-        """The constants, for ``repr``."""
+        """Return the constants, for ``repr``."""
         return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
 
 
-class FeatureClassifier(Classifier):
-    """A linear head g on the features h(x) of a convolutional network.
-
-    A subclass calls this constructor, builds its layers and implements :meth:`feature_map`. With
-    BatchNorm, training needs more than one image per batch where the last feature map is 1x1, as it
-    is for 8x8 images; ``norm="group"`` works with one image.
+class ImageClassifier(Classifier):
+    """A classifier that standardizes its images.
 
     Args:
         num_classes: Number of outputs, at least 1.
-        feature_dim: Number of channels of the last feature map.
+        feature_dim: Length of the feature vector of an image.
         in_channels: Number of channels of the images, usually 1 or 3.
-        mean: See :class:`InputNormalization`.
-        std: See :class:`InputNormalization`.
+        mean: See :class:`InputNormalization`; None for its default.
+        std: See :class:`InputNormalization`; None for its default.
+    """
+
+    inputs: ClassVar[Literal["images", "tokens"]] = "images"
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        *,
+        in_channels: int = 3,
+        mean: Constants | None = None,
+        std: Constants | None = None,
+    ) -> None:
+        super().__init__(num_classes, feature_dim)
+        given = {k: v for k, v in (("mean", mean), ("std", std)) if v is not None}
+        self.normalize = InputNormalization(in_channels, **given)
+
+    def check_inputs(self, x: Tensor) -> None:
+        """Raise a ValueError or TypeError for images that :class:`InputNormalization` misreads."""
+        self.normalize.check_images(x)
+        hint = ", or create the model with mean=0, std=1 for images that are standardized already"
+        check_pixels(x, unit_range=not self.normalize.is_identity, hint=hint)
+
+
+class FeatureClassifier(ImageClassifier):
+    """A linear head g on the features h(x) of a convolutional network.
+
+    A subclass calls the constructor of :class:`ImageClassifier`, builds its layers and implements
+    :meth:`feature_map`, with ``feature_dim`` channels. With BatchNorm, training needs more than one
+    image per batch where the last feature map is 1x1, as it is for 8x8 images; ``norm="group"``
+    works with one image.
 
     Example:
         A custom architecture. The decorator ``@register("onelayer")`` would make it available to
@@ -119,28 +137,9 @@ class FeatureClassifier(Classifier):
         (torch.Size([4, 16]), torch.Size([4, 10]))
     """
 
-    inputs: ClassVar[Literal["images", "tokens"]] = "images"
-
-    def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        *,
-        in_channels: int = 3,
-        mean: float | Sequence[float] = DEFAULT_MEAN,
-        std: float | Sequence[float] = DEFAULT_STD,
-    ) -> None:
-        super().__init__(num_classes, feature_dim)
-        self.normalize = InputNormalization(in_channels, mean, std)
-
     @abstractmethod
     def feature_map(self, x: Tensor) -> Tensor:
         """Map standardized images to feature maps of shape (N, feature_dim, H', W')."""
-
-    def check_inputs(self, x: Tensor) -> None:
-        """Raise a ValueError or TypeError for images that :class:`InputNormalization` misreads."""
-        self.normalize.check_images(x)
-        self.normalize.check_values(x)
 
     def features(self, x: Tensor) -> Tensor:
         """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
@@ -149,15 +148,12 @@ class FeatureClassifier(Classifier):
 
 
 def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
-    """Check the values of floating-point images; uint8 images need no check.
+    """Raise a ValueError for floating-point images with NaN, or with values outside [0, 1].
 
     Args:
-        x: Images of any shape.
+        x: Images of any shape; uint8 images need no check.
         unit_range: Whether they must lie in [0, 1].
         hint: What else the caller could do, for the message.
-
-    Raises:
-        ValueError: If there is NaN or infinity, or a value outside [0, 1].
     """
     if not x.is_floating_point() or not x.numel():
         return
@@ -171,9 +167,7 @@ def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
         )
 
 
-def _channel_constants(
-    name: str, value: float | Sequence[float], in_channels: int, *, positive: bool
-) -> Tensor:
+def _channel_constants(name: str, value: Constants, in_channels: int, *, positive: bool) -> Tensor:
     """Return ``value`` as a tensor that broadcasts over (N, in_channels, H, W)."""
     values = list(value) if isinstance(value, Sequence) else [value]
     numbers = [check_real(name, v, positive=positive) for v in values]

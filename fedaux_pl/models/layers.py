@@ -73,7 +73,7 @@ def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fa
 
 
 def check_separate_records(h0: nn.Module) -> None:
-    """Raises a PrivacyError if h_0(x) of a record depends on other records in evaluation mode."""
+    """Raise a PrivacyError if h_0(x) of a record depends on other records in evaluation mode."""
     layers = [layer for layer in h0.modules() if isinstance(layer, _BatchNorm)]
     if any(layer.running_mean is None for layer in layers):
         raise PrivacyError(

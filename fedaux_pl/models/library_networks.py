@@ -1,6 +1,6 @@
 """Classifiers of torchvision and timm by name, such as ``torchvision/resnet18``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -11,9 +11,9 @@ import torchvision
 from torch import nn
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
-from fedaux_pl.models.adapted_network import AdaptedNetwork, Constants
+from fedaux_pl.models.adapted_network import AdaptedNetwork
 from fedaux_pl.models.classifier import check_int
-from fedaux_pl.models.image_classifier import InputNormalization
+from fedaux_pl.models.image_classifier import Constants, InputNormalization
 
 SMALL = 64
 """Images with fewer pixels on a side get ResNet's stem for small images."""
@@ -21,13 +21,13 @@ SMALL = 64
 
 @cache
 def torchvision_names() -> tuple[str, ...]:
-    """The names of torchvision's classifiers, without the prefix."""
+    """Return the names of torchvision's classifiers, without the prefix."""
     return tuple(torchvision.models.list_models(module=torchvision.models))
 
 
 @dataclass(frozen=True)
 class LibraryFactory:
-    """Creates a classifier of torchvision or timm as f = g o h.
+    """Create a classifier of torchvision or timm as f = g o h.
 
     The last linear layer becomes ``head``. Auxiliary outputs (of GoogLeNet and Inception) are left
     out. torchvision's ResNets (ResNeXt and Wide ResNet are some) read images of less than 64 pixels
@@ -88,42 +88,18 @@ class LibraryFactory:
             mean: See :class:`InputNormalization`; by default that of the weights, if there are any.
             std: See :class:`InputNormalization`; by default that of the weights, if there are any.
         """
-        self.check_options(
-            in_channels=in_channels,
-            image_size=image_size,
-            small_images=small_images,
-            weights=weights,
-            mean=mean,
-            std=std,
-        )
         size = _height_and_width(image_size)
+        wanted = _Request(num_classes, in_channels, size, weights, bool(weights) and pretrained)
         create = self._create_timm if self.library == "timm" else self._create_torchvision
-        try:
-            network, dim, constants = create(num_classes, in_channels, size, weights, pretrained)
-        except OSError as error:  # URLError is one
-            raise ConfigurationError(
-                f"the weights of {self.full_name} cannot be downloaded ({first_line(error)}): "
-                "leave out model_options.weights, or put their file into the library's cache "
-                f"({torch.hub.get_dir()}/checkpoints for torchvision)"
-            ) from error
-        except (AssertionError, RuntimeError, TypeError) as error:
-            raise ValueError(
-                f"{self.full_name} cannot be created for images of size {size} "
-                f"({first_line(error)}); change `size` of the data source, or choose another model."
-            ) from error
+        network, dim, constants = create(wanted)
         if small_images is None:
             is_small = size is not None and min(size) < SMALL
             small_images = isinstance(network, torchvision.models.ResNet) and is_small
         if small_images:
-            self._shrink_stem(network, keep=bool(weights) and pretrained)
+            self._shrink_stem(network, keep=wanted.loads)
+        constants |= {k: v for k, v in (("mean", mean), ("std", std)) if v is not None}
         return AdaptedNetwork(
-            num_classes,
-            network,
-            dim,
-            name=self.full_name,
-            in_channels=in_channels,
-            mean=constants["mean"] if mean is None else mean,
-            std=constants["std"] if std is None else std,
+            num_classes, network, dim, name=self.full_name, in_channels=in_channels, **constants
         )
 
     @property
@@ -132,7 +108,7 @@ class LibraryFactory:
         return f"{self.library}/{self.name}"
 
     def check_options(self, **options: Any) -> None:
-        """Raise the errors of a call for wrong options, without building or loading anything."""
+        """Raise an error for wrong options, without building or loading anything."""
         switches = ["small_images", "pretrained", *(["weights"] if self.library == "timm" else [])]
         for name in switches:
             if not isinstance(value := options.get(name), bool | None):
@@ -144,7 +120,7 @@ class LibraryFactory:
             self._find_weights(options.get("weights"))
 
     def _find_weights(self, name: str | bool | None) -> Any:
-        """The entry of torchvision's enumeration; None for no weights."""
+        """Return the entry of torchvision's enumeration; None for no weights."""
         if name is None:
             return None
         known: Any = torchvision.models.get_model_weights(self.name).__members__
@@ -155,61 +131,59 @@ class LibraryFactory:
             )
         return known[str(name).upper()]
 
-    def _create_torchvision(
-        self,
-        num_classes: int,
-        in_channels: int,
-        size: tuple[int, int] | None,
-        weights: str | bool | None,
-        pretrained: bool,
-    ) -> tuple[nn.Module, int, dict[str, Constants | None]]:
-        """The network without its head, the number of features, and the weights' constants."""
-        chosen = self._find_weights(weights)
-        options: dict[str, Any] = {"weights": chosen if pretrained else None, "progress": False}
-        if options["weights"] is None:  # weights have their number of classes
-            options["num_classes"] = check_int("num_classes", num_classes)
+    def _create_torchvision(self, wanted: "_Request") -> tuple[nn.Module, int, dict[str, Any]]:
+        """Return the network without its head, the number of features, the weights' constants."""
+        chosen = self._find_weights(wanted.weights)
+        options: dict[str, Any] = {"weights": chosen if wanted.loads else None, "progress": False}
+        if not wanted.loads:  # weights have their number of classes
+            options["num_classes"] = check_int("num_classes", wanted.num_classes)
             if self.name in ("googlenet", "inception_v3"):
                 options["init_weights"] = True  # the default, with a warning
-        if size is not None and self.name.startswith("vit_"):
+        if (size := wanted.size) is not None and self.name.startswith("vit_"):
             if size[0] != size[1]:
                 raise ValueError(f"{self.full_name} reads square images only, not of size {size}.")
             options["image_size"] = size[0]
         if size is not None and self.name.startswith("maxvit"):
             options["input_size"] = size
-        network: Any = torchvision.models.get_model(self.name, **options)
+        network = self._call(torchvision.models.get_model, options, size)
         for name in ("AuxLogits", "aux1", "aux2"):
             if getattr(network, name, None) is not None:
                 setattr(network, name, None)
                 network.aux_logits = False
-        _replace_channels(network, in_channels, keep_response=options["weights"] is not None)
-        mean: Constants | None = None
-        std: Constants | None = None
-        if chosen is not None:
-            transform = chosen.transforms()
-            mean, std = list(transform.mean), list(transform.std)
+        _replace_channels(network, wanted.in_channels, keep_response=wanted.loads)
+        constants = {} if chosen is None else _constants(chosen.transforms(), wanted.in_channels)
         if hasattr(network, "transform_input"):
             network.transform_input = False
-            if chosen is not None:
-                mean = std = 0.5  # trained with images in [-1, 1]
-        constants = _for_channels(mean, std, in_channels)
+            constants = dict.fromkeys(constants, 0.5)  # trained with images in [-1, 1]
         return network, _take_head(network, self.full_name).in_features, constants
 
-    def _create_timm(
-        self,
-        num_classes: int,
-        in_channels: int,
-        size: tuple[int, int] | None,
-        weights: str | bool | None,
-        pretrained: bool,
-    ) -> tuple[nn.Module, int, dict[str, Constants | None]]:
+    def _create_timm(self, wanted: "_Request") -> tuple[nn.Module, int, dict[str, Any]]:
         config = _timm().get_pretrained_cfg(self.name)
-        options: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels}
-        if size is not None and config.fixed_input_size:
-            options["img_size"] = size
-        network = _timm().create_model(self.name, bool(weights) and pretrained, **options)
-        mean, std = (config.mean, config.std) if weights else (None, None)
-        constants = _for_channels(mean, std, in_channels)
+        options: dict[str, Any] = {"num_classes": 0, "in_chans": wanted.in_channels}
+        if wanted.size is not None and config.fixed_input_size:
+            options["img_size"] = wanted.size
+        options["pretrained"] = wanted.loads
+        network = self._call(_timm().create_model, options, wanted.size)
+        constants = _constants(config, wanted.in_channels) if wanted.weights else {}
         return network, int(network.head_hidden_size), constants
+
+    def _call(
+        self, create: Callable[..., Any], options: dict[str, Any], size: tuple[int, int] | None
+    ) -> Any:
+        """Let the library create the network; its errors name the remedy."""
+        try:
+            return create(self.name, **options)
+        except OSError as error:  # URLError is one
+            raise ConfigurationError(
+                f"the weights of {self.full_name} cannot be downloaded ({first_line(error)}): "
+                "leave out model_options.weights, or put their file into the library's cache "
+                f"({torch.hub.get_dir()}/checkpoints for torchvision)"
+            ) from error
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"{self.full_name} cannot be created for images of size {size} "
+                f"({first_line(error)}); change `size` of the data source, or choose another model."
+            ) from error
 
     def _shrink_stem(self, network: nn.Module, *, keep: bool) -> None:
         if not isinstance(network, torchvision.models.ResNet):
@@ -223,6 +197,17 @@ class LibraryFactory:
         if keep:
             new.weight.data.copy_(old.weight[:, :, 2:5, 2:5])  # the center of a 7x7 filter
         network.conv1, network.maxpool = new, nn.Identity()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a library is asked to create; ``loads`` is whether the weights are loaded."""
+
+    num_classes: int
+    in_channels: int
+    size: tuple[int, int] | None
+    weights: str | bool | None
+    loads: bool
 
 
 def _timm() -> Any:
@@ -240,24 +225,17 @@ def _height_and_width(size: int | Sequence[int] | None) -> tuple[int, int] | Non
     return check_int("image_size", values[0]), check_int("image_size", values[1])
 
 
-def _for_channels(
-    mean: Constants | None, std: Constants | None, in_channels: int
-) -> dict[str, Constants | None]:
-    """Return the constants of each channel; for other than RGB images their means."""
-    return {
-        name: sum(v) / len(v) if isinstance(v, Sequence) and len(v) != in_channels else v
-        for name, v in {"mean": mean, "std": std}.items()
-    }
+def _constants(weights: Any, in_channels: int) -> dict[str, Any]:
+    """Return mean and std of the weights' images; for other than RGB images the mean of each."""
+    values = {"mean": list(weights.mean), "std": list(weights.std)}
+    return {k: v if len(v) == in_channels else sum(v) / len(v) for k, v in values.items()}
 
 
 def _replace_channels(network: nn.Module, in_channels: int, *, keep_response: bool) -> None:
     """Give the first convolution another number of input channels, with its filters in turn.
 
-    Args:
-        network: A network whose first convolution has 3 input channels.
-        in_channels: The new number.
-        keep_response: Whether to scale the filters so that a gray image has the same response, for
-            weights that were trained.
+    For weights that were trained, ``keep_response`` scales the filters so that a gray image has the
+    same response.
     """
     name, old = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
     if old.in_channels == in_channels:

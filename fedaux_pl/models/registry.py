@@ -23,9 +23,6 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
 
         @register("mynet")
         class MyNet(FeatureClassifier): ...
-
-    Raises:
-        ValueError: If the name is taken.
     """
 
     def decorate(factory: _Factory) -> _Factory:
@@ -41,12 +38,7 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
 
 
 def model_names() -> tuple[str, ...]:
-    """The registered names, sorted.
-
-    Example:
-        >>> "resnet8" in model_names()
-        True
-    """
+    """Return the registered names, sorted."""
     return tuple(sorted(_FACTORIES))
 
 
@@ -76,7 +68,10 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         >>> model.features(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 128])
     """
-    model: Classifier = _find(name, options)(num_classes=num_classes, **options)
+    factory = _find(name, options)
+    if isinstance(factory, LibraryFactory):
+        factory.check_options(**options)
+    model: Classifier = factory(num_classes=num_classes, **options)
     model.created_as = {"name": name, "options": options}
     return model
 
@@ -84,14 +79,14 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
 def check_model(name: str, **options: Any) -> None:
     """Raise the errors of :func:`create_model` for a wrong name or option, without any weights.
 
-    An architecture whose constructor reads files has a class method ``check_options`` for this.
+    An architecture whose constructor reads files has a class method ``check_options`` for this,
+    which gets all its options.
     """
     factory = _find(name, options)
-    check = getattr(factory, "check_options", None)
-    if check is None:
-        factory(num_classes=2, **options)
+    if check := getattr(factory, "check_options", None):
+        check(**complete_options(name, **options))
     else:
-        check(**options)
+        factory(num_classes=2, **options)
 
 
 def check_imported(names: Iterable[str]) -> None:
@@ -122,9 +117,6 @@ def create_for(
         num_classes: See :func:`create_model`.
         pretrained: Whether to load the pre-trained weights of architectures that have some.
         **options: See :func:`create_model`; they override the values from the shape.
-
-    Raises:
-        ValueError: If the architecture is for another kind of data; see also :func:`create_model`.
 
     Example:
         >>> model = create_for((1, 28, 28), "resnet8", 10, pretrained=False, width=0.125)
@@ -165,18 +157,13 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
 
 
 def complete_options(name: str, **options: Any) -> dict[str, Any]:
-    """Add the default values of an architecture to its options.
-
-    Example:
-        >>> complete_options("resnet8", width=0.5)["norm"]
-        'batch'
-    """
+    """Add the default values of an architecture to its options."""
     parameters = inspect.signature(_find(name, options)).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty} | options
 
 
 def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The architecture called ``name``; raises a TypeError for options that it does not have."""
+    """Return the architecture ``name``; raise a TypeError for options that it does not have."""
     factory = _lookup(name)
     parameters = inspect.signature(factory).parameters
     allowed = [parameter for parameter in parameters if parameter != "num_classes"]
@@ -192,7 +179,7 @@ def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _lookup(name: str) -> Callable[..., Any]:
-    """The class or factory of a registered name, a name of another package or a class path."""
+    """Return the class or factory of a registered name, a library's name or a class path."""
     base = name.partition("-")[0]
     if factory := _FACTORIES.get(name) or _FACTORIES.get(base):
         return factory
@@ -216,10 +203,5 @@ def _is_class_path(name: str) -> bool:
 
 
 def state_key(name: str) -> str:
-    """The name of a model as part of a state-dict entry, in which a dot is a separator.
-
-    Example:
-        >>> state_key("my_package.MyNet")
-        'my_package:MyNet'
-    """
+    """Return the name of a model as part of a state-dict entry, in which a dot is a separator."""
     return name.replace(".", ":")

@@ -52,8 +52,3 @@ class TinyBERT(Encoder):
             mask_id=103,  # of BERT's English vocabulary, which TinyBERT shares
             length=length,
         )
-
-    @classmethod
-    def check_options(cls, *, source: str | Path | None = "hub", **others: Any) -> None:
-        """Check the options without loading anything; see :meth:`Encoder.check_options`."""
-        super().check_options(source=source, **others)

@@ -2,11 +2,10 @@
 
 from fedaux_pl.modules.client import ClientModule
 from fedaux_pl.modules.distillation import DistillationModule
-from fedaux_pl.modules.knn import KNNAccuracy
 from fedaux_pl.modules.language_modeling import LanguageModeling
-from fedaux_pl.modules.pretraining import create_pretraining
+from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.scoring_head import ScoringHead
-from fedaux_pl.modules.self_supervised import SelfSupervised
+from fedaux_pl.modules.self_supervised import KNNAccuracy, SelfSupervised
 from fedaux_pl.modules.simclr import SimCLR
 
 __all__ = [
@@ -14,8 +13,8 @@ __all__ = [
     "DistillationModule",
     "KNNAccuracy",
     "LanguageModeling",
+    "OptimizerSettings",
     "ScoringHead",
     "SelfSupervised",
     "SimCLR",
-    "create_pretraining",
 ]

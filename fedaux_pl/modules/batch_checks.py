@@ -1,4 +1,4 @@
-"""Checks of the batches that enter a LightningModule."""
+"""Checks of the first batch that enters a LightningModule."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,19 @@ from torch import Tensor, nn
 
 
 def first_entry(batch: Any) -> Any:
-    """Returns the inputs of a batch: a tensor, or first in a tuple; raises a ValueError if not."""
+    """Return the inputs of a batch: a tensor, or first in a tuple; raise a ValueError if not."""
+    if isinstance(batch, Tensor):
+        return batch
     if isinstance(batch, Mapping):
         raise ValueError(
             "a batch must be inputs, or a tuple that begins with them, but is a mapping of "
             f"{', '.join(map(str, batch))}: return tuples from the data set, or use a collate_fn"
         )
-    return batch if isinstance(batch, Tensor) else batch[0]
+    return batch[0]
 
 
 def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
-    """Returns the two tensors of a batch (inputs, labels); raises a ValueError for another one."""
+    """Return the two tensors of a batch (inputs, labels); raise a ValueError for another one."""
     if isinstance(batch, Tensor) or len(batch) < 2:
         got = "one tensor" if isinstance(batch, Tensor) else f"{len(batch)} entry"
         raise ValueError(f"a batch must be (inputs, labels), but is {got}: add the labels")
@@ -27,22 +29,15 @@ def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def check_inputs(model: nn.Module, x: Tensor) -> None:
-    """Raises a ValueError for inputs with NaN or infinity, or that the model would misread.
-
-    Args:
-        model: A model, which checks its inputs if it has ``check_inputs`` (see ``Classifier``).
-        x: The inputs.
-    """
-    if x.is_floating_point() and x.numel():
-        low, high = torch.stack(torch.aminmax(x)).tolist()
-        if not math.isfinite(low + high):
-            raise ValueError("the inputs hold NaN or infinity: remove or repair those that do")
+    """Raise a ValueError for NaN or infinity, and what the model's ``check_inputs`` raises."""
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise ValueError("the inputs hold NaN or infinity: remove or repair those that do")
     if callable(check := getattr(model, "check_inputs", None)):
         check(x)
 
 
 def check_labels(labels: Tensor, num_classes: int) -> None:
-    """Raises a ValueError unless labels are int64 (or uint8) of shape (N,) in 0 ... C - 1."""
+    """Raise a ValueError unless labels are int64 (or uint8) of shape (N,) in 0 ... C - 1."""
     if labels.ndim != 1 or labels.dtype not in (torch.int64, torch.uint8):
         raise ValueError(
             f"labels must be class indices of shape (N,) and dtype int64, but have shape "
@@ -58,7 +53,7 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 
 def check_soft_labels(targets: Tensor, num_classes: int) -> None:
-    """Raises a ValueError unless soft labels are probabilities of shape (N, C)."""
+    """Raise a ValueError unless soft labels are probabilities of shape (N, C)."""
     if targets.ndim != 2 or targets.shape[1] != num_classes:
         raise ValueError(
             f"soft labels must be probabilities of shape (N, {num_classes}), but have shape "

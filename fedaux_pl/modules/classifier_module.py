@@ -9,6 +9,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
+from fedaux_pl.modules.model_argument import count_classes, resolve_model
 from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state, load_state
 
@@ -22,38 +23,44 @@ class ClassifierModule(OptimizedModule):
     of batches of inputs, with or without labels.
 
     Args:
-        model: f, with ``features``, ``head`` and ``feature_dim``.
-        num_classes: C, the number of classes.
+        model: The name of an architecture, or f, with ``features``, ``head`` and ``feature_dim``.
+        num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         trained: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: The optimizer of the trained parameters.
+        model_options: Further arguments of ``create_model``.
     """
 
     def __init__(
-        self, model: nn.Module, num_classes: int, trained: TrainedPart, optimizer: OptimizerSettings
+        self,
+        model: str | nn.Module,
+        num_classes: int | None,
+        trained: TrainedPart,
+        optimizer: OptimizerSettings,
+        model_options: dict[str, Any] | None,
     ) -> None:
-        super().__init__(optimizer)
+        num_classes = count_classes(model, num_classes)
+        super().__init__(model, optimizer, num_classes=num_classes)
         if trained not in ("full", "head"):
             raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
-        outputs = getattr(model.head, "out_features", num_classes)
+        self.num_classes = num_classes
+        self.model: Any = resolve_model(model, num_classes, model_options)
+        outputs = getattr(self.model.head, "out_features", num_classes)
         if outputs != num_classes:
             raise ValueError(
                 f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of "
                 "them"
             )
-        self.num_classes = num_classes
-        self.model: Any = model
         self.head_only = trained == "head"
         if self.head_only:
             self.model.requires_grad_(False)
             self.model.head.requires_grad_(True)
-        metrics = MetricCollection(
-            {"accuracy": MulticlassAccuracy(num_classes, average="micro"), "loss": MeanLoss()}
-        )
+        accuracy = MulticlassAccuracy(num_classes, average="micro")
+        metrics = MetricCollection({"accuracy": accuracy, "loss": MeanLoss()})
         self.val_metrics = metrics.clone(prefix="val/")
         self.test_metrics = metrics.clone(prefix="test/")
 
     def train(self, mode: bool = True) -> "ClassifierModule":
-        """Sets training mode; a frozen h stays in evaluation mode and keeps its statistics."""
+        """Set training mode; a frozen h stays in evaluation mode and keeps its statistics."""
         super().train(mode)
         if self.head_only:
             self.model.eval()
@@ -61,46 +68,45 @@ class ClassifierModule(OptimizedModule):
         return self
 
     def on_train_start(self) -> None:
-        """Sets training mode, because the Trainer does not change the mode of a module."""
+        """Set training mode, because the Trainer does not change the mode of a module."""
         self.train()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Computes f(x), the logits of shape (N, C)."""
+        """Compute f(x), the logits of shape (N, C)."""
         logits: Tensor = self.model(x)
         return logits
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
-        """Loads the model's weights in place, before training starts."""
+        """Load the model's weights in place, before training starts."""
         load_state(self.model, state)
 
     def trained_state(self) -> dict[str, Tensor]:
-        """Returns a copy of the model's state dict."""
+        """Return a copy of the model's state dict."""
         return copy_state(self.model)
 
     def check_batch(self, batch: Any) -> None:
-        """Raises a ValueError unless a batch is (inputs, labels) with valid values."""
+        """Raise a ValueError unless a batch is (inputs, labels) with valid values."""
         x, labels = unpack_pair(batch)
         check_inputs(self.model, x)
         check_labels(labels, self.num_classes)
 
-    def _evaluate(self, batch: Sequence[Tensor], metrics: MetricCollection) -> None:
-        x, labels = unpack_pair(batch)
-        if self.device.type == "cpu":
-            check_labels(labels, self.num_classes)
-        logits = self(x).float()
+    def _evaluate(self, batch: Sequence[Tensor], batch_idx: int, metrics: MetricCollection) -> None:
+        if batch_idx == 0:
+            check_labels(unpack_pair(batch)[1], self.num_classes)
+        logits, labels = self(batch[0]).float(), batch[1]
         metrics["accuracy"](logits, labels)
         metrics["loss"](F.cross_entropy(logits, labels), weight=len(labels))
         self.log_dict(metrics, prog_bar=True, batch_size=len(labels))
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs accuracy and cross-entropy on (inputs, labels)."""
-        self._evaluate(batch, self.val_metrics)
+        """Log accuracy and cross-entropy on (inputs, labels)."""
+        self._evaluate(batch, batch_idx, self.val_metrics)
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs accuracy and cross-entropy on (inputs, labels)."""
-        self._evaluate(batch, self.test_metrics)
+        """Log accuracy and cross-entropy on (inputs, labels)."""
+        self._evaluate(batch, batch_idx, self.test_metrics)
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Computes class probabilities of shape (N, C)."""
+        """Compute class probabilities of shape (N, C)."""
         logits: Tensor = self(first_entry(batch))
         return logits.float().softmax(dim=-1)

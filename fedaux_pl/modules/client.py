@@ -8,20 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional import proximal_penalty
-from fedaux_pl.modules.batch_checks import unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import (
-    count_classes,
-    model_hyperparameter,
-    note_networks,
-    resolve_model,
-)
-from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_tensors
 
 
 class ClientModule(ClassifierModule):
-    """Trains a classifier with cross-entropy and, optionally, a proximal term or a correction.
+    """Train a classifier with cross-entropy and, optionally, a proximal term or a correction.
 
     With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2 (FedProx). The anchor
     theta_0 is the parameters at the start of the fit. With ``corrected`` the tensors of
@@ -35,10 +28,7 @@ class ClientModule(ClassifierModule):
         num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         mu: The strength of the proximal term, 0 for none.
         trained: ``full`` trains all parameters, ``head`` trains g only (linear evaluation).
-        optimizer: ``adam``, ``adamw`` or ``sgd``.
-        lr: The learning rate.
-        momentum: For sgd only.
-        weight_decay: At least 0.
+        optimizer: The optimizer of the trained parameters.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
         corrected: Whether a correction is added to the gradients; zero until it is set.
 
@@ -63,47 +53,35 @@ class ClientModule(ClassifierModule):
         num_classes: int | None = None,
         mu: float = 0.0,
         trained: TrainedPart = "full",
-        optimizer: OptimizerName = "adam",
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        optimizer: OptimizerSettings = OptimizerSettings(),  # noqa: B008 - frozen
         model_options: dict[str, Any] | None = None,
         corrected: bool = False,
     ) -> None:
         if not isinstance(mu, int | float) or not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
-        num_classes = count_classes(model, num_classes)
-        super().__init__(
-            resolve_model(model, num_classes, model_options),
-            num_classes,
-            trained,
-            OptimizerSettings(optimizer, lr, momentum, weight_decay),
-        )
-        model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
+        super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
-        self.anchor: list[Tensor] | None = None
         self.corrected = corrected
-        self.corrections: list[Tensor] | None = None
+        # changed in place once they are set, because captured steps read these tensors
+        self.anchor: list[Tensor] = []
+        self.corrections: list[Tensor] = []
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
-        """Loads the model's weights in place, before training starts, and sets the anchor."""
+        """Load the model's weights in place, before training starts, and set the anchor."""
         super().start_from(state)
         if self.mu > 0:
             self.set_anchor()
 
     def set_anchor(self) -> None:
-        """Sets theta_0 of the proximal term to the current parameters."""
+        """Set theta_0 of the proximal term to the current parameters."""
         current = [parameter.detach() for parameter in self._trained_parameters()]
-        if self.anchor is None:
+        if self.anchor:
+            copy_tensors(self.anchor, current)
+        else:
             self.anchor = [tensor.clone() for tensor in current]
-        else:  # in place, because captured steps read these tensors
-            for origin, tensor in zip(self.anchor, current, strict=True):
-                origin.copy_(tensor)
 
     def set_correction(self, correction: Mapping[str, Tensor]) -> None:
-        """Sets what is added to the gradients.
+        """Set what is added to the gradients.
 
         Args:
             correction: A tensor for each trained parameter, by its name in the model; empty for
@@ -120,9 +98,9 @@ class ClientModule(ClassifierModule):
                 f"the correction has no entry for {missing[0]}: give one for every trained "
                 "parameter, or none at all"
             )
-        if self.corrections is None:
+        if not self.corrections:
             self.corrections = [torch.zeros_like(p, requires_grad=False) for p in trained.values()]
-        if correction:  # in place, because captured steps read these tensors
+        if correction:
             copy_tensors(self.corrections, [correction[key] for key in trained])
         else:
             torch._foreach_zero_(self.corrections)
@@ -131,22 +109,18 @@ class ClientModule(ClassifierModule):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def on_train_start(self) -> None:
-        """Sets the anchor, unless the fit resumes from a checkpoint that has one."""
+        """Set the anchor, unless the fit resumes from a checkpoint that has one."""
         super().on_train_start()
-        resumed = self.anchor is not None and self.trainer.global_step > 0
-        if self.mu > 0 and not resumed:
+        if self.mu > 0 and not (self.anchor and self.trainer.global_step > 0):
             self.set_anchor()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Computes the cross-entropy on (inputs, labels) plus proximal term and correction."""
-        x, labels = unpack_pair(batch)
-        if self.device.type == "cpu":
-            self.check_batch(batch)
+        """Compute the cross-entropy on (inputs, labels) plus proximal term and correction."""
+        x, labels = batch[:2]
         loss = F.cross_entropy(self(x), labels)
         if self.mu > 0:
-            if self.anchor is None:
+            if not self.anchor:
                 self.set_anchor()
-            assert self.anchor is not None  # noqa: S101 - for mypy
             loss = loss + proximal_penalty(self._trained_parameters(), self.anchor, self.mu)
         if self.corrected:
             loss = loss + self._correction_term()
@@ -154,25 +128,24 @@ class ClientModule(ClassifierModule):
         return loss
 
     def _correction_term(self) -> Tensor:
-        """A term with the value 0, so that losses stay comparable, and the correction as gradient.
+        """Return a term of value 0, so that losses stay comparable; its gradient is the correction.
 
         A term, and no change of the gradients, so that it is scaled and captured with the loss.
         """
-        if self.corrections is None:
+        if not self.corrections:
             self.set_correction({})
-        assert self.corrections is not None  # noqa: S101 - for mypy
         pairs = zip(self._trained_parameters(), self.corrections, strict=True)
         products = torch.stack([(parameter * change).sum() for parameter, change in pairs]).sum()
         return products - products.detach()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Saves theta_0 and the correction, so that a resumed fit has the same."""
+        """Save theta_0 and the correction, so that a resumed fit has the same."""
         for name, tensors in (("anchor", self.anchor), ("corrections", self.corrections)):
-            if tensors is not None:
+            if tensors:
                 checkpoint[name] = [tensor.cpu() for tensor in tensors]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restores theta_0 and the correction."""
+        """Restore theta_0 and the correction."""
         for name in ("anchor", "corrections"):
             if name in checkpoint:
                 setattr(self, name, [tensor.to(self.device) for tensor in checkpoint[name]])

@@ -9,17 +9,11 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedaux_pl.functional import distillation_loss
 from fedaux_pl.modules.batch_checks import check_inputs, check_soft_labels, unpack_pair
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.modules.model_argument import (
-    count_classes,
-    model_hyperparameter,
-    note_networks,
-    resolve_model,
-)
-from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.optimizers import OptimizerSettings
 
 
 class DistillationModule(ClassifierModule):
-    """Trains a student on soft labels with the Kullback-Leibler divergence.
+    """Train a student on soft labels with the Kullback-Leibler divergence.
 
     Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
     ``fedaux_pl.functional.soft_labels`` returns them. Validation and test batches are (inputs,
@@ -33,10 +27,7 @@ class DistillationModule(ClassifierModule):
             ``load_from_checkpoint``.
         num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
         trained: ``full`` trains all parameters, ``head`` trains g only.
-        optimizer: ``adam``, ``adamw`` or ``sgd``.
-        lr: The learning rate.
-        momentum: For sgd only.
-        weight_decay: At least 0.
+        optimizer: The optimizer of the trained parameters.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
 
     Example:
@@ -58,35 +49,21 @@ class DistillationModule(ClassifierModule):
         model: str | nn.Module = "resnet8",
         num_classes: int | None = None,
         trained: TrainedPart = "full",
-        optimizer: OptimizerName = "adam",
-        lr: float = 5e-5,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        optimizer: OptimizerSettings = OptimizerSettings(lr=5e-5),  # noqa: B008 - frozen
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        num_classes = count_classes(model, num_classes)
-        super().__init__(
-            resolve_model(model, num_classes, model_options),
-            num_classes,
-            trained,
-            OptimizerSettings(optimizer, lr, momentum, weight_decay),
-        )
-        model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
-        self.agreement = MulticlassAccuracy(num_classes, average="micro")
+        super().__init__(model, num_classes, trained, optimizer, model_options)
+        self.agreement = MulticlassAccuracy(self.num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:
-        """Raises a ValueError unless a batch is (inputs, soft labels) with valid values."""
+        """Raise a ValueError unless a batch is (inputs, soft labels) with valid values."""
         x, targets = unpack_pair(batch)
         check_inputs(self.model, x)
         check_soft_labels(targets, self.num_classes)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Computes D_KL(soft labels, softmax(f(x))); logs how often student and teachers agree."""
-        x, targets = unpack_pair(batch)
-        if self.device.type == "cpu":
-            self.check_batch(batch)
+        """Compute D_KL(soft labels, softmax(f(x))); log how often student and teachers agree."""
+        x, targets = batch[:2]
         logits = self(x).float()
         loss = distillation_loss(logits, targets.to(logits.dtype))
         self.log_training(loss, len(targets))

@@ -14,14 +14,14 @@ from fedaux_pl.processes import Processes
 
 
 def current_processes() -> Processes:
-    """Returns the processes of torch's default group; this process alone if there is no group."""
+    """Return the processes of torch's default group; this process alone if there is no group."""
     if not (dist.is_available() and dist.is_initialized()):
         return Processes()
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
-    """Concatenates the rows of all processes, with gradients.
+    """Concatenate the rows of all processes, with gradients.
 
     A row gets a gradient from the loss of every process. If all compute the same loss, gradients
     are ``world_size`` times too large until they are averaged over the processes, as DDP and
@@ -45,7 +45,7 @@ def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
-    """Replaces the gradients of a module by their means over all processes."""
+    """Replace the gradients of a module by their means over all processes."""
     if processes.world_size == 1:
         return
     parameters = [parameter for parameter in module.parameters() if parameter.grad is not None]
@@ -56,7 +56,7 @@ def average_gradients(module: nn.Module, processes: Processes) -> None:
 
 @contextmanager
 def synchronized_batch_norm(module: nn.Module, processes: Processes) -> Iterator[None]:
-    """Makes BatchNorm layers normalize by the statistics of all processes.
+    """Make BatchNorm layers normalize by the statistics of all processes.
 
     Unlike torch's SyncBatchNorm it runs on the CPU, and with processes that have no samples.
     """

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.functional.masking import MaskedTokens, mask_tokens
-from fedaux_pl.modules.batch_checks import first_entry
-from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
-from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.batch_checks import check_inputs, first_entry
+from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
 Objective = Literal["masked", "next"]
@@ -23,7 +22,7 @@ _NEEDED = ("states", "trimmed", "token_embedding", "vocabulary", "pad_id", "mask
 
 
 class LanguageModeling(SelfSupervised):
-    """Learns features h of text by predicting tokens from the tokens around or before them.
+    """Learn features h of text by predicting tokens from the tokens around or before them.
 
     Training batches are token ids (N, L), alone or first in a tuple. As in BERT, a small network
     and the encoder's token embedding map a state to logits over the vocabulary. That network
@@ -39,10 +38,7 @@ class LanguageModeling(SelfSupervised):
         objective: ``masked`` masks tokens and predicts them; ``next`` predicts each token from
             those before it.
         mask_rate: The fraction of a text's tokens that is masked, for ``masked`` only.
-        optimizer: ``adam``, ``adamw`` or ``sgd``.
-        lr: The learning rate.
-        momentum: For sgd only.
-        weight_decay: At least 0.
+        optimizer: The optimizer of all parameters.
         knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``source``.
 
@@ -64,10 +60,7 @@ class LanguageModeling(SelfSupervised):
         model: str | nn.Module = "tinybert",
         objective: Objective = "masked",
         mask_rate: float = 0.15,
-        optimizer: OptimizerName = "adam",
-        lr: float = 1e-4,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        optimizer: OptimizerSettings = OptimizerSettings(lr=1e-4),  # noqa: B008 - frozen
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
@@ -75,15 +68,8 @@ class LanguageModeling(SelfSupervised):
             raise ValueError(f"objective must be 'masked' or 'next', but is {objective!r}")
         if not 0 < mask_rate < 1:
             raise ValueError(f"mask_rate must lie strictly between 0 and 1, but is {mask_rate}")
-        super().__init__(
-            resolve_model(model, 1, model_options),
-            knn_k,
-            OptimizerSettings(optimizer, lr, momentum, weight_decay),
-        )
+        super().__init__(model, knn_k, optimizer, model_options)
         _check_encoder(self.backbone, objective)
-        model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
         self.objective = objective
         self.mask_rate = mask_rate
         vocabulary, width = self.backbone.token_embedding.shape
@@ -93,11 +79,15 @@ class LanguageModeling(SelfSupervised):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def token_logits(self, states: Tensor) -> Tensor:
-        """Maps states (..., d) to logits over the vocabulary."""
+        """Map states (..., d) to logits over the vocabulary."""
         return F.linear(self.transform(states), self.backbone.token_embedding, self.bias)
 
+    def check_batch(self, batch: Batch) -> None:
+        """Raise a ValueError unless the inputs are token ids that the encoder can read."""
+        check_inputs(self.backbone, first_entry(batch))
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Computes the mean cross-entropy of the predicted tokens."""
+        """Compute the mean cross-entropy of the predicted tokens."""
         h = self.backbone
         ids: Tensor = h.trimmed(first_entry(batch))
         if self.objective == "masked":
@@ -109,7 +99,7 @@ class LanguageModeling(SelfSupervised):
         return loss
 
     def masked_loss(self, masked: MaskedTokens) -> Tensor:
-        """Computes the loss of masked language modeling."""
+        """Compute the loss of masked language modeling."""
         states: Tensor = self.backbone.states(masked.ids)
         # Only masked positions: the logits of all positions would take gigabytes.
         index = masked.positions[:, :, None].expand(-1, -1, states.shape[-1])
@@ -117,7 +107,7 @@ class LanguageModeling(SelfSupervised):
         return _weighted_cross_entropy(logits, masked.targets, masked.weights)
 
     def next_token_loss(self, ids: Tensor) -> Tensor:
-        """Computes the loss of next-token prediction."""
+        """Compute the loss of next-token prediction."""
         states: Tensor = self.backbone.states(ids, causal=True)
         targets = ids[:, 1:].long()
         logits = self.token_logits(states[:, :-1])
@@ -125,7 +115,7 @@ class LanguageModeling(SelfSupervised):
 
 
 def _weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean of the cross-entropy; 0 if all weights are 0."""
+    """Return the weighted mean of the cross-entropy; 0 if all weights are 0."""
     losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return (losses * weights.flatten()).sum() / weights.sum().clamp(min=1)
 

@@ -1,9 +1,11 @@
 """The argument ``model`` of the LightningModules: a name, or a module f = g o h."""
 
 import copy
-from collections.abc import Mapping, MutableMapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytorch_lightning as pl
 from torch import nn
 
 from fedaux_pl.models import create_model
@@ -14,7 +16,7 @@ _NOT_SAVED = "not saved: "
 def resolve_model(
     model: str | nn.Module, num_classes: int, options: Mapping[str, Any] | None
 ) -> nn.Module:
-    """Creates a model by name with these options of ``create_model``, or checks a given module.
+    """Create a model by name with these options of ``create_model``, or check a given module.
 
     A module without ``feature_dim`` gets it from its head.
 
@@ -30,13 +32,13 @@ def resolve_model(
         raise ValueError("num_classes is not one of model_options: give it as an argument")
     if isinstance(model, type):
         raise TypeError(f"model must be an object, but is the class {model.__name__}: create one")
-    if isinstance(model, str) and model.startswith(_NOT_SAVED):
-        name = model.removeprefix(_NOT_SAVED)
-        raise ValueError(
-            f"pass model=..., the {name} that was trained: a checkpoint holds the weights of a "
-            "network that was given as an object, but not its code"
-        )
     if isinstance(model, str):
+        if model.startswith(_NOT_SAVED):
+            raise ValueError(
+                f"pass model=..., the {model.removeprefix(_NOT_SAVED)} that was trained: a "
+                "checkpoint holds the weights of a network that was given as an object, but not "
+                "its code"
+            )
         return create_model(model, num_classes, **(options or {}))
     if options:
         raise ValueError("model_options belong to a model given by name, not to a module")
@@ -53,7 +55,7 @@ def resolve_model(
 
 
 def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
-    """Returns the number of classes if it is given, else that of a module's head, else 10."""
+    """Return the number of classes if it is given, else that of a module's head, else 10."""
     if num_classes is not None:
         return num_classes
     if isinstance(model, str):
@@ -68,7 +70,7 @@ def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
 
 
 def without_head(model: nn.Module) -> nn.Module:
-    """Returns h: a shallow copy that shares all parameters but the head's with the model.
+    """Return h: a shallow copy that shares all parameters but the head's with the model.
 
     Of a model that torch.compile has wrapped, h is not compiled: only its ``forward`` would be.
     """
@@ -78,21 +80,29 @@ def without_head(model: nn.Module) -> nn.Module:
     return backbone
 
 
-def model_hyperparameter(model: str | nn.Module) -> str:
-    """Returns what checkpoints hold as ``model``: a name, or a note that a module is not saved.
+def save_arguments(
+    module: pl.LightningModule,
+    model: str | nn.Module | None,
+    ignore: Sequence[str] = (),
+    **plain: Any,
+) -> None:
+    """Save the arguments of the constructor that calls this and of its subclasses in checkpoints.
 
-    ``load_from_checkpoint`` without a model passes the note on to :func:`resolve_model`.
+    Of a network the checkpoint has a note that it is not saved, which ``load_from_checkpoint``
+    passes on to :func:`resolve_model`.
+
+    Args:
+        module: The LightningModule that is created.
+        model: Its argument ``model``.
+        ignore: The arguments of which ``plain`` has the values.
+        **plain: Further values.
     """
-    if isinstance(model, str):
-        return model
-    return f"{_NOT_SAVED}{type(model).__name__}"
-
-
-def note_networks(hyperparameters: MutableMapping[str, Any]) -> None:
-    """Replaces networks by notes that they are not saved.
-
-    Lightning collects the arguments of a subclass, too, and they can be networks.
-    """
-    for name, value in hyperparameters.items():
-        if isinstance(value, nn.Module):
-            hyperparameters[name] = model_hyperparameter(value)
+    frame: Any = inspect.currentframe()
+    module.save_hyperparameters(ignore=["model", *ignore], frame=frame.f_back)
+    values = {**module.hparams, "model": model}
+    notes = {
+        name: f"{_NOT_SAVED}{type(value).__name__}"
+        for name, value in values.items()
+        if isinstance(value, nn.Module)
+    }
+    module.save_hyperparameters({**values, **notes, **plain})

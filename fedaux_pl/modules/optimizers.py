@@ -1,14 +1,19 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torchmetrics.aggregation import MeanMetric
+
+from fedaux_pl.modules.model_argument import save_arguments
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
 
@@ -20,20 +25,25 @@ _MAX_LR, _MAX_WEIGHT_DECAY = 1e30, 1e6
 class OptimizerSettings:
     """An optimizer as plain values.
 
-    Attributes:
+    Args:
         name: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate, greater than 0 and at most 1e30.
         momentum: For sgd only, in [0, 1).
         weight_decay: At least 0 and at most 1e6.
+
+    Example:
+        >>> from fedaux_pl import ClientModule, OptimizerSettings
+        >>> sgd = OptimizerSettings("sgd", lr=0.1, momentum=0.9)
+        >>> client = ClientModule("resnet8", num_classes=10, optimizer=sgd)
     """
 
-    name: OptimizerName
-    lr: float
+    name: OptimizerName = "adam"
+    lr: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in ("adam", "adamw", "sgd"):
+        if self.name not in get_args(OptimizerName):
             raise ValueError(f"optimizer must be one of adam, adamw, sgd, but is {self.name!r}")
         if not (isinstance(self.lr, Real) and 0 < self.lr <= _MAX_LR):
             raise ValueError(
@@ -41,11 +51,10 @@ class OptimizerSettings:
             )
         if not (isinstance(self.momentum, Real) and 0 <= self.momentum < 1):
             raise ValueError(f"momentum must lie in [0, 1), but is {self.momentum!r}")
-        if not (
-            isinstance(self.weight_decay, Real) and 0 <= self.weight_decay <= _MAX_WEIGHT_DECAY
-        ):
+        decay = self.weight_decay
+        if not (isinstance(decay, Real) and 0 <= decay <= _MAX_WEIGHT_DECAY):
             raise ValueError(
-                f"weight_decay must be at least 0, but is {self.weight_decay!r} (at most "
+                f"weight_decay must be at least 0, but is {decay!r} (at most "
                 f"{_MAX_WEIGHT_DECAY:g} is allowed)"
             )
         if self.momentum and self.name != "sgd":
@@ -53,8 +62,12 @@ class OptimizerSettings:
                 f"momentum belongs to sgd, but the optimizer is {self.name}: leave it at 0"
             )
 
+    def plain(self) -> dict[str, Any]:
+        """Return the values by the names that checkpoints and configuration files have."""
+        return {"optimizer": self.name} | {k: v for k, v in vars(self).items() if k != "name"}
+
     def create(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Creates the optimizer of those parameters that require a gradient."""
+        """Create the optimizer of those parameters that require a gradient."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if self.name == "sgd":
             return SGD(trained, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
@@ -77,35 +90,71 @@ class MeanLoss(MeanMetric):
 class OptimizedModule(pl.LightningModule):
     """A LightningModule with one optimizer, which logs its mean training loss.
 
+    Args:
+        model: The argument ``model`` of the subclass, for checkpoints.
+        optimizer: The optimizer of all parameters that require a gradient.
+        **plain: Values that checkpoints hold in place of the subclass's arguments.
+
     Attributes:
         option: The option of ``Federation`` that sets its optimizer, for error messages.
     """
 
     option: ClassVar[str] = ""
 
-    def __init__(self, optimizer: OptimizerSettings) -> None:
+    def __init__(self, model: str | nn.Module, optimizer: OptimizerSettings, **plain: Any) -> None:
         super().__init__()
+        if not isinstance(optimizer, OptimizerSettings):
+            raise TypeError(
+                "optimizer must be an object such as OptimizerSettings('sgd', lr=0.1), but is "
+                f"{optimizer!r}"
+            )
+        save_arguments(self, model, ignore=["optimizer", "views"], **optimizer.plain(), **plain)
         self.optimizer_settings = optimizer
         self.train_loss = MeanLoss()
 
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        *,
+        weights_only: bool = True,
+        **changed: Any,
+    ) -> Self:
+        """Create the module of a checkpoint; ``changed`` replaces arguments of its constructor."""
+        checkpoint = torch.load(checkpoint_path, map_location, weights_only=weights_only)
+        arguments = cls.rebuild_arguments(checkpoint["hyper_parameters"]) | changed
+        known = inspect.signature(cls).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            arguments = {k: v for k, v in arguments.items() if k in known}
+        module = cls(**arguments)
+        module.on_load_checkpoint(checkpoint)
+        module.load_state_dict(checkpoint["state_dict"])
+        return module.to(None if callable(map_location) else map_location)
+
+    @classmethod
+    def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the constructor's arguments, of which checkpoints have plain values."""
+        names = ("optimizer", "lr", "momentum", "weight_decay")
+        others = {name: value for name, value in saved.items() if name not in names}
+        if "train" in others:  # of version 0.6
+            others["trained"] = others.pop("train")
+        return {**others, "optimizer": OptimizerSettings(*(saved[name] for name in names))}
+
     def configure_optimizers(self) -> Optimizer:
-        """Creates the optimizer of all parameters that require a gradient."""
+        """Create the optimizer of all parameters that require a gradient."""
         return self.optimizer_settings.create(self.parameters())
 
     def check_batch(self, batch: Any) -> None:
-        """Raises a ValueError for a batch that cannot be trained on; it waits for a GPU.
-
-        ``training_step`` calls it on the CPU. On other devices it is called for the first batch of
-        each epoch of a Trainer, because to wait in every step would slow them down.
-        """
+        """Raise a ValueError for a batch that cannot be trained on; it waits for a GPU."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Checks the first batch of an epoch."""
-        if batch_idx == 0 and self.device.type != "cpu":
+        """Check the first batch of an epoch; to check each one would slow all steps down."""
+        if batch_idx == 0:
             self.check_batch(batch)
 
     def log_training(self, loss: Tensor, batch_size: int) -> None:
-        """Logs the mean training loss of the epoch if a Trainer is attached."""
+        """Log the mean training loss of the epoch if a Trainer is attached."""
         if self._trainer is not None:
             self.train_loss(loss.detach(), weight=batch_size)
             self.log("train/loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)

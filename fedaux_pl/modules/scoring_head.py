@@ -25,23 +25,19 @@ from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
-from fedaux_pl.modules.model_argument import (
-    model_hyperparameter,
-    note_networks,
-    resolve_model,
-    without_head,
-)
+from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
 from fedaux_pl.scoring import (
-    Budget,
     Identity,
     Logistic,
     NormBound,
+    Privacy,
     PublicMap,
     Release,
     Scoring,
     Sigmoid,
     spent,
 )
+from fedaux_pl.scoring.scorers import check_converged
 
 
 class ScoringHead(pl.LightningModule):
@@ -96,6 +92,7 @@ class ScoringHead(pl.LightningModule):
         model_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        save_arguments(self, model)
         self.automatic_optimization = False
         self.scorer = Logistic(regularization, normalized, tolerance)
         self.scoring = Scoring(
@@ -103,16 +100,13 @@ class ScoringHead(pl.LightningModule):
             feature_map=Identity(),
             calibration=Sigmoid(xi),
             norm_bound=norm_bound,
-            budget=Budget(),  # replaced in each release
+            privacy=Privacy(),  # replaced in each release
             shrink=False,
         )
         self.backbone: Any = None
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
             check_separate_records(self.backbone)
-            model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
         self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None
@@ -125,21 +119,22 @@ class ScoringHead(pl.LightningModule):
         self.val_auroc = BinaryAUROC()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves the fit out of copies and pickles, such as ``torch.save(head)`` writes."""
+        """Leave the fit out of copies and pickles, such as ``torch.save(head)`` writes."""
         unfitted = {"_fitted": None, "_fitted_map": PublicMap(), "_gradient_norm": math.inf}
         return super().__getstate__() | unfitted | {"_collected": []}
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
-        """Fits the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
+        """Fit the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
         self._fit(positives, negatives)
 
     def _fit(self, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """``fit_features``; returns the rows of norm at most 1 that the head was fitted to."""
-        if not len(negatives):
-            raise ValueError(
-                "there are no negatives: the head separates a client's samples (membership 1) from "
-                "public negatives (membership 0), so give at least one of them"
-            )
+        for name, rows in (("samples of the client", positives), ("negatives", negatives)):
+            if not len(rows):
+                raise ValueError(
+                    f"there are no {name}: the head separates a client's samples (membership 1) "
+                    "from public negatives (membership 0), so give at least one of each"
+                )
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
@@ -149,23 +144,23 @@ class ScoringHead(pl.LightningModule):
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
-        """Computes h_0(x) in float32; without a model returns x itself."""
+        """Compute h_0(x) in float32; without a model returns x itself."""
         features: Tensor = x if self.backbone is None else self.backbone.features(x)
         return features.float()
 
     def train(self, mode: bool = True) -> "ScoringHead":
-        """Sets the mode; h_0 is fixed and stays in evaluation mode."""
+        """Set the mode; h_0 is fixed and stays in evaluation mode."""
         super().train(mode)
         if self.backbone is not None:
             self.backbone.eval()
         return self
 
     def configure_optimizers(self) -> list[Any]:
-        """Returns no optimizer: a solver fits the head at the end of the epoch."""
+        """Return no optimizer: a solver fits the head at the end of the epoch."""
         return []
 
     def on_train_start(self) -> None:
-        """Checks that there is one process: a head belongs to one client."""
+        """Check that there is one process: a head belongs to one client."""
         self.train()  # the Trainer does not change the mode of modules
         if self.trainer.world_size > 1:
             raise PrivacyError(
@@ -174,11 +169,11 @@ class ScoringHead(pl.LightningModule):
             )
 
     def on_train_epoch_start(self) -> None:
-        """Clears the collected features."""
+        """Clear the collected features."""
         self._collected = []
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Collects features and membership."""
+        """Collect features and membership."""
         inputs, member = unpack_pair(batch)
         if not bool(((member == 0) | (member == 1)).all()):
             raise ValueError(
@@ -191,7 +186,7 @@ class ScoringHead(pl.LightningModule):
         self._collected.append((rows, member.bool()))
 
     def on_train_epoch_end(self) -> None:
-        """Fits the head, logs its AUROC and gradient norm, and stops the Trainer."""
+        """Fit the head, logs its AUROC and gradient norm, and stops the Trainer."""
         features = torch.cat([rows for rows, _ in self._collected])
         member = torch.cat([flags for _, flags in self._collected])
         self._collected = []
@@ -210,7 +205,7 @@ class ScoringHead(pl.LightningModule):
         compose: bool = False,
         noise_seed: int | None = None,
     ) -> Tensor:
-        """Adds noise to the fitted head, so that its release is (epsilon, delta)-private.
+        """Add noise to the fitted head, so that its release is (epsilon, delta)-private.
 
         Args:
             epsilon: Greater than 0.
@@ -230,26 +225,26 @@ class ScoringHead(pl.LightningModule):
         """
         if epsilon is None:
             raise PrivacyError("epsilon is None: call release_without_privacy to add no noise")
-        return self._release(Budget(epsilon, delta, mechanism), compose, noise_seed)
+        return self._release(Privacy(epsilon, delta, mechanism), compose, noise_seed)
 
     def release_without_privacy(self, compose: bool = False) -> Tensor:
-        """Releases the fitted weight without noise and without any guarantee: for comparison."""
-        return self._release(Budget(epsilon=None), compose, None)
+        """Release the fitted weight without noise and without any guarantee: for comparison."""
+        return self._release(Privacy(epsilon=None), compose, None)
 
-    def _release(self, budget: Budget, compose: bool, noise_seed: int | None) -> Tensor:
+    def _release(self, privacy: Privacy, compose: bool, noise_seed: int | None) -> Tensor:
         if self._fitted is None:
             raise PrivacyError(
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
                 "never the fit itself)"
             )
-        self.scorer.check_converged(self._gradient_norm)
+        check_converged(self._gradient_norm, self.scorer.tolerance)
         if self.ledger and not compose:
             epsilon, delta = self.spent
             raise PrivacyError(
                 f"this client has released its scoring head already, at ({epsilon:g}, {delta:g}): "
                 "a second release costs more privacy; pass compose=True to make it anyway"
             )
-        self.weight, record = budget.release(self._fitted, self._sensitivity, noise_seed)
+        self.weight, record = privacy.release(self._fitted, self._sensitivity, noise_seed)
         self.public_map = self._fitted_map
         self.ledger.append(replace(record, flaw=self.scoring.flaw))
         return self.weight
@@ -260,7 +255,7 @@ class ScoringHead(pl.LightningModule):
         return spent(self.ledger)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Computes s_i(x) with the released weight, shape (N,)."""
+        """Compute s_i(x) with the released weight, shape (N,)."""
         if self.weight is None or self.public_map is None:
             raise PrivacyError("nothing was released yet: call release(epsilon, delta) first")
         rows = self.public_map.rows(self.features(x))
@@ -268,18 +263,18 @@ class ScoringHead(pl.LightningModule):
         return self.scoring.calibration.scores(logits, logits)
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Computes s_i(x), shape (N,)."""
+        """Compute s_i(x), shape (N,)."""
         scores: Tensor = self(first_entry(batch))
         return scores
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs the AUROC of the released scores as a classifier of membership."""
+        """Log the AUROC of the released scores as a classifier of membership."""
         if self.weight is not None:
             self.val_auroc.update(self(batch[0]), batch[1].long())
             self.log("val/auroc", self.val_auroc, on_step=False, on_epoch=True)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Returns the released weight and its cost for the state dict; the fit is left out."""
+        """Return the released weight and its cost for the state dict; the fit is left out."""
         return {
             "weight": None if self.weight is None else self.weight.cpu(),
             "bound": None if self.public_map is None else self.public_map.bound,
@@ -287,7 +282,7 @@ class ScoringHead(pl.LightningModule):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restores the released weight and its cost."""
+        """Restore the released weight and its cost."""
         self.weight, bound = state["weight"], state["bound"]
         unit = self.scoring.norm_bound == "unit"
         self.public_map = None if bound is None else PublicMap(unit=unit, bound=bound)

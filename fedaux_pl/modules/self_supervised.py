@@ -1,15 +1,18 @@
-"""The base of all modules that learn h_0 from unlabeled data."""
+"""The base of all modules that learn h_0 from unlabeled data, and the quality of features."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat as cat
 
 from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.batch_checks import first_entry
-from fedaux_pl.modules.knn import KNNAccuracy
-from fedaux_pl.modules.model_argument import without_head
+from fedaux_pl.modules.model_argument import resolve_model, without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import Processes
@@ -25,45 +28,50 @@ class SelfSupervised(OptimizedModule):
     neighbors and queries in turn. ``forward`` returns the features.
 
     Args:
-        model: f, whose head is not used.
+        model: The name of an architecture, or f, whose head is not used.
         knn_k: The number of neighbors of the kNN accuracy.
         optimizer: The optimizer of all parameters.
+        model_options: Further arguments of ``create_model``.
+        **plain: See ``OptimizedModule``.
     """
 
     option: ClassVar[str] = "pretraining"
     is_distributed = False  # whether a training step communicates with other processes
 
-    def __init__(self, model: nn.Module, knn_k: int, optimizer: OptimizerSettings) -> None:
-        super().__init__(optimizer)
+    def __init__(
+        self,
+        model: str | nn.Module,
+        knn_k: int,
+        optimizer: OptimizerSettings,
+        model_options: dict[str, Any] | None = None,
+        **plain: Any,
+    ) -> None:
+        super().__init__(model, optimizer, **plain)
         # Without the head all parameters have gradients, which DDP requires.
-        self.backbone: Any = without_head(model)
+        self.backbone: Any = without_head(resolve_model(model, 1, model_options))
         self.knn_accuracy = KNNAccuracy(k=knn_k)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Computes h(x), the features of shape (N, d)."""
+        """Compute h(x), the features of shape (N, d)."""
         features: Tensor = self.backbone.features(x)
         return features
 
     def backbone_state(self) -> dict[str, Tensor]:
-        """Returns a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
+        """Return a copy of h_0's weights, for ``fedaux_pl.models.load_backbone``."""
         return copy_state(self.backbone)
 
     def save_backbone(self, path: str | Path) -> Path:
-        """Saves h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model.
-
-        Args:
-            path: The file to write, such as ``h0.safetensors``.
-        """
+        """Save h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model."""
         return save_backbone(path, self.backbone)
 
     def share_batches(self, processes: Processes) -> None:
-        """Divides each batch among processes that all get the same batches, as ``SimCLR`` does.
+        """Divide each batch among processes that all get the same batches, as ``SimCLR`` does.
 
         Without an override every process computes the whole batch.
         """
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collects the features of labeled inputs for the kNN accuracy."""
+        """Collect the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
         features, labels = self(first_entry(batch)), batch[1]
@@ -74,13 +82,84 @@ class SelfSupervised(OptimizedModule):
             self.knn_accuracy.update(features[1::2], labels[1::2], query=True)
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the kNN accuracy if there were labels."""
+        """Log the kNN accuracy if there were labels."""
         if self.knn_accuracy.ready:
             accuracy = self.knn_accuracy.compute()
             self.log("val/knn_accuracy", accuracy, prog_bar=True, sync_dist=False)
         self.knn_accuracy.reset()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Computes the features of shape (N, d)."""
+        """Compute the features of shape (N, d)."""
         features: Tensor = self(first_entry(batch))
         return features
+
+
+class KNNAccuracy(Metric):
+    """Accuracy of weighted k-nearest-neighbor classification (Wu et al. 2018).
+
+    Neighbors and queries are labeled feature vectors. The k neighbors with the highest cosine
+    similarity to a query vote for its label; the accuracy is the fraction of queries with a correct
+    vote.
+
+    Args:
+        k: The number of neighbors that vote; all of them if there are fewer.
+        temperature: A neighbor of similarity s votes with weight exp(s / temperature).
+        kwargs: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> import torch
+        >>> from fedaux_pl.modules import KNNAccuracy
+        >>> metric = KNNAccuracy(k=1)
+        >>> metric.update(torch.eye(2), torch.tensor([0, 1]), query=False)
+        >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), query=True)
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    full_state_update = False
+    higher_is_better = True
+
+    neighbors: list[Tensor]
+    neighbor_labels: list[Tensor]
+    queries: list[Tensor]
+    query_labels: list[Tensor]
+
+    def __init__(self, k: int = 200, temperature: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, but is {k}")
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, but is {temperature}")
+        self.k = k
+        self.temperature = temperature
+        for name in ("neighbors", "neighbor_labels", "queries", "query_labels"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, features: Tensor, labels: Tensor, query: bool) -> None:
+        """Add features (N, d) and labels (N,) of queries or of neighbors."""
+        normalized = F.normalize(features.detach().float(), dim=1)
+        (self.queries if query else self.neighbors).append(normalized)
+        (self.query_labels if query else self.neighbor_labels).append(labels)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are neighbors and queries."""
+        return any(map(len, self.neighbors)) and any(map(len, self.queries))
+
+    def compute(self) -> Tensor:
+        """Compute the accuracy, in [0, 1]."""
+        if not self.ready:
+            raise ValueError("there are no neighbors or no queries: call update for both first")
+        # Imported here because the import takes seconds.
+        from lightly.utils.benchmarking.knn import knn_predict
+
+        neighbors, labels = cat(self.neighbors).T.contiguous(), cat(self.neighbor_labels)
+        queries, expected = cat(self.queries), cat(self.query_labels)
+        classes = int(max(labels.max(), expected.max())) + 1
+        k = min(self.k, neighbors.shape[1])
+        chunks = -(-len(queries) // 1024)
+        correct = torch.zeros((), device=queries.device)
+        for x, y in zip(queries.chunk(chunks), expected.chunk(chunks), strict=True):
+            ranking = knn_predict(x, neighbors, labels, classes, knn_k=k, knn_t=self.temperature)
+            correct += (ranking[:, 0] == y).sum()
+        return correct / len(expected)

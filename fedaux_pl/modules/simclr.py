@@ -1,12 +1,13 @@
 """Self-supervised pre-training of h_0 on D_aux: SimCLR (Chen et al. 2020; FedAUX, 3.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.data.views import SimCLRViews, ViewSettings
 from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.models.image_classifier import check_pixels
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
@@ -16,14 +17,13 @@ from fedaux_pl.modules.distributed import (
     gather_rows,
     synchronized_batch_norm,
 )
-from fedaux_pl.modules.model_argument import model_hyperparameter, note_networks, resolve_model
-from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 from fedaux_pl.processes import Processes
 
 
 class SimCLR(SelfSupervised):
-    """Learns features h by matching the two views of each image among the views of all images.
+    """Learn features h by matching the two views of each image among the views of all images.
 
     Training batches are images, alone or first in a tuple; two random views of each image are
     computed on the device. If the first entry is itself a pair of image tensors, as lightly's
@@ -40,15 +40,8 @@ class SimCLR(SelfSupervised):
             hyper-parameters: pass it again to ``load_from_checkpoint``.
         temperature: The temperature of the NT-Xent loss.
         projection_dim: The dimension in which views are compared.
-        optimizer: ``adam``, ``adamw`` or ``sgd``.
-        lr: The learning rate.
-        momentum: For sgd only.
-        weight_decay: At least 0.
-        min_scale: The smallest fraction of an image's area that a crop covers.
-        flip: The probability of a horizontal flip.
-        jitter: The probability of color jitter.
-        strength: The strength of color jitter, s in the SimCLR paper.
-        grayscale: The probability of conversion to grayscale.
+        optimizer: The optimizer of all parameters.
+        views: How random views differ from their images.
         knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
 
@@ -71,15 +64,8 @@ class SimCLR(SelfSupervised):
         model: str | nn.Module = "resnet8",
         temperature: float = 0.5,
         projection_dim: int = 128,
-        optimizer: OptimizerName = "adam",
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        min_scale: float = 0.08,
-        flip: float = 0.5,
-        jitter: float = 0.8,
-        strength: float = 0.5,
-        grayscale: float = 0.2,
+        optimizer: OptimizerSettings = OptimizerSettings(),  # noqa: B008 - frozen
+        views: ViewSettings = ViewSettings(),  # noqa: B008 - frozen
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
@@ -88,25 +74,22 @@ class SimCLR(SelfSupervised):
 
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, but is {temperature}")
-        super().__init__(
-            resolve_model(model, 1, model_options),
-            knn_k,
-            OptimizerSettings(optimizer, lr, momentum, weight_decay),
-        )
-        model = model_hyperparameter(model)
-        self.save_hyperparameters()
-        note_networks(self.hparams)
+        super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
         self.temperature = temperature
-        self.views = SimCLRViews(
-            min_scale=min_scale, flip=flip, jitter=jitter, strength=strength, grayscale=grayscale
-        )
+        self.views = SimCLRViews(views)
         self._sharing = Processes()  # by default a batch belongs to one process
         self._same_batches = False  # whether the batches of all processes are the same
 
+    @classmethod
+    def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the constructor's arguments, of which checkpoints have plain values."""
+        others = dict(saved)
+        return {"views": ViewSettings.pop_from(others), **super().rebuild_arguments(others)}
+
     def share_batches(self, processes: Processes) -> None:
-        """Divides each batch among processes that all get the same batches.
+        """Divide each batch among processes that all get the same batches.
 
         All processes sample the same views, and each computes those of its part of the images.
         BatchNorm uses the statistics of the whole batch and gradients are averaged, so that the
@@ -118,7 +101,7 @@ class SimCLR(SelfSupervised):
         self.is_distributed = processes.world_size > 1
 
     def check_batch(self, batch: Batch) -> None:
-        """Raises a ValueError for images with NaN, or outside [0, 1]; see ``InputNormalization``.
+        """Raise a ValueError for images with NaN, or outside [0, 1]; see ``InputNormalization``.
 
         Views are computed from images in [0, 1]. Given views may be standardized, for a model with
         mean=0, std=1.
@@ -131,10 +114,8 @@ class SimCLR(SelfSupervised):
                 check_inputs(self.backbone, view)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Computes the NT-Xent loss among the images of all processes, the same in each."""
+        """Compute the NT-Xent loss among the images of all processes, the same in each."""
         images = first_entry(batch)
-        if self.device.type == "cpu":
-            self.check_batch(batch)
         views = self._two_views(images)
         with synchronized_batch_norm(self, self._sharing):
             # One pass for both views: BatchNorm normalizes them together, as in the original.
@@ -150,11 +131,11 @@ class SimCLR(SelfSupervised):
         return loss
 
     def on_after_backward(self) -> None:
-        """Averages the gradients of the processes that share batches."""
+        """Average the gradients of the processes that share batches."""
         average_gradients(self, self._sharing)
 
     def _two_views(self, images: Tensor | Sequence[Tensor]) -> Tensor:
-        """Returns the first view of every image of this process, then the second of each."""
+        """Return the first view of every image of this process, then the second of each."""
         if isinstance(images, Tensor):
             own = self._sharing.part(len(images))
             height, width = images.shape[-2:]
@@ -170,7 +151,7 @@ class SimCLR(SelfSupervised):
     def _gather(
         self, first: Tensor, second: Tensor, images: Tensor | Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Gathers the projections of all processes: of one shared batch, or under DDP of all."""
+        """Gather the projections of all processes: of one shared batch, or under DDP of all."""
         processes, count = self._sharing, len(images if isinstance(images, Tensor) else images[0])
         if not self._same_batches:
             processes = current_processes()

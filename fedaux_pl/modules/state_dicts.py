@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 
 def copy_state(model: nn.Module) -> dict[str, Tensor]:
-    """Returns a copy of a model's state dict."""
+    """Return a copy of a model's state dict."""
     own = _plain_state(model) or model.state_dict()
     copies = {key: torch.empty_like(value) for key, value in own.items()}
     copy_tensors(copies.values(), own.values())
@@ -17,7 +17,7 @@ def copy_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Loads a state dict in place; raises, as ``load_state_dict`` does, if it does not fit."""
+    """Load a state dict in place; raises, as ``load_state_dict`` does, if it does not fit."""
     own = _plain_state(model)
     if own and own.keys() == state.keys():
         sources = [state[key] for key in own]
@@ -28,7 +28,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the tensors of the state dict; empty if a module overrides state-dict handling.
+    """Return the tensors of the state dict; empty if a module overrides state-dict handling.
 
     ``state_dict()`` returns the same, but takes as long as a whole training step on a GPU.
     """
@@ -70,7 +70,7 @@ def _is_plain(kind: type[nn.Module]) -> bool:
 
 @torch.no_grad()
 def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-    """Copies tensors into others of the same shapes, by one call for each dtype."""
+    """Copy tensors into others of the same shapes, by one call for each dtype."""
     by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         group = by_dtype.setdefault(target.dtype, ([], []))

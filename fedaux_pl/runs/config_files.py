@@ -14,7 +14,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _SWEEPS = "paper"  # the folder of sweep files, which fit does not take
 _FORMER = {  # former names, and what to give instead
     "privacy/no_noise": "privacy/paper_no_noise",
-    "scoring/no_noise": "scoring/paper with --model.algorithm.epsilon null",
+    "scoring/no_noise": "scoring/paper with --model.algorithm.privacy.epsilon null",
 }
 _OF_SWEEPS = re.compile(r"^(axes|grids):", re.MULTILINE)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
@@ -35,8 +36,9 @@ _REWRITTEN = {
         r"config: the file must hold options such as `model: {participation: 0.4}`, but begins "
         r"with '\1'"
     ),
-    r'Parser key "([\w.]+)":\s+Unable to load config \'(.*?)\'.*': (
-        r"\1 must be a mapping such as {name: value}, or an option of it --\1.NAME, but is \2"
+    r".*argument after \*\* must be a mapping, not NoneType": (
+        "model.algorithm.privacy must be a mapping such as {epsilon: 0.1}, but is null: set "
+        "model.algorithm.privacy.epsilon to null for no noise"
     ),
     # what a class refuses when it is created
     r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
@@ -63,11 +65,18 @@ _SYNONYMS = {
     "rounds": "trainer.max_epochs",
     "seed": "seed_everything",
 }
+_PRIVACY = ("epsilon", "delta", "mechanism")
 # Former options, and what they are called now.
 _RENAMED = {
     "data.negatives": "data.negative_fraction",
     "data.validation": "data.validation_fraction",
     "model.train": "model.trained",
+    **{
+        f"model.pretraining.{name}": f"model.pretraining.views.{name}"
+        for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
+    },
+    **{f"model.algorithm.{name}": f"model.algorithm.privacy.{name}" for name in _PRIVACY},
+    "model.algorithm.secret_noise": "model.algorithm.privacy.secret",
 }
 
 
@@ -110,6 +119,9 @@ def clarify(
     if missing := re.search(failed, message):
         advice = "correct it" if "attribute" in missing[2] else "add its folder to PYTHONPATH"
         return f"{key}: cannot import {missing[1]} ({missing[2]}): {advice}"
+    if given := re.search(r"Unable to load config '(.*?)'", message):
+        mapping = f"a mapping such as {{name: value}}, or an option of it --{key}.NAME"
+        return f"{key} must be {mapping}, but is {given[1]}"
     owners = list(dict.fromkeys(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)))
     if len(owners) < len(keys) and (names := class_names(roots, key)):
         allowed = f"one of {', '.join(names)}, or the import path of your own class"
@@ -125,12 +137,16 @@ def clarify(
         owned = ".".join(keys[: len(owners)])
         chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
         show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
-        unknown = r"(?:Option '|unrecognized arguments: --)([\w.]+)"
-        if option := re.search(unknown, message):
-            same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option[1]}")]
-            own = _parameters(roots, owned, owners[-1])
-            meant = same[0] if same and "." in option[1] else did_you_mean(option[1], own)
-            problem = f"{owners[-1]} has no option {option[1]}{meant}"
+        unknown = r"(?:Option '|Group '([\w.]+)' .* option '|unrecognized arguments: --)([\w.]+)"
+        if match := re.search(unknown, message):
+            option = ".".join(filter(None, match.groups()))
+            same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
+            own = list(_parameters(roots, owned, owners[-1]))
+            new = _RENAMED.get(f"{owned}.{option}", "")
+            if new.removeprefix(f"{owned}.") in own:
+                return f"{owned}.{option} is now {new}"
+            meant = same[0] if same and "." in option else did_you_mean(option, own)
+            problem = f"{owners[-1]} has no option {option}{meant}"
             return f"{owned}: {problem}; all options: {show_help}"
         if missing := re.search(r"arguments are required: (.*)", message):
             first = missing[1].split(",")[0]
@@ -171,10 +187,13 @@ def _classes(roots: Mapping[str, type], key: str) -> list[type]:
     return owners
 
 
-def _parameters(roots: Mapping[str, type], key: str, owner: str) -> list[str]:
-    """The options of the class of that name which an option accepts."""
-    found = [kind for kind in _classes(roots, key) if kind.__name__ == owner]
-    return [name for kind in found for name in signature(kind).parameters]
+def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str]:
+    """The options of the class of that name which an option accepts, and of their defaults."""
+    for kind in (kind for kind in _classes(roots, key) if kind.__name__ == owner):
+        for name, parameter in signature(kind).parameters.items():
+            yield name
+            if is_dataclass(parameter.default):
+                yield from (f"{name}.{part.name}" for part in fields(parameter.default))
 
 
 def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:

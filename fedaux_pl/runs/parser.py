@@ -9,7 +9,7 @@ import warnings
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
@@ -72,6 +72,8 @@ class FederationParser(LightningArgumentParser):
                 of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
                 print("\n\n".join(section for section in sections if of_part.search(section)))
                 self.exit()
+        if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
+            args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
         try:
             return super().parse_args(*args, **options)
         except UnicodeDecodeError as error:
@@ -97,6 +99,12 @@ class LastCheckpoint(ModelCheckpoint):
 class FederationCLI(LightningCLI):
     """The parser of the verbs that run a federation, and the objects that it creates.
 
+    Args:
+        verb: The verb, for messages.
+        args: The command line after the verb.
+        model: The class of the federation.
+        data: The class of its data.
+
     Attributes:
         checkpoint: The checkpoint that the run resumes or evaluates.
         best: The callback that keeps the best model on validation data; None without checkpoints.
@@ -104,6 +112,35 @@ class FederationCLI(LightningCLI):
 
     checkpoint: Path | None = None
     best: BestCheckpoint | None = None
+
+    def __init__(
+        self,
+        verb: str,
+        args: Sequence[str],
+        model: type[Federation] = Federation,
+        data: type[FederatedDataModule] = FederatedDataModule,
+    ) -> None:
+        # Lightning uses a deprecated function of torch, and advertises a product at every start.
+        warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
+        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+        threading.excepthook = _report_failure
+        # For class paths in the user's folder; last, so that it hides no package. Verbs that take
+        # class paths from a file (predict, export) do without: a file must not choose what runs.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
+        super().__init__(
+            model,
+            data,
+            args=complete_configs(args),
+            run=False,
+            auto_configure_optimizers=False,
+            seed_everything_default=0,
+            trainer_defaults=dict(_TRAINER_DEFAULTS),
+            parser_class=FederationParser,
+            parser_kwargs={"prog": f"fedaux-pl {verb}"},
+            # the other verbs write nothing to the folder of the run that they measure
+            save_config_callback=RunFolder if verb in _WRITING else None,
+        )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add --ckpt_path and --sites; link the seed and the number of clients."""
@@ -116,7 +153,7 @@ class FederationCLI(LightningCLI):
         parser.add_argument("--sites", type=Sites | None, default=None, help=about)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        parser.link_arguments("model.clients", "data.num_clients", compute_fn=_total_clients)
+        parser.link_arguments("model.clients", "data.num_clients", lambda c: sum(c.values()))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, and refuse values that Lightning takes for something else."""
@@ -171,10 +208,10 @@ class FederationCLI(LightningCLI):
             kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
         if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
             kwargs["strategy"] = ClientParallel()
-        plugins = _as_list(settings.plugins)
-        kwargs["plugins"] = [AtomicCheckpointIO(background="last.ckpt"), *plugins]
-        given = _as_list(self.config_init.trainer.callbacks)
-        has_bar = any(isinstance(callback, ProgressBar) for callback in given)
+        given = self.config_init.trainer
+        plugins = [AtomicCheckpointIO(background="last.ckpt"), *_as_list(given.plugins)]
+        kwargs["plugins"] = plugins
+        has_bar = any(isinstance(one, ProgressBar) for one in _as_list(given.callbacks))
         if settings.enable_progress_bar is not False and not has_bar:
             self.trainer_defaults["callbacks"].append(FederationProgress())
         trainer = super().instantiate_trainer(**kwargs)
@@ -191,15 +228,12 @@ class FederationCLI(LightningCLI):
             self.parser.error(str(error))
 
 
-_CLI = TypeVar("_CLI", bound=FederationCLI)
-
-
 class ConfigResolver(FederationCLI):
     """Resolves command lines of ``fit`` to all their settings; runs and seeds nothing."""
 
     def __init__(self) -> None:
         self._created: list[Any] = []
-        super().__init__(Federation, FederatedDataModule, **_options("fit", []))
+        super().__init__("fit", [])
 
     def resolve(self, args: Sequence[str]) -> dict[str, Any]:
         """Return all settings of a command line, defaults and links included, as plain values.
@@ -248,48 +282,10 @@ class ConfigResolver(FederationCLI):
 def parse(verb: str, args: Sequence[str]) -> FederationCLI:
     """Parse a command line and create model, data and Trainer, without running anything.
 
-    Args:
-        verb: The verb, for messages.
-        args: The command line after the verb.
-
     Raises:
         UsageError: If an option is wrong.
     """
-    return parse_with(FederationCLI, Federation, verb, args)
-
-
-def parse_with(
-    kind: type[_CLI],
-    model: type[Federation],
-    verb: str,
-    args: Sequence[str],
-    data: type[FederatedDataModule] = FederatedDataModule,
-) -> _CLI:
-    """Parse a command line with another parser, model and data than ``fit`` has."""
-    return kind(model, data, **_options(verb, args))
-
-
-def _options(verb: str, args: Sequence[str]) -> dict[str, Any]:
-    """The arguments of LightningCLI for a verb; also silences warnings without a meaning here."""
-    # Lightning uses a deprecated function of torch, and advertises a product at every start.
-    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
-    threading.excepthook = _report_failure
-    # For class paths in the user's folder; last, so that it hides no package. Verbs that take class
-    # paths from a file (predict, export) do without: a file must not choose what runs.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    return {
-        "args": complete_configs(args),
-        "run": False,
-        "auto_configure_optimizers": False,
-        "seed_everything_default": 0,
-        "trainer_defaults": dict(_TRAINER_DEFAULTS),
-        "parser_class": FederationParser,
-        "parser_kwargs": {"prog": f"fedaux-pl {verb}"},
-        # the other verbs write nothing to the folder of the run that they measure
-        "save_config_callback": RunFolder if verb in _WRITING else None,
-    }
+    return FederationCLI(verb, args)
 
 
 def _as_list(given: Any) -> list[Any]:
@@ -311,7 +307,3 @@ def _report_failure(args: threading.ExceptHookArgs) -> None:
 
 def _is_not_tip(record: logging.LogRecord) -> bool:
     return "Tip:" not in record.getMessage()
-
-
-def _total_clients(clients: dict[str, int]) -> int:
-    return sum(clients.values())

@@ -130,8 +130,9 @@ class RunFolder(SaveConfigCallback):
     def _enter(self, folder: Path | None) -> None:
         """Makes it the folder of the run and of its checkpoints."""
         self.folder = folder
-        for callback in self.callbacks_without_dirpath if folder is not None else ():
-            callback.dirpath = str(folder / "checkpoints")
+        if folder is not None:
+            for callback in self.callbacks_without_dirpath:
+                callback.dirpath = str(folder / "checkpoints")
 
     def _lock(self, folder: Path) -> None:
         start = time.monotonic()

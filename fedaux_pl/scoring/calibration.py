@@ -11,22 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedaux_pl.functional.soft_labels import MAX_SHARPNESS
+
 # exp(70) and exp(-70) summed over clients and multiplied by logits are in float32's range
 _MAX_EXPONENT = 70.0
-_MAX_SHARPNESS = 20.0
 _ROUNDING = 1e-12  # float64 logits whose relative spread is below this are constant up to rounding
 
 
 class Calibration(ABC):
-    """Turns a client's logits into scores.
-
-    A subclass is a frozen dataclass whose fields are its options. ``FedAUX(calibration=...)`` takes
-    any subclass, in YAML by its class path.
-    """
+    """How the server turns a client's logits into scores."""
 
     @abstractmethod
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """Computes the positive scores of a client.
+        """Compute the positive scores of a client.
 
         Args:
             logits: <w_i, row(x)> on the data to score, shape (N,).
@@ -54,7 +51,7 @@ class Sigmoid(Calibration):
             raise ValueError(f"xi must be at least 0 and finite, but is {self.xi}")
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """Computes the sigmoid; the reference is not used."""
+        """Compute the sigmoid; the reference is not used."""
         return logits.sigmoid() + self.xi
 
 
@@ -80,13 +77,13 @@ class Standardized(Calibration):
     sharpness: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.sharpness <= _MAX_SHARPNESS:
+        if not 0 < self.sharpness <= MAX_SHARPNESS:
             raise ValueError(
-                f"sharpness must be above 0 and at most {_MAX_SHARPNESS:g}, but is {self.sharpness}"
+                f"sharpness must be above 0 and at most {MAX_SHARPNESS:g}, but is {self.sharpness}"
             )
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
-        """Computes exp(sharpness z); 1 for a client whose logits are constant on D_distill."""
+        """Compute exp(sharpness z); 1 for a client whose logits are constant on D_distill."""
         scale = reference.std(correction=0)
         if scale <= _ROUNDING * reference.abs().max():
             return torch.ones_like(logits)

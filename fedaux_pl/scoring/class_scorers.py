@@ -1,8 +1,7 @@
 """Scorers that use labels too: their vector makes a classifier, so that no model has to be sent.
 
-A client maps its records to rows of norm at most 1, as for every scorer. Neighboring data sets
-differ in one record that is replaced, its label included; |D_i| and the number of classes are
-public. The docstring of each scorer proves its sensitivity.
+Neighboring data sets differ in one record that is replaced, its label included; the number of
+classes is public, too.
 """
 
 import math
@@ -13,13 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import fit_softmax_head, softmax_sensitivity
-from fedaux_pl.scoring.scorers import Mean, Scorer
+from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 
 class ClassScorer(Scorer):
-    """Summarizes a client's rows and labels in one vector."""
+    """How a client summarizes its rows and labels in one vector."""
 
     uses_labels = True
 
@@ -29,12 +27,12 @@ class ClassScorer(Scorer):
         return {}
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Raises a TypeError: ``class_vector`` computes what is released."""
+        """Raise a TypeError: ``class_vector`` computes what is released."""
         raise TypeError(f"{type(self).__name__} needs labels: call class_vector")
 
     @abstractmethod
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Computes what is released, before noise, as a vector.
+        """Compute what is released, before noise, as a vector.
 
         Args:
             rows: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
@@ -69,27 +67,16 @@ class ClassMeans(ClassScorer):
     what = "the sums of its feature rows and the counts of its records, class by class"
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Computes the vector, shape (C (k + 1),)."""
-        if rows.ndim != 2 or len(rows) == 0 or len(labels) != len(rows):
-            raise ValueError(
-                "rows must be (n, k) and labels one-hot (n, C) with at least one record, but are "
-                f"{tuple(rows.shape)} and {tuple(labels.shape)}"
-            )
+        """Compute the vector, shape (C (k + 1),)."""
         return (labels.to(rows).T @ _with_constant(rows) / len(rows)).flatten()
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """sqrt(2) / |D_i|."""
-        if num_positives < 1:
-            raise ValueError(f"the number of samples must be at least 1, but is {num_positives}")
         return math.sqrt(2) / num_positives
 
     def largest_norm(self, num_positives: int, num_negatives: int) -> float:
         """1: the vector is a mean of vectors of norm at most 1."""
         return 1.0
-
-    def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """k of a vector of C (k + 1) entries."""
-        return len(vector) // num_classes - 1
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """C (k + 1)."""
@@ -157,7 +144,7 @@ class ScoresAndHead(ClassScorer):
         return {"the scores": self.share, "the head": 1 - self.share}
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Computes [r w, W], shape (k + C (k + 1),).
+        """Compute [r w, W], shape (k + C (k + 1),).
 
         Raises:
             PrivacyError: If a solver does not reach its tolerance.
@@ -165,11 +152,7 @@ class ScoresAndHead(ClassScorer):
         head, gradient_norm = fit_softmax_head(
             _with_constant(rows), labels, self.regularization, tolerance=self.tolerance
         )
-        if not gradient_norm <= self.tolerance:
-            raise PrivacyError(
-                f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance "
-                f"of {self.tolerance:.3g} that its sensitivity assumes: raise the tolerance"
-            )
+        check_converged(gradient_norm, self.tolerance)
         weight = self.scorer.vector(rows, negatives).to(head)
         return torch.cat([self.scale(len(rows), len(negatives)) * weight, head.flatten()])
 
@@ -190,10 +173,6 @@ class ScoresAndHead(ClassScorer):
         length = self.row_length(vector, num_classes)
         weight, head = vector[:length], vector[length:]
         return weight / self.scale(num_positives, num_negatives), head.view(num_classes, -1)
-
-    def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """k of a vector of k + C (k + 1) entries."""
-        return (len(vector) - num_classes) // (num_classes + 1)
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """k + C (k + 1)."""

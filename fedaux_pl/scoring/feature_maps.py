@@ -44,7 +44,7 @@ class PublicMap:
     bound: float = 1.0
 
     def project(self, features: Tensor) -> Tensor:
-        """Maps features (N, d) to float64 of shape (N, k), without clipping."""
+        """Map features (N, d) to float64 of shape (N, k), without clipping."""
         x = features.detach().double()
         if self.center is not None:
             x = x - self.center.to(x.device)
@@ -55,7 +55,7 @@ class PublicMap:
         return x
 
     def rows(self, features: Tensor) -> Tensor:
-        """Maps features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
+        """Map features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
         return bounded_rows(self.project(features), self.bound)
 
     def private_rows(self, features: Tensor) -> Tensor:
@@ -85,18 +85,14 @@ class PublicMap:
 
 
 class FeatureMap(ABC):
-    """Fits a ``PublicMap`` to public features.
-
-    A subclass is a frozen dataclass whose fields are its options. ``FedAUX(feature_map=...)`` takes
-    any subclass, in YAML by its class path.
-    """
+    """How a ``PublicMap`` is fitted to public features."""
 
     uses_auxiliary: ClassVar[bool] = True
     """Whether ``fit`` uses the features; if not, those of D_aux need not be computed."""
 
     @abstractmethod
     def fit(self, features: Tensor) -> PublicMap:
-        """Fits the map to public features, shape (N, d); ``Scoring`` sets its norm bound."""
+        """Fit the map to public features, shape (N, d); ``Scoring`` sets its norm bound."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Identity(FeatureMap):
     uses_auxiliary = False
 
     def fit(self, features: Tensor) -> PublicMap:
-        """Returns the identity."""
+        """Return the identity."""
         return PublicMap()
 
 
@@ -115,7 +111,7 @@ class Centered(FeatureMap):
     """Features minus their public mean."""
 
     def fit(self, features: Tensor) -> PublicMap:
-        """Computes the public mean."""
+        """Compute the public mean."""
         return PublicMap(center=_checked(features).mean(dim=0).cpu())
 
 
@@ -145,7 +141,7 @@ class Whitened(FeatureMap):
             raise ValueError(f"whitening must lie in [0, 1], but is {self.whitening}")
 
     def fit(self, features: Tensor) -> PublicMap:
-        """Computes the public mean and the scaled eigenvectors of the public covariance."""
+        """Compute the public mean and the scaled eigenvectors of the public covariance."""
         features = _checked(features)
         center = features.mean(dim=0)
         covariance = torch.zeros(2 * center.shape, dtype=torch.float64, device=center.device)
@@ -164,11 +160,6 @@ class Whitened(FeatureMap):
 
 
 def _checked(features: Tensor) -> Tensor:
-    if features.ndim != 2 or len(features) == 0:
-        raise ValueError(
-            "public features must be (samples, d) with at least one sample, but are "
-            f"{tuple(features.shape)}"
-        )
     features = features.detach().double()
     if not math.isfinite(float(features.sum())):
         raise ValueError("public features hold NaN or infinity: no map can be fitted to them")

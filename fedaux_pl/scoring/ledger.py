@@ -25,8 +25,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.files import locked, state_folder, write_atomically
-from fedaux_pl.scoring.composition import spent
-from fedaux_pl.scoring.release import Release
+from fedaux_pl.scoring.release import Release, spent
 
 Digests = npt.NDArray[np.uint64]
 
@@ -49,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Total:
+class PrivacySpent:
     """What all releases about a record cost together, for the record with the largest cost.
 
     Attributes:
@@ -65,7 +64,7 @@ class Total:
     folder: Path
 
     def describe(self) -> str:
-        """Returns the total as a sentence."""
+        """Return the total as a sentence."""
         count = f"{self.releases} releases" if self.releases > 1 else "1 release"
         return (
             f"the ledger {self.folder} has at most {count} about a record of these data, in all "
@@ -87,7 +86,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other processes between reading the ledger and adding to it."""
+        """Exclude other processes between reading the ledger and adding to it."""
 
         def wait() -> None:
             print(f"waiting for another run that has locked {self.folder / 'lock'}", flush=True)
@@ -100,7 +99,7 @@ class Ledger:
             yield
 
     def entries(self) -> list[Entry]:
-        """Reads all releases.
+        """Read all releases.
 
         Raises:
             PrivacyError: If a file is damaged or missing: what was spent is then unknown.
@@ -129,7 +128,7 @@ class Ledger:
         )
 
     def add(self, entry: Entry) -> None:
-        """Appends a release; the caller holds the lock, and lets it leave only afterwards."""
+        """Append a release; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
         content = {
             "key_id": self.key_id,
@@ -151,8 +150,8 @@ class Ledger:
 
     def total(
         self, digests: Sequence[Digests], delta: float, planned: Sequence[Entry] = ()
-    ) -> Total:
-        """Computes what the releases about these records cost.
+    ) -> PrivacySpent:
+        """Compute what the releases about these records cost.
 
         Args:
             digests: The keyed digests of the records of each client.
@@ -171,7 +170,7 @@ class Ledger:
         cost = np.bincount(position, weights=costs[release_of])
         cost[~np.isin(known, np.concatenate(digests))] = -1
         releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
-        return Total(len(releases), *spent(releases, delta), self.folder)
+        return PrivacySpent(len(releases), *spent(releases, delta), self.folder)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import Total
+from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -21,7 +21,7 @@ _NOT_ROUNDED = (
 
 
 def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
-    """Converts released heads to tensors; the size of a weight may differ between architectures.
+    """Convert released heads to tensors; the size of a weight may differ between architectures.
 
     The public map is stored with the weights: if it were fitted again on another machine, rounding
     could rotate its directions. The clients of one architecture share its tensors, also in a file.
@@ -42,7 +42,7 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead]:
-    """Converts tensors to released heads, with the settings under which they were released.
+    """Convert tensors to released heads, with the settings under which they were released.
 
     Sensitivity and sigma are those of the release: ``Scoring.check_release`` compares them with
     what the settings need.
@@ -65,29 +65,26 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
     return heads
 
 
-def describe_privacy(heads: Sequence[ReleasedHead], total: Total | None = None) -> list[str]:
-    """Returns one sentence for each kind of release, for their total and for what is not covered.
+def describe_privacy(heads: Sequence[ReleasedHead], total: PrivacySpent | None = None) -> list[str]:
+    """Return one sentence for each kind of release, for their total and for what is not covered.
 
     Args:
         heads: What the clients have released.
         total: What all releases about their records cost, if the ledger has them.
     """
     lines = [_describe(release) for release in _most_noise(heads)]
-    if total is not None:
-        lines.append(total.describe())
-    lines.append(
-        "NOT private: the model updates and training losses that clients send in every round"
-    )
-    return lines
+    lines += [] if total is None else [total.describe()]
+    sent = "the model updates and training losses that clients send in every round"
+    return [*lines, f"NOT private: {sent}"]
 
 
 def describe_all(
     heads: Sequence[ReleasedHead],
     scoring: Scoring,
-    total: Total | None = None,
+    total: PrivacySpent | None = None,
     besides: str = "",
 ) -> list[str]:
-    """Returns the sentences about clients that send one release and no model.
+    """Return the sentences about clients that send one release and no model.
 
     Args:
         heads: What the clients have released.
@@ -95,27 +92,26 @@ def describe_all(
         total: What all releases about their records cost, if the ledger has them.
         besides: What leaves a client besides; empty for nothing.
     """
-    lines = describe_privacy(heads, total)[:-1]
     sent = f"one release of {scoring.scorer.what}{_describe_total(heads, scoring)}"
     rest = f"; {besides}" if besides else ""
-    lines.append(
+    return [
+        *describe_privacy(heads, total)[:-1],
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
-        f"{rest}. No model update and no loss is sent"
-    )
-    return lines
+        f"{rest}. No model update and no loss is sent",
+    ]
 
 
 def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
-    budget, scorer = scoring.budget, scoring.scorer
-    if budget.epsilon is None or any(head.release.flaw for head in heads):
+    privacy, scorer = scoring.privacy, scoring.scorer
+    if privacy.epsilon is None or any(head.release.flaw for head in heads):
         return ", WITHOUT any guarantee"
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
-    text = f", which {is_private} (epsilon {budget.epsilon:g}, delta {budget.delta:g})-private"
+    text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     if not isinstance(scorer, ClassScorer) or not scorer.shares:
         return text
-    sigma = gaussian_sigma(budget.epsilon, budget.delta, 1.0, budget.mechanism)
-    delta = budget.delta / len(scorer.shares)
+    sigma = gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
+    delta = privacy.delta / len(scorer.shares)
     parts = {
         name: gaussian_epsilon(delta, sigma / math.sqrt(share))
         for name, share in scorer.shares.items()
@@ -154,6 +150,6 @@ def _describe(release: Release) -> str:
         return (
             f"simulated: the release of {release.what} by each client would be {guarantee} with "
             f"secret noise ({noise}). Here the noise comes from the seed of the run and protects "
-            "nothing: set secret_noise to true in a deployment"
+            "nothing: set privacy.secret to true in a deployment"
         )
     return f"the release of {release.what} by each client is {guarantee}: {noise}"

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fedaux_pl.functional import gaussian_sigma
+from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
 
@@ -20,7 +21,6 @@ VERSION = 1
 
 Raise it with every change of what is released. Stored releases of another version are not used.
 """
-
 
 LARGEST_NOISE = 38
 """No draw of ``standard_normal``, rounded to the grid, has more standard deviations."""
@@ -66,16 +66,19 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The privacy budget of one release.
+class Privacy:
+    """The privacy of the one release of a client.
 
     Attributes:
-        epsilon: Greater than 0; None for no noise and no guarantee.
+        epsilon: Greater than 0; null for no noise and no guarantee.
         delta: Between 0 and 1, both excluded.
-        mechanism: How the noise is calibrated, see ``gaussian_sigma``.
+        mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
+        secret: false derives the noise from the seed of the run: a simulation, which can be
+            repeated and protects nothing. true takes it from the operating system and records the
+            release in the ledger of this machine, as a deployment must.
 
     Example:
-        >>> vector, record = Budget(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
+        >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
         >>> vector.shape, round(record.sigma, 4), record.is_private
         (torch.Size([3]), 0.1406, False)
     """
@@ -83,12 +86,13 @@ class Budget:
     epsilon: float | None = 0.1
     delta: float = 1e-5
     mechanism: Mechanism = "analytic"
+    secret: bool = False
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
 
     def record(self, sensitivity: float, simulated: bool = False) -> Release:
-        """Returns the record of a release of a vector with this l2-sensitivity."""
+        """Return the record of a release of a vector with this l2-sensitivity."""
         if self.epsilon is None:
             return Release(math.inf, 0.0, 0.0, 0.0, "none")
         sigma = gaussian_sigma(self.epsilon, self.delta, sensitivity, self.mechanism)
@@ -99,7 +103,7 @@ class Budget:
     def release(
         self, vector: Tensor, sensitivity: float, noise_seed: int | None = None
     ) -> tuple[Tensor, Release]:
-        """Adds the noise that makes the release of a vector (epsilon, delta)-private.
+        """Add the noise that makes the release of a vector (epsilon, delta)-private.
 
         Args:
             vector: What is computed from private data, shape (k,).
@@ -107,7 +111,7 @@ class Budget:
                 move the vector in the l2-norm.
             noise_seed: None takes all noise from the operating system. A seed makes a simulation
                 repeatable: the release is marked as simulated and guarantees nothing. The noise
-                depends on the seed, the vector and the budget, so that two releases share their
+                depends on the seed, the vector and the privacy, so that two releases share their
                 noise only if they are equal.
 
         Returns:
@@ -118,17 +122,13 @@ class Budget:
         vector = vector.detach().cpu().double()
         if self.epsilon is None:
             return vector.clone(), record
-        if noise_seed is not None:
-            source = self._simulated_source(vector, sensitivity, noise_seed)
-            return vector + record.sigma * standard_normal(len(vector), source), record
-        noise = standard_normal(len(vector), random.SystemRandom())
-        return round_to_grid(vector + record.sigma * noise, record.sigma), record
-
-    def _simulated_source(self, vector: Tensor, sensitivity: float, seed: int) -> random.Random:
-        settings = [seed, self.epsilon, self.delta, self.mechanism, sensitivity]
-        digest = hashlib.sha256(json.dumps(settings).encode())
-        digest.update(vector.numpy().tobytes())
-        return random.Random(digest.digest())  # noqa: S311 - a simulation
+        if noise_seed is None:
+            noise = standard_normal(len(vector), random.SystemRandom())
+            return round_to_grid(vector + record.sigma * noise, record.sigma), record
+        settings = [noise_seed, self.epsilon, self.delta, self.mechanism, sensitivity]
+        digest = hashlib.sha256(json.dumps(settings).encode() + vector.numpy().tobytes())
+        source = random.Random(digest.digest())  # noqa: S311 - a simulation
+        return vector + record.sigma * standard_normal(len(vector), source), record
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ReleasedHead:
 
     Attributes:
         client: The client's id.
-        weight: w_i, float64 of shape (k,); with noise unless the budget's epsilon is None.
+        weight: w_i, float64 of shape (k,); with noise unless epsilon is None.
         public_map: How features become rows. Public, except with the flawed
             ``norm_bound="private"``, where the bound depends on the client's data.
         release: The record of the release.
@@ -149,13 +149,51 @@ class ReleasedHead:
     release: Release
 
     def logits(self, features: Tensor) -> Tensor:
-        """Computes <w_i, row(x)> for features h_0(x) of shape (N, d), float64 of shape (N,)."""
+        """Compute <w_i, row(x)> for features h_0(x) of shape (N, d), float64 of shape (N,)."""
         rows = self.public_map.rows(features)
         return self.weight.to(rows.device) @ rows.T
 
 
+def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[float, float]:
+    """Compute (epsilon, delta) of all releases about the same data together.
+
+    Basic composition (Dwork and Roth 2014, Theorem 3.16) adds the epsilons and the deltas. Gaussian
+    noise composes better: a release with noise sigma at sensitivity D is mu-GDP with mu = D /
+    sigma, and releases that are mu_1-GDP, ..., mu_k-GDP are together mu-GDP with mu = sqrt(mu_1^2 +
+    ... + mu_k^2), also if each is chosen by the results of the earlier ones (Dong, Roth and Su
+    2022, Corollary 3.3). A mu-GDP release is (epsilon, delta)-private for every epsilon >= 0 with
+    the delta of the analytic Gaussian mechanism at sigma / D = 1 / mu. Both need independent noise.
+
+    Args:
+        releases: The records of releases with independent noise. A release that is flawed, has no
+            noise or is simulated guarantees nothing: it costs an infinite epsilon.
+        delta: The delta at which to state the total; None for the sum of the records' deltas.
+
+    Returns:
+        The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
+        only if delta is at least the sum of the records' deltas.
+
+    Example:
+        >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
+        >>> epsilon, delta = spent([once, once], delta=1e-5)
+        >>> round(epsilon, 3)
+        0.146
+    """
+    if delta is not None and not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
+    basic = sum(release.epsilon for release in releases), sum(r.delta for r in releases)
+    stated = basic[1] if delta is None else delta
+    if not releases:
+        return 0.0, stated
+    mu = math.hypot(*(release.mu for release in releases))
+    if mu == math.inf:
+        return math.inf, stated
+    epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
+    return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
+
+
 def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
-    """Rounds to multiples of a power of 2 between sigma / 2048 and sigma / 1024.
+    """Round to multiples of a power of 2 between sigma / 2048 and sigma / 1024.
 
     The low-order bits of a sum in floating point tell its terms (Mironov 2012): 0 plus noise can
     have any digits, but the sum of 0.1 and noise near -0.1 ends in zero bits. A multiple of the
@@ -174,7 +212,7 @@ def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
 
 
 def standard_normal(count: int, source: random.Random) -> Tensor:
-    """Draws Gaussian noise, float64 of shape (count,), with tails up to 37 standard deviations.
+    """Draw Gaussian noise, float64 of shape (count,), with tails up to 37 standard deviations.
 
     It inverts the distribution function at a uniform number of 1,022 random bits, which has 53
     significant digits however close to 0 it is. Noise from a number of 53 bits, such as that of

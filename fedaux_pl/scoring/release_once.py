@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, Total
+from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release import ReleasedHead
 from fedaux_pl.scoring.scoring import Scoring
@@ -22,7 +22,7 @@ def release_once(
     restored: Sequence[ReleasedHead] = (),
     check: Callable[[Sequence[Entry]], None] | None = None,
     processes: Processes | None = None,
-) -> tuple[list[ReleasedHead], Total]:
+) -> tuple[list[ReleasedHead], PrivacySpent]:
     """Return the heads in the ledger, or new ones that are recorded there; and their total cost.
 
     The ledger is not locked while new heads are computed. If another run has recorded the same
@@ -43,7 +43,7 @@ def release_once(
     """
     processes = processes or Processes()
 
-    def record(made: dict[str, Tensor] | None) -> tuple[Mapping[str, Tensor], Total] | None:
+    def record(made: dict[str, Tensor] | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
         with ledger.locked():
             entries = ledger.entries()
             found = [
@@ -59,7 +59,7 @@ def release_once(
                 releases = {head.client: head.release for head in unpack(made, scoring)}
                 ledger.add(Entry(keys[0], made, releases, records))
                 found = [made]
-            return found[-1], ledger.total(list(records.values()), scoring.budget.delta)
+            return found[-1], ledger.total(list(records.values()), scoring.privacy.delta)
 
     made = pack(restored) if restored else None
     recorded = processes.broadcast(record(made) if processes.first else None)

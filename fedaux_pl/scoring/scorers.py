@@ -18,11 +18,7 @@ from fedaux_pl.functional import fit_scoring_head, scoring_sensitivity
 
 
 class Scorer(ABC):
-    """Summarizes a client's rows in one vector w_i; <w_i, row(x)> then scores x.
-
-    A subclass is a frozen dataclass whose fields are its options. Its docstring proves its
-    ``sensitivity``. ``FedAUX(scorer=...)`` takes any subclass, in YAML by its class path.
-    """
+    """How a client summarizes its rows in one vector w_i; <w_i, row(x)> then scores x."""
 
     uses_negatives: ClassVar[bool] = False
     """Whether ``vector`` uses the rows of D^-, which are then sent to the clients."""
@@ -38,7 +34,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Computes w_i before noise, shape (k,).
+        """Compute w_i before noise, shape (k,).
 
         Args:
             positives: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
@@ -46,19 +42,20 @@ class Scorer(ABC):
         """
 
     def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """k, the length of a row, from a vector that was released."""
-        return len(vector)
+        """Return k, the length of a row, from a vector that was released."""
+        none, one = (self.vector_length(k, num_classes) for k in (0, 1))  # linear in k
+        return (len(vector) - none) // (one - none)
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
-        """The length of a vector that is released, from the length k of a row."""
+        """Return the length of a vector that is released, linear in the length k of a row."""
         return row_length
 
     @abstractmethod
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
-        """Bounds how far replacing one row of D_i can move the vector, in the l2-norm."""
+        """Bound how far replacing one row of D_i can move the vector, in the l2-norm."""
 
     def largest_norm(self, num_positives: int, num_negatives: int) -> float:
-        """Bounds the l2-norm of the vector; a server of sites leaves out releases beyond it."""
+        """Bound the l2-norm of the vector; a server of sites leaves out releases beyond it."""
         return math.inf
 
 
@@ -86,18 +83,11 @@ class Mean(Scorer):
     what = "the mean of its feature rows"
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Computes the mean of the rows."""
-        if positives.ndim != 2 or len(positives) == 0:
-            raise ValueError(
-                "positives must be (samples, d) with at least one sample, but are "
-                f"{tuple(positives.shape)}"
-            )
+        """Compute the mean of the rows."""
         return positives.mean(dim=0)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """2 / |D_i|."""
-        if num_positives < 1:
-            raise ValueError(f"the number of samples must be at least 1, but is {num_positives}")
         return 2 / num_positives
 
     def largest_norm(self, num_positives: int, num_negatives: int) -> float:
@@ -153,31 +143,22 @@ class Logistic(Scorer):
         return "" if self.normalized else unnormalized
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Computes the minimizer of J.
+        """Compute the minimizer of J.
 
         Raises:
             PrivacyError: If the solver does not reach the tolerance.
         """
         weight, gradient_norm = self.fit(positives, negatives)
-        self.check_converged(gradient_norm)
+        check_converged(gradient_norm, self.tolerance)
         return weight
 
     def fit(
         self, positives: Tensor, negatives: Tensor, max_iter: int = 1000
     ) -> tuple[Tensor, float]:
-        """Returns the weight and the norm of the gradient of J at it, see ``fit_scoring_head``."""
+        """Return the weight and the norm of the gradient of J at it, see ``fit_scoring_head``."""
         num_samples = len(positives) + len(negatives)
         strength = self.regularization / (1 if self.normalized else num_samples)
         return fit_scoring_head(positives, negatives, strength, max_iter, self.tolerance)
-
-    def check_converged(self, gradient_norm: float) -> None:
-        """Raises a PrivacyError if the sensitivity does not cover a fit with this gradient."""
-        if not gradient_norm <= self.tolerance:  # NaN too
-            raise PrivacyError(
-                f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance "
-                f"of {self.tolerance:.3g} that its sensitivity assumes: raise the tolerance or "
-                "max_iter and fit again"
-            )
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """2 / (lambda N) + 2 tolerance / lambda."""
@@ -188,3 +169,13 @@ class Logistic(Scorer):
         """(1 + tolerance) / lambda: where J has no gradient, lambda w is a mean of short rows."""
         count = 1 if self.normalized else num_positives + num_negatives
         return (1 + self.tolerance) * count / self.regularization
+
+
+def check_converged(gradient_norm: float, tolerance: float) -> None:
+    """Raise a PrivacyError if the sensitivity does not cover a fit with this gradient."""
+    if not gradient_norm <= tolerance:  # NaN too
+        raise PrivacyError(
+            f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance of "
+            f"{tolerance:.3g} that its sensitivity assumes: raise the tolerance or max_iter and "
+            "fit again"
+        )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Budget, Release, ReleasedHead
+from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -21,19 +21,7 @@ NormBound = float | Literal["negatives", "unit", "private"]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Everything that defines the clients' certainty scores; ``FedAUX`` has the defaults.
-
-    Attributes:
-        scorer: What a client computes from its rows and releases.
-        feature_map: How features become rows, by public statistics.
-        calibration: How the server turns logits into scores.
-        norm_bound: The norm to which rows are clipped: a public number, ``negatives`` (the largest
-            norm among the public negatives), ``unit`` (every row is scaled to norm 1), or
-            ``private`` (the paper's: the largest norm among the client's data and the negatives.
-            NOT private: releases are marked as flawed).
-        budget: The privacy budget of a client's release.
-        shrink: Whether the server first moves the released vectors towards their mean, as far as
-            noise explains that they differ.
+    """Everything that defines the clients' certainty scores; ``FedAUX`` explains the options.
 
     Example:
         >>> from fedaux_pl.scoring import Mean, Standardized, Whitened
@@ -43,7 +31,7 @@ class Scoring:
         ...     feature_map=Whitened(dimensions=4),
         ...     calibration=Standardized(),
         ...     norm_bound="unit",
-        ...     budget=Budget(epsilon=1.0),
+        ...     privacy=Privacy(epsilon=1.0),
         ...     shrink=True,
         ... )
         >>> public_map = scoring.fit_map(features, negatives=features[:20])
@@ -57,7 +45,7 @@ class Scoring:
     feature_map: FeatureMap
     calibration: Calibration
     norm_bound: NormBound
-    budget: Budget
+    privacy: Privacy
     shrink: bool
 
     def __post_init__(self) -> None:
@@ -92,26 +80,31 @@ class Scoring:
         return self.scorer.uses_negatives or self.norm_bound in ("negatives", "private")
 
     def settings(self) -> dict[str, Any]:
-        """Returns all options as plain values; an object becomes its class name and its fields."""
-        own = {"calibration": plain_settings(self.calibration), "shrink": self.shrink}
-        return self.release_settings() | own
+        """Return all options as plain values; an object becomes its class name and its fields."""
+        return self.release_settings() | {
+            "calibration": plain_settings(self.calibration),
+            "shrink": self.shrink,
+            "secret_noise": self.privacy.secret,
+        }
 
     def release_settings(self) -> dict[str, Any]:
-        """Returns the options that determine a release, as plain values.
+        """Return the options that determine a release, as plain values.
 
         Calibration and shrinkage are left out: changing them needs no new release, which would cost
-        privacy again.
+        privacy again. Keys of the ledger and of caches hold them: their names and order stay.
         """
         return {
             "scorer": plain_settings(self.scorer),
             "feature_map": plain_settings(self.feature_map),
             "norm_bound": self.norm_bound,
-            **asdict(self.budget),
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "mechanism": self.privacy.mechanism,
             "version": VERSION,
         }
 
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
-        """Fits the public map, at the server.
+        """Fit the public map, at the server.
 
         Args:
             features: h_0(x) on D_aux, shape (N, d).
@@ -131,14 +124,19 @@ class Scoring:
         return replace(public_map, bound=bound)
 
     def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:
-        """Returns the map that a client uses: the public one unless norm_bound is ``private``."""
+        """Return the map that a client uses: the public one unless norm_bound is ``private``."""
         if self.norm_bound != "private":
             return public_map
         return replace(public_map, bound=max(public_map.bound, public_map.largest_norm(positives)))
 
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """Bound how far replacing one record of D_i can move the vector before noise."""
+        num_negatives = num_negatives if self.scorer.uses_negatives else 0
+        return self.scorer.sensitivity(num_positives, num_negatives)
+
     def record(self, sensitivity: float, simulated: bool) -> Release:
-        """Returns the record of a release of a vector with this l2-sensitivity."""
-        record = self.budget.record(sensitivity, simulated)
+        """Return the record of a release of a vector with this l2-sensitivity."""
+        record = self.privacy.record(sensitivity, simulated)
         return replace(record, flaw=self.flaw, what=self.scorer.what)
 
     def release(
@@ -150,14 +148,14 @@ class Scoring:
         noise_seed: int | None,
         labels: Tensor | None = None,
     ) -> ReleasedHead:
-        """Computes what leaves a client (Algorithm 1, P2 and P3 at the client).
+        """Compute what leaves a client (Algorithm 1, P2 and P3 at the client).
 
         Args:
             client: The client's id.
             positives: h_0(x) on D_i, shape (|D_i|, d).
             negatives: h_0(x) on D^-, shape (|D^-|, d).
             public_map: What ``fit_map`` returned at the server.
-            noise_seed: See ``Budget.release``.
+            noise_seed: See ``Privacy.release``.
             labels: The one-hot labels of D_i, shape (|D_i|, C), for a ``ClassScorer``.
         """
         public_map = self.client_map(public_map, positives)
@@ -170,15 +168,15 @@ class Scoring:
             vector = self.scorer.class_vector(rows, labels, others)
         else:
             vector = self.scorer.vector(rows, others)
-        sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
-        weight, _ = self.budget.release(vector, sensitivity, noise_seed)
+        sensitivity = self.sensitivity(len(positives), len(negatives))
+        weight, _ = self.privacy.release(vector, sensitivity, noise_seed)
         record = self.record(sensitivity, simulated=noise_seed is not None)
         return ReleasedHead(client, weight, public_map, record)
 
     def check_release(
         self, head: ReleasedHead, num_positives: int, num_negatives: int, name: str = ""
     ) -> None:
-        """Raises a PrivacyError if a stored head has other noise than its guarantee needs.
+        """Raise a PrivacyError if a stored head has other noise than its guarantee needs.
 
         Args:
             head: A head that was released earlier, perhaps by another version of the code.
@@ -187,9 +185,7 @@ class Scoring:
             name: The client's name, for the message; by default its number.
         """
         found = head.release
-        num_negatives = num_negatives if self.scorer.uses_negatives else 0
-        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
-        needed = self.record(sensitivity, found.simulated)
+        needed = self.record(self.sensitivity(num_positives, num_negatives), found.simulated)
         if not math.isclose(found.sigma, needed.sigma, rel_tol=1e-9):
             raise PrivacyError(
                 f"the stored release of {name or f'client {head.client}'} has noise of standard "
@@ -201,14 +197,12 @@ class Scoring:
 
     def largest_entry(self, num_positives: int, num_negatives: int) -> float:
         """No entry of a release is larger: the scorer's bound and the tails of the noise."""
-        num_negatives = num_negatives if self.scorer.uses_negatives else 0
-        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
-        sigma = self.record(sensitivity, simulated=False).sigma
+        sigma = self.record(self.sensitivity(num_positives, num_negatives), simulated=False).sigma
         norm = self.scorer.largest_norm(num_positives, num_negatives)
         return norm * (1 + 1e-9) + LARGEST_NOISE * sigma  # rows are of norm 1 up to rounding
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
-        """Shrinks the heads of the clients of one architecture, if ``shrink`` is set."""
+        """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""
         if not self.shrink or not heads:
             return list(heads)
         vectors = torch.stack([head.weight for head in heads])
@@ -218,7 +212,7 @@ class Scoring:
 
 
 def plain_settings(part: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
-    """Returns the class name and the fields; a class of another package with its module."""
+    """Return the class name and the fields; a class of another package with its module."""
     kind, name = type(part), type(part).__name__
     if not kind.__module__.startswith("fedaux_pl."):
         name = f"{kind.__module__}.{kind.__qualname__}"

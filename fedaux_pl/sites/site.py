@@ -15,7 +15,7 @@ from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PublicMap, ReleasedHead, Scoring, Total
+from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
@@ -137,9 +137,7 @@ class Site:
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
-            return federation.pool.release(
-                client, scoring, extractor, negatives, public_map, self.algorithm.secret_noise
-            )
+            return federation.pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
         if self.algorithm.secret_noise:
@@ -171,7 +169,7 @@ class Site:
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,
-    ) -> tuple[ReleasedHead, Total]:
+    ) -> tuple[ReleasedHead, PrivacySpent]:
         """Return the head in the ledger, or a new one that is there before it leaves; and the cost.
 
         Args:
@@ -183,7 +181,7 @@ class Site:
         """
         data = self.federation.data
         ledger, digests, size = Ledger(data.key_id), data.record_digests(0), data.client_sizes[0]
-        limit = self.limits.epsilon_limit or scoring.budget.epsilon or 0.0
+        limit = self.limits.epsilon_limit or scoring.privacy.epsilon or 0.0
 
         def check(entries: Sequence[Entry]) -> None:
             known = [e for e in entries if e.key.startswith(own[0]) and e.key.endswith(own[1])]
@@ -194,11 +192,11 @@ class Site:
                     "now sends another h_0, feature map or negatives, so it would be a second one: "
                     "let the server use what it sent before (in its state folder and cache), or "
                     "start the site with --allow_new_h0 true, which costs epsilon "
-                    f"{scoring.budget.epsilon} again, within its epsilon_limit",
+                    f"{scoring.privacy.epsilon} again, within its epsilon_limit",
                 )
             planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
             entry = Entry(key, {}, {0: planned}, {0: digests})
-            cost = ledger.total([digests], scoring.budget.delta, [entry]).epsilon
+            cost = ledger.total([digests], scoring.privacy.delta, [entry]).epsilon
             if not cost <= limit:
                 raise RefusalError(
                     "budget",
@@ -280,7 +278,7 @@ def _code(error: Exception) -> str:
     return "budget" if isinstance(error, PrivacyError) else "failed"
 
 
-def _guarantee(head: ReleasedHead, total: Total | None) -> str:
+def _guarantee(head: ReleasedHead, total: PrivacySpent | None) -> str:
     release = head.release
     if total is not None and release.is_private:
         return (

@@ -144,7 +144,6 @@ class SiteClients:
         scoring: Scoring,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
-        secret_noise: bool,
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release its head once; later it returns the stored one."""

@@ -112,8 +112,8 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', and "
             "no method whose clients keep tensors (Scaffold)"
         )
-    if federation.algorithm.scoring is not None and not rehearsal:
-        federation.algorithm.secret_noise = True
+    if not rehearsal:
+        federation.algorithm.use_secret_noise()
 
 
 def agreement(federation: Federation) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Busy(Exception):  # noqa: N818 - not an error: another process does the wo
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Holds a lock with the name of this process in it, and touches it every 15 seconds.
+    """Hold a lock with the name of this process in it, and touches it every 15 seconds.
 
     Raises:
         Busy: If another process holds it.
@@ -43,19 +43,25 @@ def held(lock: Path) -> Iterator[None]:
     with locked(lock, on_wait=refuse, interval=0):
         lock.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
         ended = threading.Event()
-        beat = threading.Thread(target=_beat, args=(lock, ended), daemon=True)
-        beat.start()
+
+        def beat() -> None:
+            while not ended.wait(HEARTBEAT):
+                with contextlib.suppress(OSError):
+                    os.utime(lock)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
         try:
             yield
         finally:
             ended.set()
-            beat.join()
+            thread.join()
             with contextlib.suppress(OSError):
                 lock.write_text("")  # so that no other host believes it alive for a minute
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds the lock: on this host now, on another one a minute ago."""
+    """Return whether a process holds the lock: on this host now, on another one a minute ago."""
     if not lock.is_file():
         return False
     with lock.open("rb") as file:
@@ -69,7 +75,7 @@ def is_held(lock: Path) -> bool:
 
 
 def holder(lock: Path) -> dict[str, Any]:
-    """The host and the process id in a lock; empty if it names none."""
+    """Return the host and the process id in a lock; empty if it names none."""
     try:
         content: dict[str, Any] = json.loads(lock.read_text())
     except (OSError, ValueError):  # not there, or just being written
@@ -78,12 +84,6 @@ def holder(lock: Path) -> dict[str, Any]:
 
 
 def _is_alive_elsewhere(lock: Path) -> bool:
-    """Whether a process on another host has touched the lock lately; it may not see our flock."""
+    """Return whether another host, where our flock may not be seen, has touched the lock lately."""
     host = holder(lock).get("host", socket.gethostname())
     return host != socket.gethostname() and time.time() - lock.stat().st_mtime < _STALE
-
-
-def _beat(lock: Path, ended: threading.Event) -> None:
-    while not ended.wait(HEARTBEAT):
-        with contextlib.suppress(OSError):
-            os.utime(lock)

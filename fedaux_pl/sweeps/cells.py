@@ -1,4 +1,4 @@
-"""A cell of a sweep: a run of ``fedaux-pl fit``, or the pre-training before it, and its folder."""
+"""A cell of a sweep: a run of ``fedaux-pl fit`` in a folder of its own."""
 
 import contextlib
 import hashlib
@@ -26,12 +26,6 @@ _WITHOUT_EFFECT = (
     *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
-# The settings that h_0 depends on, beside the architectures.
-_H0_SETTINGS = {
-    "model": ("pretraining", "model_options", "seed", "threads"),
-    "data": ("private", "auxiliary", "negative_fraction", "validation_fraction", "seed"),
-    "trainer": ("precision",),
-}
 _MANY = 50  # cells that take long enough to show a bar
 
 
@@ -47,17 +41,18 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One process of a sweep, in ``ROOT/cells/KEY`` or, for pre-training, ``ROOT/pretraining/KEY``.
+    """A run of ``fedaux-pl fit`` in ``ROOT/cells/KEY``.
+
+    All cells share ``ROOT/cache``: the first that needs some pre-training does it, and those that
+    need the same one meanwhile wait for its lock.
 
     Attributes:
-        coordinates: The label of each axis; of a pre-training, those of the first cell.
+        coordinates: The label of each axis.
         seed: The seed of the run.
-        args: The options of the verb, without those of the folder.
+        args: The options of ``fit``, without those of the folder.
         root: The folder of all output.
-        verb: "fit" or "pretrain".
         key: The name of its folder: 12 hex digits of the hash of the settings.
-        rounds: The rounds of a complete run; 0 for pre-training.
-        needs: The key of the pre-training that must come before it; None without.
+        rounds: The rounds of a complete run.
         config: All settings of its run, defaults included; a worker does not get them.
     """
 
@@ -65,23 +60,20 @@ class Cell:
     seed: int
     args: tuple[str, ...]
     root: Path = Path("logs")
-    verb: str = "fit"
     key: str = ""
     rounds: int = 0
-    needs: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Its coordinates and seed, for messages."""
         parts = [f"{axis}={label}" for axis, label in self.coordinates.items()]
-        verb = ["pre-training for"] if self.verb == "pretrain" else []
-        return " ".join([*verb, *parts, f"seed={self.seed}"])
+        return " ".join([*parts, f"seed={self.seed}"])
 
     @property
     def path(self) -> Path:
         """Its folder."""
-        return self.root / ("cells" if self.verb == "fit" else "pretraining") / self.key
+        return self.root / "cells" / self.key
 
     @property
     def log(self) -> Path:
@@ -101,8 +93,8 @@ class Cell:
     @property
     def command(self) -> list[str]:
         """The command line of ``fedaux-pl``."""
-        last = ["--ckpt_path", "last"] if self.verb == "fit" else []
-        return [self.verb, *self.args, "--trainer.default_root_dir", str(self.path), *last]
+        own = ["--trainer.default_root_dir", str(self.path), "--ckpt_path", "last"]
+        return ["fit", *self.args, *own]
 
     @property
     def line(self) -> str:
@@ -155,7 +147,7 @@ class Cell:
         return f"{self.error()} ({self.log})" if self.log.is_file() else f"{self.error()}"
 
     def has_failed_early(self) -> bool:
-        """Whether wrong settings or data ended it before its first round."""
+        """Return whether wrong settings or data ended it before its first round."""
         return bool(_read_json(self.failure).get("is_early")) and self.run() is None
 
     @property
@@ -170,12 +162,7 @@ class Cell:
         return State.UNFINISHED if any(self.path.glob("runs/*")) else State.MISSING
 
     def is_complete(self) -> bool:
-        """Whether the run has all rounds and, with validation data, its test accuracy.
-
-        A pre-training has ended well, and its h_0 can still be in the cache.
-        """
-        if self.verb == "pretrain":
-            return self.description().get("status") == 0 and any(self.path.glob("cache/h0-*.pt"))
+        """Return whether the run has all rounds and, with validation data, its test accuracy."""
         run = self.run()
         if run is None or int(run.summary.get("rounds", 0)) < self.rounds:
             return False
@@ -227,27 +214,20 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
                 if check:
                     resolver.check(config)
             _check(config)
-            key, needs = _config_key(config), _pretraining_key(config)
+            key = _config_key(config)
         except ConfigurationError as error:
             # a message of an unknown form has many lines
             problem = " ".join(str(error).split())
             raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
         rounds = int(config["trainer"]["max_epochs"])
-        more = {"key": key, "rounds": rounds, "needs": needs, "config": config}
-        resolved.append(replace(cell, root=root, **more))
+        resolved.append(replace(cell, root=root, key=key, rounds=rounds, config=config))
     return resolved
 
 
-def plan(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the processes of a sweep: each pre-training once, then each distinct cell."""
-    pretraining: dict[str, Cell] = {}
-    for cell in cells:
-        if cell.needs is not None:
-            before = replace(cell, verb="pretrain", key=cell.needs, rounds=0, needs=None)
-            pretraining.setdefault(cell.needs, before)
-    distinct = {cell.key: cell for cell in reversed(cells)}
-    fits = [cell for cell in cells if distinct[cell.key] is cell]
-    return [*pretraining.values(), *fits]
+def distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the first of all cells with the same settings."""
+    first = {cell.key: cell for cell in reversed(cells)}
+    return [cell for cell in cells if first[cell.key] is cell]
 
 
 def _config_key(config: Mapping[str, Any]) -> str:
@@ -261,30 +241,10 @@ def _config_key(config: Mapping[str, Any]) -> str:
         ConfigurationError: If such a class cannot be imported.
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
-    content = {**config, "trainer": trainer}
+    content = {**config, "trainer": trainer, "sources": _sources(config) or None}
     content.pop("ckpt_path", None)
-    return _digest({**content, "sources": _sources(config) or None})
-
-
-def _digest(content: Any) -> str:
-    """Return 12 hex digits of the hash of plain values, without those that are None."""
     text = json.dumps(_without_none(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _pretraining_key(config: Mapping[str, Any]) -> str | None:
-    """Return the key of the h_0 that a cell starts from; None if it trains none.
-
-    Cells with the same key pre-train once. Which h_0 a run loads is decided by the cache.
-    """
-    model = config["model"]
-    algorithm = model["algorithm"]
-    always = _import_class(algorithm["class_path"]).pretrained
-    is_pretrained = algorithm.get("init_args", {}).get("pretrained", always)
-    if not is_pretrained or not model["pretraining"]["epochs"]:
-        return None
-    parts = {part: {n: config[part][n] for n in names} for part, names in _H0_SETTINGS.items()}
-    return _digest({**parts, "architectures": sorted(model["clients"])})
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -310,7 +270,11 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
-        kind = _import_class(path)
+        module, _, name = path.rpartition(".")
+        try:
+            kind = getattr(import_module(module), name)
+        except Exception as error:  # the module's own code runs: of any class
+            raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
         for base in getattr(kind, "__mro__", (kind,)):
             file = getattr(sys.modules.get(base.__module__), "__file__", None)
             package = base.__module__.partition(".")[0]
@@ -319,14 +283,6 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
             if not {"site-packages", "dist-packages"} & set(Path(file).parts):
                 files[base.__module__] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return files
-
-
-def _import_class(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except Exception as error:  # the module's own code runs: of any class
-        raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
 
 
 def _class_paths(config: Any) -> Iterator[str]:

@@ -18,29 +18,26 @@ from fedaux_pl.sweeps.worker import BUSY
 
 _POLL = 0.2  # seconds
 _REPEAT = 1.0  # seconds between two interruptions of a process
-_Running = dict[int, tuple[Cell, BaseProcess]]
 
 
 def run_locally(
     cells: Sequence[Cell],
     slots: Sequence[Mapping[str, str]],
     start: Callable[[Cell, Mapping[str, str]], BaseProcess],
-    of: Sequence[Cell],
 ) -> None:
     """Run cells in processes of their own, and wait for those that other processes run.
 
     Args:
-        cells: The cells to run; a pre-training comes before the cells that need it.
+        cells: All cells of the sweep; those that are done, or have failed, do not run.
         slots: The environment of each job that runs at the same time.
         start: Starts the process of a cell.
-        of: All cells of the sweep, to count those that are done and the time left.
 
     Raises:
         FedauxError: If settings or data are refused before any cell has a round: no cell can run.
         KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
-    pending = list(cells)
-    running: _Running = {}
+    pending = [cell for cell in cells if cell.state not in (State.DONE, State.FAILED)]
+    running: dict[int, tuple[Cell, BaseProcess]] = {}
     starts: dict[str, float] = {}
     try:
         while pending or running:
@@ -54,16 +51,16 @@ def run_locally(
                     pending.insert(0, cell)
                 else:
                     _record(cell, status)
-                    _say_ended(cell, starts, of, len(slots))
-                    _stop_if_none_can_run(cell, of)
-            for cell in _ready(pending, running):
+                    _say_ended(cell, starts, cells, len(slots))
+                    _stop_if_none_can_run(cell, cells)
+            for cell in list(pending):
                 if len(running) == len(slots):
                     break
                 if is_held(cell.lock):  # another sweep runs it
                     continue
                 pending.remove(cell)
                 if cell.state in (State.DONE, State.FAILED):  # the other sweep has run it
-                    _say_ended(cell, starts, of, len(slots))
+                    _say_ended(cell, starts, cells, len(slots))
                     continue
                 slot = next(i for i in range(len(slots)) if i not in running)
                 word = "resumed" if cell.state is State.UNFINISHED else "started"
@@ -79,12 +76,6 @@ def run_locally(
             alive[0].join(_REPEAT)
 
 
-def _ready(pending: Sequence[Cell], running: _Running) -> list[Cell]:
-    """Return the cells that wait for no pre-training."""
-    open_keys = {cell.key for cell in pending} | {cell.key for cell, _ in running.values()}
-    return [cell for cell in pending if cell.needs not in open_keys]
-
-
 def _record(cell: Cell, status: int) -> None:
     """Mark a cell as failed if its process could not do so itself."""
     if status in (0, INTERRUPTED) or cell.state in (State.DONE, State.FAILED):
@@ -97,21 +88,20 @@ def _record(cell: Cell, status: int) -> None:
     cell.fail(status=status, error=text)
 
 
-def _say_ended(cell: Cell, starts: dict[str, float], of: Sequence[Cell], jobs: int) -> None:
+def _say_ended(cell: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs: int) -> None:
     """Print how a cell has ended, here or in another sweep."""
     parts = [f"{cell.state}: {cell.name}"]
     if cell.key in starts:
         parts.append(_duration(monotonic() - starts.pop(cell.key)))
     if cell.state is State.FAILED:
         parts.append(cell.problem())
-    if cell.verb == "fit":
-        done = sum(other.is_complete() for other in of)
-        parts.append(f"{done} of {len(of)} cells done; {time_left(of, jobs)}")
+    done = sum(other.is_complete() for other in cells)
+    parts.append(f"{done} of {len(cells)} cells done; {time_left(cells, jobs)}")
     print(", ".join(parts), flush=True)
 
 
-def _stop_if_none_can_run(cell: Cell, of: Sequence[Cell]) -> None:
-    if cell.state is State.FAILED and cell.has_failed_early() and not any(c.run() for c in of):
+def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
+    if cell.state is State.FAILED and cell.has_failed_early() and not any(c.run() for c in cells):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -192,19 +182,15 @@ def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
 
 
 def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> list[str]:
-    """Submit one job for each cell, which starts after its pre-training; return their ids.
+    """Submit one job for each cell; return their ids.
 
     Args:
-        cells: The cells; a pre-training comes before the cells that need it.
+        cells: The cells.
         executor: submitit's executor.
         command: The command line of a process that runs the cell that follows it as JSON.
     """
-    jobs: dict[str | None, str] = {}
+    jobs = []
     for cell in cells:
-        # afterany: a cell whose pre-training has failed says so itself
-        before = {"dependency": f"afterany:{jobs[cell.needs]}"} if cell.needs in jobs else {}
-        executor.update_parameters(slurm_additional_parameters=before)
         cell.describe()
-        job = executor.submit(subprocess.call, [*command, cell.as_json()])
-        jobs[cell.key] = str(job.job_id)
-    return list(jobs.values())
+        jobs.append(executor.submit(subprocess.call, [*command, cell.as_json()]))
+    return [str(job.job_id) for job in jobs]

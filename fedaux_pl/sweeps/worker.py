@@ -7,7 +7,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, FedauxError, first_line
@@ -53,19 +52,13 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     cell.failure.unlink(missing_ok=True)
     started = cell.description().get("started", _now())
     cell.describe(started=started, host=socket.gethostname(), status=None, ended=None)
-    if cell.needs is not None:
-        before = replace(cell, verb="pretrain", key=cell.needs)
-        if (problem := before.error()) is not None:
-            problem = f"its pre-training has failed: {problem} ({before.log})"
-            cell.fail(status=1, error=problem, time=_now(), is_early=True)
-            return 1
     _write_to_log(cell)
     error = _run(cell, run)
     if interruptions:
         return INTERRUPTED
     # at the start of a sweep, its other cells have refused settings and data, too
     is_early = isinstance(error, FedauxError)
-    if error is None and cell.verb == "fit" and not cell.is_complete():
+    if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
     status = int(error is not None)
     if error is not None:
@@ -84,7 +77,7 @@ def _run(cell: Cell, run: Run) -> BaseException | None:
         return ended if ended.code else None
     except Exception as error:  # whatever it is, the other cells go on
         if isinstance(error, EXPECTED):
-            print(f"fedaux-pl {cell.verb}: error: {error}", file=sys.stderr)
+            print(f"fedaux-pl fit: error: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
         return error

@@ -119,40 +119,25 @@ def depthwise_gradients(conv, x, dy, convolve):
     return y.detach(), x.grad, conv.weight.grad
 
 
-@cache
-def depthwise_shapes(size=32):
+def depthwise_shapes():
     """(channels, stride, input size) of all depthwise layers of our networks, each once."""
-    layers = _convolutions(size)
-    return sorted(
-        {
-            (conv.in_channels, conv.stride[0], input_size)
-            for conv, input_size in layers
-            if conv.groups == conv.in_channels > 1
-        }
-    )
+    layers = [(conv, size) for conv, size in _convolutions() if conv.groups == conv.in_channels > 1]
+    return sorted({(conv.in_channels, conv.stride[0], size) for conv, size in layers})
 
 
-@cache
-def pointwise_shapes(size=32):
+def pointwise_shapes():
     """(input channels, output channels, input size) of all 1x1 layers, each once.
 
     Channels are padded to multiples of 8, as those of ShuffleNet's matrices are.
     """
-    return sorted(
-        {
-            (-(-conv.in_channels // 8) * 8, -(-conv.out_channels // 8) * 8, input_size)
-            for conv, input_size in _convolutions(size)
-            if conv.kernel_size == (1, 1)
-        }
-    )
+    layers = [(conv, size) for conv, size in _convolutions() if conv.kernel_size == (1, 1)]
+    channels = [(-(-c.in_channels // 8) * 8, -(-c.out_channels // 8) * 8, s) for c, s in layers]
+    return sorted(set(channels))
 
 
 @cache
-def _convolutions(size):
-    """All convolutions of our networks, and the sizes of their inputs.
-
-    ShuffleNet with 2 and 3 groups, MobileNetV2 with half and the whole width.
-    """
+def _convolutions():
+    """All convolutions of our networks, and the sizes of their inputs."""
     found = []
     for name, options in (
         ("shufflenet", {}),
@@ -167,7 +152,7 @@ def _convolutions(size):
                     lambda conv, given, _: found.append((conv, given[0].shape[-1]))
                 )
         with torch.no_grad():
-            model(torch.zeros(1, 3, size, size))
+            model(torch.zeros(1, 3, 32, 32))
     return found
 
 

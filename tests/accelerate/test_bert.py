@@ -1,11 +1,11 @@
 """Fast encoders: when they are used, and on a GPU, that they agree with plain ones."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from fedaux_pl.accelerate.bert.fast_encoder import (
@@ -21,7 +21,12 @@ from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.models import Encoder, create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, LanguageModeling
+from fedaux_pl.modules import (
+    ClientModule,
+    DistillationModule,
+    LanguageModeling,
+    OptimizerSettings,
+)
 from tests.accelerate.bert_reference import fused_on_the_cpu  # noqa: F401
 from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within
@@ -131,6 +136,7 @@ WIDE = {
     "intermediate_size": 200,
     "max_position_embeddings": 128,
 }
+SLOW = OptimizerSettings(lr=1e-4)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -194,63 +200,6 @@ def test_cuda_features_of_many_texts(pooling):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(
-    ("precision", "config", "replicas"),
-    pairwise(["bf16-mixed", "16-mixed"], [WIDE | NO_DROPOUT, WIDE], [1, 3]),
-)
-def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
-    """With dropout other values are dropped, and only the losses are about the same."""
-    torch.manual_seed(0)
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
-    start = module.trained_state()
-    x = texts(320, 64)
-    y = (x[:, 1] % 4).long()
-    jobs = [
-        Job(TensorBatches(x, y, batch_size=32, shuffle=True, seed=n), 6, n, start)
-        for n in range(replicas)
-    ]
-
-    def train(create_runner):
-        def work(runner):
-            return create_runner(runner.trainer).run_all(copy.deepcopy(module), jobs)
-
-        results = within(work, precision, accelerator="gpu")
-        assert all(value.isfinite().all() for r in results for value in r.state.values())
-        return [result.loss for result in results]
-
-    def captured(trainer, **options):
-        return CudaRunner(trainer, CudaGraphs(torch.device("cuda", 0), **options))
-
-    losses = train(captured)
-    # the seeds give the same random numbers; only cuBLAS may sum in another order
-    assert losses == pytest.approx(train(captured), rel=1e-3)
-    assert losses == pytest.approx(train(partial(captured, overlap=False)), rel=1e-3)
-    assert losses == pytest.approx(train(StageRunner), rel=0.05 if config == WIDE else 0.01)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("objective", ["masked", "next"])
-def test_cuda_language_modeling(objective):
-    options = {"config": WIDE | NO_DROPOUT, "mask_id": 4}
-    torch.manual_seed(0)
-    plain = LanguageModeling("encoder", objective, model_options=options).cuda().train()
-    x = texts(16, 40)
-
-    def gradients(module):
-        module.zero_grad()
-        torch.manual_seed(1)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = module.training_step(x, 0)
-        loss.backward()
-        found = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
-        return torch.cat(found).double()
-
-    expected = gradients(plain)
-    found = gradients(speed_up(plain))
-    assert (found - expected).norm() < 0.05 * expected.norm()
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize(
     ("dtype", "sizes", "causal"),
     pairwise([torch.bfloat16, torch.float16], [(16, 512), (64, 1200), (128, 3000)], [False, True]),
 )
@@ -282,36 +231,70 @@ def test_cuda_packed_texts_are_those_of_padded_texts(dtype, sizes, causal):
     assert both(int(lengths.sum()) - 1)[0].isnan().any()
 
 
+def jobs(sizes, epochs, start, *data):
+    return [
+        Job(
+            TensorBatches(*data, batch_size=32, shuffle=True, seed=n, subset=torch.arange(size)),
+            epochs, n, start,
+        )
+        for n, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def train(module, made, create_runner=CudaRunner, precision="bf16-mixed"):
+    """The losses of jobs."""
+
+    def work(runner):
+        return create_runner(runner.trainer).run_all(copy.deepcopy(module), made)
+
+    results = within(work, precision, accelerator="gpu")
+    assert all(value.isfinite().all() for result in results for value in result.state.values())
+    return [result.loss for result in results]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("precision", "config", "replicas"),
+    pairwise(["bf16-mixed", "16-mixed"], [WIDE | NO_DROPOUT, WIDE], [1, 3]),
+)
+def test_cuda_captured_steps_agree_with_plain_training(precision, config, replicas):
+    """With dropout other values are dropped, and only the losses are about the same."""
+    torch.manual_seed(0)
+    module = ClientModule("encoder", 4, optimizer=SLOW, model_options={"config": config})
+    x = texts(320, 64)
+    made = jobs([320] * replicas, 6, module.trained_state(), x, (x[:, 1] % 4).long())
+
+    def inline(trainer):
+        return CudaRunner(trainer, CudaGraphs(torch.device("cuda", 0), overlap=False))
+
+    losses = train(module, made, precision=precision)
+    # the seeds give the same random numbers; only cuBLAS may sum in another order
+    assert losses == pytest.approx(train(module, made, precision=precision), rel=1e-3)
+    assert losses == pytest.approx(train(module, made, inline, precision), rel=1e-3)
+    tolerance = 0.05 if config == WIDE else 0.01
+    assert losses == pytest.approx(train(module, made, StageRunner, precision), rel=tolerance)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize(
     ("kind", "pooling"),
-    [*pairwise(["clients", "student"], ["mean", "cls"]), ("masked", "mean"), ("next", "mean")],
+    [("clients", "mean"), ("student", "cls"), ("masked", "mean"), ("next", "mean")],
 )
 def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     """The same samples and random numbers as without packing, with several graphs in one pool."""
     torch.manual_seed(0)
-    options = {"config": WIDE, "mask_id": 4, "pooling": pooling}
-    language = kind in ("masked", "next")
-    if language:
-        module = LanguageModeling("encoder", kind, lr=1e-4, model_options=options)
-    else:
-        create = ClientModule if kind == "clients" else DistillationModule
-        module = create("encoder", 4, lr=1e-4, model_options=options)
+    options = {"model_options": {"config": WIDE, "mask_id": 4, "pooling": pooling}}
     x = texts(333, 64)
     y = (x[:, 1] % 4).long()
-    y = torch.nn.functional.one_hot(y, 4).float() if kind == "student" else y
-    sizes = (333, 300, 170) if kind == "clients" else (333,)
-    start = None if language else module.trained_state()
-    jobs = [
-        Job(
-            TensorBatches(
-                *((x,) if language else (x, y)),
-                batch_size=32, shuffle=True, seed=n, subset=torch.arange(size),
-            ),
-            4, n, start,
-        )
-        for n, size in enumerate(sizes)
-    ]  # fmt: skip
+    if kind == "clients":
+        module = ClientModule("encoder", 4, optimizer=SLOW, **options)
+        made = jobs((333, 300, 170), 4, module.trained_state(), x, y)
+    elif kind == "student":
+        module = DistillationModule("encoder", 4, optimizer=SLOW, **options)
+        made = jobs((333,), 4, module.trained_state(), x, F.one_hot(y, 4).float())
+    else:
+        module = LanguageModeling("encoder", kind, **options)
+        made = jobs((333,), 4, None, x)
     rows, capture = [], CudaGraphs.capture
 
     def counted(self, steps, *args):
@@ -319,17 +302,10 @@ def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
         return capture(self, steps, *args)
 
     monkeypatch.setattr(CudaGraphs, "capture", counted)
-
-    def losses():
-        def work(runner):
-            return CudaRunner(runner.trainer).run_all(copy.deepcopy(module), jobs)
-
-        return [result.loss for result in within(work, "bf16-mixed", accelerator="gpu")]
-
-    packed = losses()
+    packed = train(module, made)
     assert len({count for count in rows if count}) >= 2
-    assert packed == pytest.approx(losses(), rel=1e-3)
+    assert packed == pytest.approx(train(module, made), rel=1e-3)
     rows.clear()
     monkeypatch.setattr("fedaux_pl.accelerate.recording.runner.find_packable", lambda *args: None)
-    assert packed == pytest.approx(losses(), rel=0.01)
+    assert packed == pytest.approx(train(module, made), rel=0.01)
     assert set(rows) == {0}

@@ -15,12 +15,15 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
 from fedaux_pl.models import create_model
-from fedaux_pl.modules import ClientModule, DistillationModule, SimCLR
+from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
 from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.cuda
 SIZES = (200, 197, 131, 200, 64)
 INLINE = partial(CudaGraphs, overlap=False)
+
+MOMENTUM = OptimizerSettings("sgd", momentum=0.9)
+STUDENT = partial(DistillationModule, optimizer=OptimizerSettings())
 
 
 class Uncaptured(CudaGraphs):
@@ -29,7 +32,7 @@ class Uncaptured(CudaGraphs):
     def capture(self, steps, pool, rngs=()):
         def replay():
             for step in steps:
-                with self.fusing():
+                with self.step_context(len(steps) - 1):
                     step()
 
         return replay
@@ -119,10 +122,14 @@ def assert_agree(runs, start, tolerance=1e-3, of_losses=1e-3):
         (ClientModule, "resnet8", "16-mixed"),
         (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
         (partial(ClientModule, trained="head"), "resnet8", "32-true"),
-        (partial(ClientModule, optimizer="sgd", momentum=0.9), "resnet8", "16-mixed"),
+        (
+            partial(ClientModule, optimizer=MOMENTUM),
+            "resnet8",
+            "16-mixed",
+        ),
         (ClientModule, "shufflenet", "32-true"),  # its inner channels are padded
         (ClientModule, "shufflenet", "bf16-mixed"),
-        (partial(DistillationModule, lr=1e-3), "resnet8", "32-true"),
+        (STUDENT, "resnet8", "32-true"),
     ],
 )
 def test_replayed_steps_agree_with_uncaptured_ones(deterministic, create, architecture, precision):
@@ -136,7 +143,7 @@ def test_replayed_steps_agree_with_uncaptured_ones(deterministic, create, archit
 def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precision, part):
     """SCAFFOLD's clients: two rounds with other corrections, in the same replicas."""
     torch.manual_seed(0)
-    options = {"trained": part, "optimizer": "sgd", "lr": 0.01, "corrected": True}
+    options = {"trained": part, "optimizer": OptimizerSettings("sgd", lr=0.01), "corrected": True}
     module = ClientModule(create_model("resnet8", 10), 10, **options)
     start = module.trained_state()
     trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
@@ -209,12 +216,16 @@ class TwoPasses(ClientModule):
 @pytest.mark.parametrize(
     ("create", "architecture", "precision"),
     [
-        (DistillationModule, "resnet8", "bf16-mixed"),
-        (DistillationModule, "resnet8", "16-mixed"),
-        (DistillationModule, "shufflenet", "bf16-mixed"),
+        (STUDENT, "resnet8", "bf16-mixed"),
+        (STUDENT, "resnet8", "16-mixed"),
+        (STUDENT, "shufflenet", "bf16-mixed"),
         (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
         (partial(ClientModule, trained="head"), "resnet8", "16-mixed"),
-        (partial(ClientModule, optimizer="sgd", momentum=0.9), "resnet8", "bf16-mixed"),
+        (
+            partial(ClientModule, optimizer=MOMENTUM),
+            "resnet8",
+            "bf16-mixed",
+        ),
         (TwoPasses, "resnet8", "16-mixed"),
     ],
 )
@@ -223,7 +234,7 @@ def test_overlapping_weight_gradients_change_nothing(
 ):
     """The same kernels on other streams; a missing wait would give other values."""
     torch.manual_seed(0)
-    module = create(create_model(architecture, 10), 10, lr=1e-3)
+    module = create(create_model(architecture, 10), 10)
     assert_agree(*train(module, precision, (INLINE, CudaGraphs), sizes=(400,), epochs=4))
 
 
@@ -239,9 +250,9 @@ def test_only_a_single_replica_has_a_side_stream(monkeypatch):
         "fedaux_pl.accelerate.recording.cuda_graphs.weight_gradients_on", weight_gradients_on
     )
     graphs = CudaGraphs(torch.device("cuda", 0))
-    with graphs._step_context(1), graphs.fusing():
+    with graphs.step_context(1):
         assert not used
-    with graphs._step_context(0):
+    with graphs.step_context(0):
         assert used == [graphs._side_stream]
 
 
@@ -286,12 +297,14 @@ def test_each_replica_has_its_own_random_numbers(deterministic):
         assert distance(one.state, third.state, start) > 0.05
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_texts_are_captured_with_dropout(precision):
+def test_texts_are_captured_with_dropout():
+    """In float32; ``test_bert`` has half precision."""
     torch.manual_seed(0)
     config = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64}
-    module = ClientModule("encoder", 4, lr=1e-4, model_options={"config": config})
+    module = ClientModule(
+        "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
+    )
     start = module.trained_state()
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(5, 500, (400, 64), generator=generator, dtype=torch.int32)
@@ -303,10 +316,7 @@ def test_texts_are_captured_with_dropout(precision):
         for n, size in enumerate(SIZES)
     ]
     runs = results(
-        module,
-        lambda runner, one: runner.run_all(one, made),
-        precision,
-        (Uncaptured, CudaGraphs),
+        module, lambda runner, one: runner.run_all(one, made), recorders=(Uncaptured, CudaGraphs)
     )
     assert_agree(runs, start, 0.1, 0.02)  # sums of gradients in any order
 

@@ -18,7 +18,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import Job
-from fedaux_pl.modules import ClientModule
+from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
 
@@ -39,6 +39,9 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.head(self.features(x))
+
+
+SGD = OptimizerSettings("sgd", lr=0.1)
 
 
 def client(**options):
@@ -90,7 +93,7 @@ def assert_same_results(plain, replayed):
         ({}, 1),
         ({"mu": 0.1}, 2),
         ({"trained": "head"}, 3),
-        ({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}, 8),
+        ({"optimizer": OptimizerSettings("sgd", lr=0.1, momentum=0.9)}, 8),
     ],
 )
 def test_clients_of_unequal_sizes(options, limit):
@@ -116,7 +119,7 @@ def test_each_replica_has_its_own_correction():
     """In two rounds with other corrections; an empty one is zero, not the last one."""
 
     def rounds(runner):
-        module, results = client(corrected=True, optimizer="sgd", lr=0.1), []
+        module, results = client(corrected=True, optimizer=SGD), []
         for seed in (1, 2):
             made = zip(jobs(), [*corrections(seed)[:-1], {}], strict=True)
             results += runner.run_all(
@@ -128,7 +131,7 @@ def test_each_replica_has_its_own_correction():
     plain, replayed = both(rounds, recorder)
     assert_same_results(plain, replayed)
     assert recorder.replayed > 0
-    uncorrected = within(lambda runner: runner.run_all(client(optimizer="sgd", lr=0.1), jobs()))
+    uncorrected = within(lambda runner: runner.run_all(client(optimizer=SGD), jobs()))
     weight = "hidden.weight"
     for number, one in enumerate(uncorrected):
         first, second = plain[number].state[weight], plain[len(SIZES) + number].state[weight]
@@ -340,8 +343,10 @@ def test_what_is_prepared_is_shown(sizes, rounds, expected):
     assert shown == expected
 
 
-@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"optimizer": "sgd", "momentum": 0.9}])
-def test_optimizers_have_their_state_before_a_step_is_captured(options):
+@pytest.mark.parametrize(
+    "optimizer", [OptimizerSettings("adamw"), OptimizerSettings("sgd", momentum=0.9)]
+)
+def test_optimizers_have_their_state_before_a_step_is_captured(optimizer):
     """Of all replicas: what a capture allocates is overwritten by other captured steps."""
     parameters, found = {name for name, _ in Net().named_parameters()}, []
 
@@ -354,7 +359,7 @@ def test_optimizers_have_their_state_before_a_step_is_captured(options):
             return super().capture(steps, pool, rngs)
 
     def rounds(runner):
-        module = client(**options)
+        module = client(optimizer=optimizer)
         for count in (2, 5):
             runner.run_all(module, jobs()[:count])
 
@@ -370,7 +375,7 @@ def test_cudnn_tries_no_kernels_for_last_batches(monkeypatch):
 
     class Recorder(FakeRecorder):
         @contextmanager
-        def fusing(self):
+        def step_context(self, others):
             tried.setdefault("first", []).append(torch.backends.cudnn.benchmark)
             yield
 

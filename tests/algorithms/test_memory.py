@@ -116,7 +116,7 @@ def test_a_memory_in_half_precision_is_restored():
     assert memory.bytes == 5 * 4
 
 
-@pytest.mark.parametrize(("discount", "rounds"), [(0.5, 24), (0.25, 12), (0.9, 157)])
+@pytest.mark.parametrize(("discount", "rounds"), [(0.5, 24), (0.9, 157)])
 def test_clients_without_weight_are_forgotten(discount, rounds):
     memory = TeacherMemory(discount=discount)
     teach(memory, 1, c0=0)
@@ -137,8 +137,7 @@ def test_a_federation_forgets_by_the_discount_of_its_method(tmp_path):
     assert federation.history[-1]["memory/forgotten"] > 0
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize(("discount", "scored"), [(0.5, True), (0.5, False), (1.0, True)])
 def test_soft_labels_with_absent_teachers(discount, scored):
     """Soft labels of present and absent teachers, the latter's weights times discount^age."""
     algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
@@ -230,14 +229,9 @@ def test_forgotten_clients_are_counted_in_each_round(tmp_path):
     assert roomy.history[0]["memory/forgotten"] == 0
 
 
-@pytest.mark.parametrize("discount", [0.0, -0.5, 1.5])
-def test_an_invalid_discount(discount):
-    with pytest.raises(
-        ValueError, match=f"discount must be above 0 and at most 1, but is {discount}"
-    ):
-        FedAUX(remember=True, discount=discount)
-
-
-def test_a_discount_without_memory():
+def test_an_invalid_discount():
+    for discount in (0.0, -0.5, 1.5):
+        with pytest.raises(ValueError, match=f"above 0 and at most 1, but is {discount}"):
+            FedAUX(remember=True, discount=discount)
     with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
         FedDF(discount=0.9)

@@ -237,7 +237,7 @@ def test_scaffold_needs_plain_sgd(tmp_path, local, trainer, message):
     federation = create(Scaffold(), local=LocalTraining(**({"optimizer": "sgd"} | local)))
     with pytest.raises(ConfigurationError, match=message) as error:
         federation.algorithm.check_clients(
-            federation.local.optimizer_options, trainer.get("precision", "32-true")
+            federation.local.optimizer_settings.plain(), trainer.get("precision", "32-true")
         )
     assert "\n" not in str(error.value)
     if not trainer:  # the CPU has no 16-mixed

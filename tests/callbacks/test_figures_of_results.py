@@ -47,7 +47,7 @@ def test_of_many_rounds_the_last_are_shown_and_all_are_counted():
     assert "100 of 120 clients" in figure._suptitle.get_text()
 
 
-@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (10, 20), (400, 150)])
+@pytest.mark.parametrize(("rounds", "count"), [(1, 1), (400, 150)])
 def test_participation_is_legible(rounds, count):
     took_part = np.random.default_rng(0).integers(0, 2, (rounds, count))
     check_legible(participation_figure(took_part, clients(count)))
@@ -73,7 +73,7 @@ def test_cells_of_many_classes_have_no_numbers():
     assert len(cell_texts(confusion_figure(np.eye(20, dtype=int), names(20)))) == 20
 
 
-@pytest.mark.parametrize("size", [2, 20, 100])
+@pytest.mark.parametrize("size", [2, 100])
 def test_confusion_is_legible(size):
     counts = np.random.default_rng(0).integers(0, 1000, (size, size))
     counts[2:-1] = 0  # few texts: the check compares all pairs

@@ -18,7 +18,7 @@ from fedaux_pl.scoring import Release, ReleasedHead
 @pytest.mark.parametrize(
     ("effective", "teachers", "text"),
     [
-        ([9.99], 10, "effective teachers 9.99 of 10: the scores do not tell the clients apart"),
+        ([9.99], 10, "effective teachers 9.99 of 10: the scores are nearly uniform"),
         ([9.95, 9.93], 10, "effective teachers 9.93 of 10"),
         ([9.8], 10, None),  # weights vary by 14 %
         ([5.0, 9.99], 10, None),  # not in all rounds

@@ -22,7 +22,7 @@ from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.scoring import Logistic, Standardized, Whitened
+from fedaux_pl.scoring import Privacy, Standardized, Whitened
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 
@@ -119,48 +119,25 @@ def test_a_method_without_scores_has_no_pages_of_them(finished):
     ]
 
 
-def test_images_can_be_left_out(tmp_path):
-    folder = reported(tmp_path, create(FedDF()), 1, FederationReport(images=False))
-    assert events(folder).Tags()["images"] == []
-    assert not (folder / "figures").exists()
-
-
 def test_rounds_without_validation_have_no_accuracy(tmp_path):
-    federation = create(FedAvg())
-    folder = reported(tmp_path, federation, 3, check_val_every_n_epoch=2)
-    assert ["accuracy" in entry for entry in federation.history] == [False, True, False]
-    with (folder / "curve.csv").open(newline="") as file:
-        column = [row["accuracy"] for row in csv.DictReader(file)]
-    assert column == ["", str(federation.history[1]["accuracy"]), ""]
-    summary = read_json(folder / "summary.json")
-    assert summary["accuracy"] == summary["best_accuracy"] == federation.history[1]["accuracy"]
-
-
-def test_teachers_are_evaluated_in_measured_rounds_only(tmp_path):
-    """Neither TensorBoard nor the files need a number in every round."""
-    federation = create(FedDF(remember=True))
-    folder = reported(
-        tmp_path, federation, 3, FederationReport(images=False), check_val_every_n_epoch=2
-    )
-    measured = ["teachers/accuracy", "averaged_accuracy/resnet8", "seconds/evaluation"]
-    for name in measured:
-        assert [name in entry for entry in federation.history] == [False, True, False]
+    """Neither TensorBoard nor the files need a number in every round, and figures are optional."""
+    federation, report = create(FedDF(remember=True)), FederationReport(images=False)
+    folder = reported(tmp_path, federation, 3, report, check_val_every_n_epoch=2)
+    measured = ["accuracy", "teachers/accuracy", "averaged_accuracy/resnet8", "seconds/evaluation"]
     with (folder / "curve.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    value = federation.history[1]["teachers/accuracy"]
-    assert [row["teachers/accuracy"] for row in rows] == ["", str(value), ""]
-    [scalar] = events(folder).Scalars("teachers/accuracy")
-    assert (scalar.step, scalar.value) == (2, pytest.approx(value))
-    assert len(events(folder).Scalars("seconds/teachers")) == 3
-
-
-def test_a_csv_logger_takes_rounds_with_and_without_measurements(tmp_path):
-    logger = CSVLogger(tmp_path)
-    federation = create(FedDF())
-    fit(tmp_path, federation, 3, logger=logger, check_val_every_n_epoch=2)
-    with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
-        column = [row["teachers/accuracy"] for row in csv.DictReader(file)]
-    assert [bool(entry) for entry in column] == [False, True, False]
+    for name in measured:
+        assert [name in entry for entry in federation.history] == [False, True, False]
+        assert [row[name] for row in rows] == ["", str(federation.history[1][name]), ""]
+    summary = read_json(folder / "summary.json")
+    assert summary["accuracy"] == summary["best_accuracy"] == federation.history[1]["accuracy"]
+    pages = events(folder)
+    [scalar] = pages.Scalars("teachers/accuracy")
+    assert scalar.step == 2
+    assert scalar.value == pytest.approx(federation.history[1]["teachers/accuracy"])
+    assert len(pages.Scalars("seconds/teachers")) == 3
+    assert pages.Tags()["images"] == []
+    assert not (folder / "figures").exists()
 
 
 def test_without_a_logger_the_files_are_below_the_root(tmp_path):
@@ -171,14 +148,17 @@ def test_without_a_logger_the_files_are_below_the_root(tmp_path):
 
 
 def test_a_csv_logger_has_the_files_beside_its_own(tmp_path):
-    """It takes neither figures nor texts, but the loss of the pre-training and the settings."""
+    """It takes neither figures nor texts, but measurements, the loss of h_0 and the settings."""
     logger = CSVLogger(tmp_path)
-    federation = create(FedDF(pretrained=True))
-    fit(tmp_path, federation, 1, logger=logger, callbacks=[FederationReport()])
+    options = {"callbacks": [FederationReport()], "check_val_every_n_epoch": 2}
+    fit(tmp_path, create(FedDF(pretrained=True)), 3, logger=logger, **options)
     folder = Path(logger.log_dir)
-    assert read_json(folder / "summary.json")["rounds"] == 1
+    assert read_json(folder / "summary.json")["rounds"] == 3
     assert (folder / "figures" / "clients_participation.png").is_file()
-    assert "pretraining_loss/resnet8" in (folder / "metrics.csv").read_text()
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(bool(row["pretraining_loss/resnet8"]) for row in rows) == 1
+    assert [row["step"] for row in rows if row["teachers/accuracy"]] == ["2"]
     assert "participation: 1.0" in (folder / "hparams.yaml").read_text()
 
 
@@ -219,7 +199,7 @@ def test_about_this_run(finished):
     text = text_of(pages, "about this run")
     assert "| method | FedAUX |" in text
     assert "alpha = 1 " in text
-    assert "the scores do not tell the clients apart" in text  # the meaning of effective teachers
+    assert "the scores are nearly uniform" in text  # the meaning of effective teachers
     assert "came from the cache" not in text
     assert sorted(pages.Tags()["tensors"])[0] == "about this run/text_summary"
     root, quick = folder.parent.parent, FederationReport(images=False)
@@ -251,7 +231,8 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
 def test_notes_are_printed_once_and_kept(tmp_path, capsys):
     """One client with little data, in turn: classes are missing in every round."""
     federation = create(FedAvg(), participation=0.1)
-    folder = reported(tmp_path, federation, 3, data=split(3, alpha=0.01))
+    quick = FederationReport(images=False)
+    folder = reported(tmp_path, federation, 3, quick, data=split(3, alpha=0.01))
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept] == ["round 1", "round 2", "round 3"]
@@ -261,9 +242,9 @@ def test_notes_are_printed_once_and_kept(tmp_path, capsys):
 def test_notes_about_scores(tmp_path, capsys):
     """Noise a thousand times the vectors, and scores that are nearly the same for all."""
     small = {"feature_map": Whitened(dimensions=8)}
-    useless = {"epsilon": 1e-4, "calibration": Standardized(sharpness=1e-3)}
-    federation = create(FedAUX(**small, **useless))
-    folder = reported(tmp_path, federation, 1)
+    useless = {"privacy": Privacy(1e-4), "calibration": Standardized(sharpness=1e-3)}
+    federation, quick = create(FedAUX(**small, **useless)), FederationReport(images=False)
+    folder = reported(tmp_path, federation, 1, quick)
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept][:2] == [
         "noise exceeds the signal",
@@ -271,11 +252,11 @@ def test_notes_about_scores(tmp_path, capsys):
     ]
     printed = capsys.readouterr().out
     assert all(f"note: {note}\n" in printed for note in kept)
-    federation = create(FedAUX(epsilon=None, **small))
-    reported(tmp_path / "without", federation, 1)
+    federation = create(FedAUX(privacy=Privacy(None), **small))
+    reported(tmp_path / "without", federation, 1, quick)
     printed = capsys.readouterr().out
     assert "noise exceeds" not in printed
-    assert "do not tell" not in printed
+    assert "nearly uniform" not in printed
 
 
 def test_numbers_that_json_does_not_have(tmp_path):
@@ -297,13 +278,16 @@ WOULD_BE = "simulated: the release of its scoring head by each client would be (
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"epsilon": 0.5}, WOULD_BE),
-        ({"epsilon": 0.5, "secret_noise": True}, "each client is (epsilon 0.5, delta 1e-05)-priv"),
-        ({"epsilon": 0.5, "secret_noise": True}, "has at most 1 release about a record of these"),
-        ({"epsilon": 0.5, "mechanism": "classical"}, "classical Gaussian mechanism"),
-        ({"epsilon": None}, "NOT private: each client released its scoring head WITHOUT noise"),
-        ({"norm_bound": "private"}, "but is not: the norm bound is the largest of private data"),
-        ({"scorer": Logistic(normalized=False)}, "but is not: the sensitivity is that of another"),
+        ({"epsilon": 0.5}, [WOULD_BE]),
+        (
+            {"epsilon": 0.5, "secret": True},
+            [
+                "each client is (epsilon 0.5, delta 1e-05)-private",
+                "has at most 1 release about a record of these",
+            ],
+        ),
+        ({"mechanism": "classical"}, ["classical Gaussian mechanism"]),
+        ({"norm_bound": "private"}, ["but is not: the norm bound is the largest of private data"]),
     ],
 )
 def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options, says):
@@ -312,10 +296,10 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options,
     federation = create(paper_fedaux(**options))
     fit(root, federation, 0)
     lines = federation.privacy()
-    assert any(says in line for line in lines)
+    assert all(any(text in line for line in lines) for text in says)
     assert lines[-1].startswith("NOT private: the model updates and training losses that clients")
     private = any(re.search(r"is \(epsilon .*\)-private", line) for line in lines)
-    assert private is options.get("secret_noise", False)
+    assert private is options.get("secret", False)
 
 
 def test_carried_optimizer_states_are_not_private(tmp_path):
@@ -324,27 +308,6 @@ def test_carried_optimizer_states_are_not_private(tmp_path):
         fit(tmp_path, federation, 0)
         line = federation.privacy()[-1]
         assert ("NOT private: the optimizer states of the clients" in line) is said
-
-
-def test_with_secret_noise_no_page_shows_the_classes_of_a_client(tmp_path, monkeypatch):
-    """Counts of classes are private; images of public data with the highest scores are not."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    shown = {}
-    figures = run_figures.figures
-    top = figures.top_images_figure
-
-    def drawn(inputs, scores, names):
-        shown[secret] = names
-        return top(inputs, scores, names)
-
-    monkeypatch.setattr(figures, "top_images_figure", drawn)
-    for secret in (True, False):
-        folder = reported(tmp_path / str(secret), create(paper_fedaux(secret_noise=secret)), 0)
-        images = events(folder).Tags()["images"]
-        assert ("data/split" in images) is not secret
-        assert "certainty/top_images" in images
-    assert shown[True] == ["client 0", "client 1", "client 2"]
-    assert shown[False][0].startswith("client 0 (")
 
 
 class Wards(FewDigits):
@@ -356,15 +319,27 @@ class Wards(FewDigits):
         return replace(examples, clients=owners, client_names=("Ada", "Bea", "Cleo"))
 
 
-def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkeypatch):
-    """Held-out validation data are private, and given names may be those of persons."""
+def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypatch):
+    """Counts of classes and held-out data are private, given names may be those of persons.
+
+    Public images with the highest scores are not private.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    top, shown = run_figures.figures.top_images_figure, {}
+
+    def drawn(inputs, scores, names):
+        shown[secret] = names
+        return top(inputs, scores, names)
+
+    monkeypatch.setattr(run_figures.figures, "top_images_figure", drawn)
     for secret in (True, False):
-        federation = create(paper_fedaux(secret_noise=secret))
+        federation = create(paper_fedaux(secret=secret))
         data = split(3, private=Wards(), validation_fraction=0.25)
-        folder = reported(tmp_path / str(secret), federation, 1, data=data)
-        pages = events(folder)
-        assert ("evaluation/confusion" in pages.Tags()["images"]) is not secret
+        pages = events(reported(tmp_path / str(secret), federation, 1, data=data))
+        images = pages.Tags()["images"]
+        assert "certainty/top_images" in images
+        assert ("data/split" in images) is not secret
+        assert ("evaluation/confusion" in images) is not secret
         assert any("class_accuracy" in tag for tag in pages.Tags()["scalars"]) is not secret
         assert any("class_accuracy" in key for key in federation.history[0]) is not secret
         assert "val/accuracy" in federation.history[0]
@@ -372,17 +347,18 @@ def test_with_secret_noise_held_out_data_are_not_shown_by_class(tmp_path, monkey
         assert rows[0].get_text() == ("client 0" if secret else "Ada")
         [line] = [line for line in federation.privacy() if "validation data" in line]
         assert line.startswith("NOT private: the accuracies on the validation data")
+    assert shown[True] == ["client 0", "client 1", "client 2"]
+    assert shown[False][0].startswith("Ada (")
     given = create(FedAvg())
-    reported(tmp_path / "test", given, 1)
+    fit(tmp_path, given, 0)
     assert not any("validation" in line for line in given.privacy())
 
 
 def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
     federation = create(FedDF(remember=True))
-    reported(tmp_path, federation, 1, data=split(3, validation_fraction=0.25))
-    assert all(
-        "evaluation" in kept["logits"] for kept in federation.carried.memory.state_dict().values()
-    )
+    fit(tmp_path, federation, 1, split(3, validation_fraction=0.25))
+    kept = federation.carried.memory.state_dict().values()
+    assert all("evaluation" in memory["logits"] for memory in kept)
     line = federation.privacy()[-1]
     assert line.startswith("NOT private: the clients' logits on the validation data")
 

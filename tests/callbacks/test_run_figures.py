@@ -7,7 +7,7 @@ from matplotlib.text import Text
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.figures import ScoredText
-from fedaux_pl.data import Examples, Glosses, InMemory
+from fedaux_pl.data import Examples, Glosses, InMemory, ViewSettings
 from fedaux_pl.federation.settings import Pretraining
 from tests.federations import create, fit, split
 from tests.paper import paper_fedaux
@@ -76,8 +76,8 @@ def test_top_texts(tmp_path):
 
 def test_the_views_are_those_of_the_settings(tmp_path):
     """With nothing to change, a view of the whole image is the image; pre-trained runs only."""
-    still = {"min_scale": 1.0, "flip": 0.0, "jitter": 0.0, "grayscale": 0.0}
-    pretraining = Pretraining(epochs=1, batch_size=20, **still)
+    still = ViewSettings(min_scale=1.0, flip=0.0, jitter=0.0, grayscale=0.0)
+    pretraining = Pretraining(epochs=1, batch_size=20, views=still)
     federation = create(FedDF(pretrained=True), pretraining=pretraining)
     fit(tmp_path, federation, 0)
     figure = dict(run_figures.prepared_figures(federation))["pretraining/views"]

@@ -16,7 +16,7 @@ from fedaux_pl.cli import verbs as commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.errors import UsageError
 from fedaux_pl.models import model_names
-from fedaux_pl.scoring import Budget, Logistic, Mean, Standardized, Whitened
+from fedaux_pl.scoring import Logistic, Mean, Privacy, Standardized, Whitened
 from tests.command_line import resolver
 from tests.paper import paper_scoring
 
@@ -79,6 +79,8 @@ def of_object(cli, path):
         settings = cli.model.algorithm.settings()
         if rest == ["class_path"]:
             return settings["method"]
+        if rest[1] == "privacy":
+            return getattr(cli.model.algorithm.scoring.privacy, rest[2])
         value = settings[rest[1]]
         if not isinstance(value, dict):
             return value
@@ -160,7 +162,7 @@ def test_names_of_files_are_their_values():
             }
         if name := re.search(r"epsilon_([\d.]+)_delta_(1e-\d)(?:_lambda_([\d.]+))?\.yaml", file):
             point = layer["model"]["algorithm"]["init_args"]
-            assert (point["epsilon"], point["delta"]) == (float(name[1]), float(name[2]))
+            assert tuple(point["privacy"].values()) == (float(name[1]), float(name[2]))
             assert point["scorer"]["init_args"]["regularization"] == float(name[3] or 0.01)
 
 
@@ -191,7 +193,7 @@ def test_the_base_is_the_papers_setting(created):
     model = cli.model
     assert cli.config.trainer.max_epochs == 100
     assert (model.clients, model.participation, model.trained) == ({"resnet8": 20}, 0.4, "full")
-    assert model.algorithm.scoring.budget == Budget(epsilon=0.1, delta=1e-5)
+    assert model.algorithm.scoring.privacy == Privacy(epsilon=0.1, delta=1e-5)
     for stage, epochs, batch_size, lr in (
         (model.local, 1, 32, 1e-3),
         (model.distillation, 1, 128, 5e-5),
@@ -231,13 +233,13 @@ def test_scorings_are_those_of_text_and_code(created):
         norm_bound="private", mechanism="classical"
     )
     assert scoring("scoring/whitened_mean", "scoring/paper").scorer == Logistic()
-    no_noise = ["--model.algorithm.epsilon=null"]
+    no_noise = ["--model.algorithm.privacy.epsilon=null"]
     assert scoring("scoring/paper", more=no_noise) == paper_scoring(epsilon=None)
     assert scoring("scoring/authors", "scoring/paper", more=no_noise) == paper_scoring(epsilon=None)
     assert scoring("privacy/paper_no_noise") == paper_scoring(
         scorer=Logistic(regularization=0.01), epsilon=None
     )
-    stricter = dataclasses.replace(authors, budget=Budget(0.04, 1e-6, "classical"))
+    stricter = dataclasses.replace(authors, privacy=Privacy(0.04, 1e-6, "classical"))
     assert scoring("privacy/epsilon_0.04_delta_1e-6", "scoring/authors") == stricter
 
 
@@ -245,7 +247,7 @@ def test_fedaux_is_private_and_remembers_unless_told_otherwise(created):
     default = created(BASE).model.algorithm
     assert (default.name, default.scoring.flaw) == ("FedAUX with memory", "")
     assert default.settings() == FedAUX().settings()
-    assert (default.scoring.budget.epsilon, default.scoring.budget.delta) == (0.1, 1e-5)
+    assert (default.scoring.privacy.epsilon, default.scoring.privacy.delta) == (0.1, 1e-5)
     for below in ("methods/feddf_p", "scoring/authors", "scoring/paper_literal"):
         again = created(*layered(below, "methods/fedaux")).model.algorithm
         assert again.settings() == default.settings()
@@ -260,7 +262,7 @@ def test_public_whitening_is_private_whatever_was_below_it(created):
             assert isinstance(scoring.feature_map, Whitened)
             assert isinstance(scoring.calibration, Standardized)
             assert (scoring.norm_bound, scoring.flaw) == ("unit", "")
-            assert scoring.budget == Budget()
+            assert scoring.privacy == Privacy()
 
 
 @pytest.mark.parametrize(
@@ -321,10 +323,10 @@ def test_sources_keep_nothing_of_each_other(created):
 
 
 def test_the_command_line_wins_over_the_files(created):
-    more = ["--model.participation=0.3", "--model.algorithm.epsilon=0.5", "--data.alpha=1"]
+    more = ["--model.participation=0.3", "--model.algorithm.privacy.epsilon=0.5", "--data.alpha=1"]
     cli = created(*layered("participation/c80", "privacy/paper_no_noise"), more=more)
     assert cli.model.participation == 0.3
-    assert cli.model.algorithm.scoring.budget.epsilon == 0.5
+    assert cli.model.algorithm.scoring.privacy.epsilon == 0.5
     assert cli.model.algorithm.scoring.scorer.regularization == 0.01
     assert cli.datamodule.alpha == 1
     assert cli.model.clients == {"resnet8": 40}
@@ -359,7 +361,10 @@ def test_options_of_a_part_are_merged(created):
     scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
     assert scoring.feature_map == Whitened(dimensions=64, whitening=0.75)
     assert scoring.scorer == Logistic(regularization=0.5)
-    assert scoring.budget.epsilon == 1.0
+    assert scoring.privacy.epsilon == 1.0
+    more = ["--model.algorithm.privacy.epsilon=null", "--model.algorithm.privacy.secret=true"]
+    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
+    assert scoring.privacy == Privacy(epsilon=None, secret=True)
 
 
 @pytest.mark.parametrize(

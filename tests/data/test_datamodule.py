@@ -329,24 +329,6 @@ def test_a_federation_has_the_clients_of_the_data():
         check_data(module, FedAvg(), {"resnet8": 20})
 
 
-@pytest.mark.parametrize(
-    ("clients", "names", "message"),
-    [
-        (
-            torch.arange(4),
-            ("a",) * 4,
-            r"clients must be int64 of shape \(3,\), one for each",
-        ),
-        (torch.zeros(3), ("a",), "but are torch.float32"),
-        (torch.arange(3), ("a", "b"), r"must lie in 0 \.\.\. 1 for 2 client names, .* 0 to 2"),
-        (torch.tensor([0, 2, 2]), ("a", "b", "c"), "client 'b' has no sample: remove its name"),
-    ],
-)
-def test_wrong_clients(clients, names, message):
-    with pytest.raises(DataError, match=message):
-        Examples(torch.zeros(3, 1, 2, 2), clients=clients, client_names=names)
-
-
 @pytest.mark.parametrize("private", [Counting(), Sites()])
 def test_a_share_of_every_client_is_held_out(private):
     plain, module = ready(private=private), ready(private=private, validation_fraction=0.1)

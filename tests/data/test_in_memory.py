@@ -153,6 +153,7 @@ def test_floats_and_token_ids():
 
 def test_texts_are_tokenized():
     texts = ["a small bird", "a tree", "a large dish of meat"]
+    pads_with_one = create_model("encoder", 2, config={"vocab_size": 4000}, pad_id=1)
     for data in (
         Hub(text=texts, label=["x", "y", "x"]),
         Items(list(zip(texts, "xyx", strict=True))),
@@ -164,7 +165,6 @@ def test_texts_are_tokenized():
         assert source.input_format == Glosses(max_length=8).input_format
         with pytest.raises(DataError, match=r"the inputs are texts: pass InMemory\(.* max_length"):
             as_source("auxiliary", data).auxiliary()
-        pads_with_one = create_model("encoder", 2, config={"vocab_size": 4000}, pad_id=1)
         with pytest.raises(DataError, match="pads texts with token 0"):
             source.check_model(pads_with_one)
     images = InMemory(PIXELS)

@@ -6,17 +6,22 @@ from fedaux_pl.errors import DataError
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("what", "values", "message"),
     [
-        (torch.tensor([0, 2]), r"0 ... 1 for 2 classes, but run from 0 to 2"),
-        (torch.tensor([-1, 0]), "run from -1 to 0"),
-        (torch.tensor([0]), r"shape \(2,\), one for each sample"),
-        (torch.tensor([0.0, 1.0]), "but are torch.float32"),
+        ("labels", [0, 2], r"0 ... 1 for 2 classes, but run from 0 to 2"),
+        ("labels", [-1, 0], "run from -1 to 0"),
+        ("labels", [0], r"labels must be int64 of shape \(2,\), one for each sample"),
+        ("labels", [0.0, 1.0], "but are torch.float32"),
+        ("clients", [0, 1, 1], r"clients must be int64 of shape \(2,\), one for each"),
+        ("clients", [0.0, 1.0], "but are torch.float32"),
+        ("clients", [0, 2], r"must lie in 0 \.\.\. 1 for 2 client names, .* 0 to 2"),
+        ("clients", [0, 0], "client 'b' has no sample: remove its name"),
     ],
 )
-def test_labels_are_checked(labels, message):
+def test_labels_and_clients_are_checked(what, values, message):
+    names = {"classes": ("a", "b"), "client_names": ("a", "b")}
     with pytest.raises(DataError, match=message):
-        Examples(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), labels, ("a", "b"))
+        Examples(torch.zeros(2, 1, 2, 2), **names, **{what: torch.tensor(values)})
 
 
 def test_empty_data_raises():

@@ -62,14 +62,11 @@ def test_file_is_what_the_script_writes(tmp_path):
         assert shipped["images"].max() == 16
 
 
-def test_size():
+def test_size_and_wrong_part():
     images = Digits(size=16).auxiliary()
     assert images.shape == (598, 1, 16, 16)
     small = Digits().auxiliary().float().mean((1, 2, 3))
     assert (images.float().mean((1, 2, 3)) - small).abs().max() < 4
-
-
-def test_wrong_part():
     with pytest.raises(ValueError, match="part must be private or auxiliary, but is 'test'"):
         Digits("test")
 

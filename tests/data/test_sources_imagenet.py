@@ -8,13 +8,8 @@ from PIL import Image
 from fedaux_pl.data.sources import ImageNetSubset
 from fedaux_pl.errors import DataError, DataNotFoundError
 
-CHIHUAHUA, BEAGLE, GOLDFISH, ROBIN, BOTTLE = (
-    "n02085620",
-    "n02088364",
-    "n01443537",
-    "n01558993",
-    "n04557648",
-)
+CHIHUAHUA, BEAGLE, GOLDFISH = "n02085620", "n02088364", "n01443537"
+ROBIN, BOTTLE = "n01558993", "n04557648"
 COLORS = {CHIHUAHUA: 40, BEAGLE: 80, GOLDFISH: 120, ROBIN: 160, BOTTLE: 200}
 
 
@@ -40,7 +35,6 @@ def root(tmp_path):
         ("train", "", "Dogs", [CHIHUAHUA, BEAGLE]),
         ("", "", "Birds", [ROBIN]),
         ("", "images", "Animals", [GOLDFISH, ROBIN, CHIHUAHUA, BEAGLE]),
-        ("train", "", "Mammals", [CHIHUAHUA, BEAGLE]),
         ("train", "images", "n00001740", [GOLDFISH, ROBIN, CHIHUAHUA, BEAGLE, BOTTLE]),
         ("", "", "n02085620", [CHIHUAHUA]),
     ],
@@ -88,12 +82,9 @@ def test_large_jpegs_are_cropped_at_the_center(tmp_path):
 def test_unknown_subset_lists_the_names():
     with pytest.raises(ValueError, match=r"Animals, Birds, Dogs.*or a WordNet id.*'Cats'"):
         ImageNetSubset("data", "Cats")
-
-
-@pytest.mark.parametrize("subset", ["n00000001", "n1"])
-def test_unknown_id(subset):
-    with pytest.raises(ValueError, match="WordNet"):
-        ImageNetSubset("data", subset)
+    for subset in ("n00000001", "n1"):
+        with pytest.raises(ValueError, match="WordNet"):
+            ImageNetSubset("data", subset)
 
 
 def test_no_class_below_the_id(root):

@@ -139,11 +139,9 @@ def test_stl10_reads_the_original_once(stl10, monkeypatch):
 
 
 SOURCES = [
-    (CIFAR10, "train", "cifar-10-batches-py"),
     (CIFAR100, "test", "cifar-100-python"),
     (SVHN, "train", "train_32x32.mat"),
     (STL10, "auxiliary", "stl10_binary"),
-    (STL10, "train", "stl10_binary"),
 ]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.engine.optimizer_state import is_resettable, restore
-from fedaux_pl.modules import ClientModule, ScoringHead
+from fedaux_pl.modules import ClientModule, OptimizerSettings, ScoringHead
 
 
 class Outer(pl.LightningModule):
@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_a_number(when):
 
 
 def test_the_error_names_the_learning_rate():
-    one = module(optimizer="sgd", lr=1e30, momentum=0.9)
+    one = module(optimizer=OptimizerSettings("sgd", lr=1e30, momentum=0.9))
     with pytest.raises(
         FloatingPointError, match=r"lower local\.lr \(--model\.local\.lr\), which is 1e\+30$"
     ):

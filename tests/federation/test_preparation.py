@@ -22,6 +22,7 @@ from fedaux_pl.scoring import (
     Ledger,
     Logistic,
     Mean,
+    Privacy,
     Sigmoid,
     Standardized,
     Whitened,
@@ -108,7 +109,7 @@ def test_damaged_files_are_replaced(tmp_path, counted):
         ({"model_options": {"width": 0.25}}, {}, (1, 1)),
         ({"algorithm": paper_fedaux(epsilon=1.0)}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(scorer=Logistic(0.2))}, {}, (0, 1)),
-        ({"algorithm": paper_fedaux(secret_noise=True)}, {}, (0, 1)),
+        ({"algorithm": paper_fedaux(secret=True)}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(scorer=Mean())}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(feature_map=Centered())}, {}, (0, 1)),
         ({"algorithm": paper_fedaux(norm_bound="unit")}, {}, (0, 1)),
@@ -155,7 +156,7 @@ def ledger(tmp_path, monkeypatch):
 
 
 def secret(**options):
-    return create(paper_fedaux(secret_noise=True, epsilon=1.0, **options))
+    return create(paper_fedaux(secret=True, epsilon=1.0, **options))
 
 
 def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, ledger, monkeypatch):
@@ -293,7 +294,7 @@ def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path, ledger):
 
 def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch, ledger):
     """A fix of the sensitivity must not praise what the code before it has released."""
-    for algorithm in (paper_fedaux(), paper_fedaux(secret_noise=True)):
+    for algorithm in (paper_fedaux(), paper_fedaux(secret=True)):
         with monkeypatch.context() as patch:
             patch.setattr(Logistic, "sensitivity", lambda self, n, m: 1e-3)
             wrong = create(algorithm)
@@ -314,7 +315,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
     for federation in (exact, hidden, seeded):
         fit(tmp_path, federation, 1)
     vector = exact.heads[0].weight
-    attempt = hidden.algorithm.scoring.budget
+    attempt = hidden.algorithm.scoring.privacy
     for seed in range(50):  # the attack that finds the noise of a simulated release
         derived = derive_seed(seed, SeedPurpose.RELEASE_NOISE, 0)
         record = hidden.heads[0].release
@@ -322,7 +323,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
         assert not torch.allclose(guess, hidden.heads[0].weight)
     record = seeded.heads[0].release
     derived = derive_seed(0, SeedPurpose.RELEASE_NOISE, 0)
-    found, _ = seeded.algorithm.scoring.budget.release(vector, record.sensitivity, derived)
+    found, _ = seeded.algorithm.scoring.privacy.release(vector, record.sensitivity, derived)
     assert torch.equal(found, seeded.heads[0].weight)
     assert not seeded.heads[0].release.is_private
     assert hidden.heads[0].release.is_private
@@ -340,7 +341,7 @@ def test_a_replaced_record_changes_its_clients_release_alone(tmp_path):
 
     federations = []
     for source in (FewDigits(), Replaced()):
-        federation = create(FedAUX(epsilon=None, feature_map=Whitened(8)))
+        federation = create(FedAUX(privacy=Privacy(None), feature_map=Whitened(8)))
         fit(tmp_path, federation, 0, split(private=source))
         federations.append(federation)
     one, other = federations
@@ -470,7 +471,7 @@ def test_standardized_scores_of_whitened_means(tmp_path):
     """The map is fitted to D_aux; test data are standardized by the statistics of D_distill."""
     federation = create(
         FedAUX(
-            epsilon=None,
+            privacy=Privacy(None),
             feature_map=Whitened(dimensions=4, whitening=1.0),
             calibration=Standardized(2.0),
             shrink=False,

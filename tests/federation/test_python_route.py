@@ -24,7 +24,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.settings import LocalTraining, Pretraining
-from fedaux_pl.scoring import Logistic, Whitened
+from fedaux_pl.scoring import Logistic, Privacy, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
@@ -39,7 +39,7 @@ def finished(tmp_path_factory):
     """A Trainer after two rounds, its federation, data and checkpoint."""
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("finished")
-    federation, data = create(FedAUX(epsilon=None), participation=0.7), split()
+    federation, data = create(FedAUX(privacy=Privacy(None)), participation=0.7), split()
     loggers = [TensorBoardLogger(root, name="events"), CSVLogger(root, name="rows")]
     done = trainer(root, logger=loggers)
     done.fit(federation, datamodule=data)
@@ -140,13 +140,16 @@ def test_a_checkpoint_alone_gives_a_federation_that_predicts(finished):
 def test_a_loaded_federation_continues_with_the_same_weights(finished, tmp_path, monkeypatch):
     done, _, data, path = finished
     options = {"participation": 0.7}
-    whole = create(FedAUX(epsilon=None), **options)
+    whole = create(FedAUX(privacy=Privacy(None)), **options)
     trainer(done.default_root_dir, 3, logger=False, enable_checkpointing=False).fit(
         whole, datamodule=data
     )
     monkeypatch.setattr(processes, "_OMP_NUM_THREADS", 2)  # the number of the checkpoint counts
-    loaded, resumed = Federation.load_from_checkpoint(path), create(FedAUX(epsilon=None), **options)
-    three = create(FedAUX(epsilon=None), threads=3, **options)
+    loaded, resumed = (
+        Federation.load_from_checkpoint(path),
+        create(FedAUX(privacy=Privacy(None)), **options),
+    )
+    three = create(FedAUX(privacy=Privacy(None)), threads=3, **options)
     with pytest.raises(ConfigurationError, match=r"threads = 1, but this run asks for 3"):
         trainer(tmp_path, 3, logger=False).fit(three, datamodule=data, ckpt_path=path)
     with pytest.raises(ConfigurationError, match=r"loaded from .* after 2 rounds.*ckpt_path"):
@@ -163,7 +166,7 @@ def test_hyperparameters_are_plain_and_can_be_replaced(finished):
     _, _, _, path = finished
     saved = load_checkpoint(path)["hyper_parameters"]
     assert saved["algorithm"]["class_path"] == "fedaux_pl.algorithms.fedaux.FedAUX"
-    assert saved["algorithm"]["init_args"] == {"epsilon": None}
+    assert saved["algorithm"]["init_args"]["privacy"]["init_args"]["epsilon"] is None
     assert saved["local"]["init_args"]["batch_size"] == 16
     assert Federation.load_from_checkpoint(path, algorithm=FedDF()).algorithm.name == "FedDF"
 
@@ -174,6 +177,16 @@ def test_objects_are_described_and_created_again():
     assert again.settings() == method.settings()
     assert again.arguments() == method.arguments()
     assert list(signature(FedAvg).parameters) == ["pretrained"]
+
+
+def test_arguments_of_earlier_checkpoints_make_a_privacy():
+    """Until version 0.6.0 a method had its privacy as arguments of its own."""
+    path = "fedaux_pl.algorithms.fedaux.FedAUX"
+    former = {"epsilon": 2.0, "delta": 1e-6, "mechanism": "analytic", "secret_noise": True}
+    again = rebuild({"class_path": path, "init_args": former | {"pretrained": True}})
+    assert again.scoring.privacy == Privacy(2.0, 1e-6, "analytic", secret=True)
+    assert again.secret_noise
+    assert rebuild({"class_path": path, "init_args": {}}).scoring.privacy == Privacy()
 
 
 def test_a_checkpoint_cannot_choose_what_is_imported_or_called(monkeypatch):
@@ -241,13 +254,17 @@ def test_an_object_that_a_checkpoint_cannot_give_is_passed(tmp_path):
 
 
 def test_fast_dev_run_is_fast_and_leaves_nothing(tmp_path):
-    federation = create(FedAUX(epsilon=None), pretraining=Pretraining(epochs=10_000, batch_size=20))
+    federation = create(
+        FedAUX(privacy=Privacy(None)), pretraining=Pretraining(epochs=10_000, batch_size=20)
+    )
     quick = pl.Trainer(fast_dev_run=True, default_root_dir=tmp_path, **QUIET)
     quick.fit(federation, datamodule=split())
     assert len(federation.history) == 1
     assert not list(tmp_path.rglob("*"))  # no cache either: clients release heads of 64 samples
-    secret = create(FedAUX(secret_noise=True))
-    with pytest.raises(ConfigurationError, match="cost privacy: set secret_noise to false"):
+    secret = create(FedAUX(privacy=Privacy(secret=True)))
+    with pytest.raises(
+        ConfigurationError, match=r"cost privacy: set algorithm\.privacy\.secret to f"
+    ):
         pl.Trainer(fast_dev_run=True, default_root_dir=tmp_path, **QUIET).fit(
             secret, datamodule=split()
         )

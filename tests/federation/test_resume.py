@@ -16,7 +16,7 @@ from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.functional import unpack_logits
-from fedaux_pl.scoring import Logistic, Whitened
+from fedaux_pl.scoring import Logistic, Privacy, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
@@ -49,7 +49,8 @@ def fit_saving(root, federation, rounds, folder, ckpt_path=None, data=None, **op
 
 def whitened(**options):
     """A method with a public map, which the checkpoint must hold."""
-    return FedAUX(feature_map=Whitened(dimensions=6), epsilon=10.0, remember=False, **options)
+    privacy = Privacy(10.0, **options)
+    return FedAUX(feature_map=Whitened(dimensions=6), privacy=privacy, remember=False)
 
 
 METHODS = {
@@ -261,9 +262,9 @@ def test_another_setting_is_refused(tmp_path_factory, changed, data, message):
 def test_the_checkpoint_holds_the_released_heads(tmp_path, monkeypatch):
     """Secret noise cannot be drawn again, and a second release would spend privacy budget."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    federation = create(whitened(secret_noise=True))
+    federation = create(whitened(secret=True))
     fit_saving(tmp_path / "here", federation, 1, tmp_path)
-    rest = create(whitened(secret_noise=True))
+    rest = create(whitened(secret=True))
     fit(tmp_path / "there", rest, 2, ckpt_path=tmp_path / "last.ckpt")
     for one, other in zip(federation.heads, rest.heads, strict=True):
         assert torch.equal(one.weight, other.weight)
@@ -274,14 +275,14 @@ def test_the_checkpoint_holds_the_released_heads(tmp_path, monkeypatch):
     assert rest.total_cost.releases == 1
     # on another machine, whose ledger does not know the release yet
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
-    moved = create(whitened(secret_noise=True))
+    moved = create(whitened(secret=True))
     with pytest.warns(UserWarning, match="the checkpoint comes from another machine"):
         fit(tmp_path / "there", moved, 2, ckpt_path=tmp_path / "last.ckpt")
     assert torch.equal(moved.heads[0].weight, federation.heads[0].weight)
     assert moved.total_cost.releases == 1
     assert len(list(moved.total_cost.folder.glob("*.pt"))) == 1
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "third"))
-    fresh = create(whitened(secret_noise=True))
+    fresh = create(whitened(secret=True))
     fit(tmp_path / "elsewhere", fresh, 0)
     assert not torch.equal(fresh.heads[0].weight, federation.heads[0].weight)
 

@@ -91,9 +91,6 @@ def test_the_inputs_are_not_modified():
 def test_average_states_refuses(second, weights, message):
     with pytest.raises(ValueError, match=message):
         average_states([{"w": torch.zeros(2)}, second], weights)
-
-
-def test_no_states():
     with pytest.raises(ValueError, match="no states"):
         average_states([], [])
 

@@ -22,4 +22,3 @@ def test_the_numbers_of_the_paper():
     parameters = dict(create_model("resnet8", 100).named_parameters())
     assert math.floor(state_bytes(parameters) / 1e4) / 100 == 19.79
     assert round(feature_bytes(12_000, 512) / 1e6, 2) == 24.58
-    assert feature_bytes(12_000, 512, bytes_each=2) == 12_288_000

@@ -30,7 +30,7 @@ def assert_partition(parts, labels, num_clients):
         assert bool((part.diff() > 0).all())
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     class_sizes=st.lists(st.integers(1, 200), min_size=1, max_size=12),
     num_clients=st.integers(1, 60),
@@ -47,8 +47,7 @@ def test_any_split_is_a_partition_into_equal_sizes(class_sizes, num_clients, log
     assert_partition(parts, labels, num_clients)
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1e-2, 1.0, 1e4])
-@pytest.mark.parametrize("num_clients", [1, 20, 1000])
+@pytest.mark.parametrize(("alpha", "num_clients"), [(1e-3, 1000), (1.0, 1), (1e4, 20)])
 def test_the_extremes(alpha, num_clients):
     labels = labels_of([500] * 10)
     assert_partition(dirichlet_partition(labels, num_clients, alpha, 3), labels, num_clients)
@@ -59,7 +58,7 @@ def test_small_alpha_gives_clients_of_one_class_and_large_alpha_the_mixture():
     purity = {}
     for alpha in (0.01, 1.0, 100.0):
         table = np.concatenate(
-            [counts(dirichlet_partition(labels, 20, alpha, s), labels, 10) for s in range(5)]
+            [counts(dirichlet_partition(labels, 20, alpha, s), labels, 10) for s in range(3)]
         )
         purity[alpha] = (table.max(axis=1) / table.sum(axis=1)).mean()
     assert purity[0.01] > 0.8
@@ -67,28 +66,16 @@ def test_small_alpha_gives_clients_of_one_class_and_large_alpha_the_mixture():
     assert purity[100.0] < 0.15
 
 
-def test_the_normalization_is_the_papers_where_both_are_defined():
-    """As many clients as equally large classes: the plain iteration towards sums of 1 converges."""
-    rng = np.random.default_rng(0)
-    log_p = _log_dirichlet(rng, 1.0, 6, 6)
+@pytest.mark.parametrize(("clients", "classes", "sizes"), [(6, 6, (50, 50)), (20, 10, (250, 500))])
+def test_the_normalization_is_the_papers(clients, classes, sizes):
+    """The columns of the paper's P sum to 1, and P_ij M_j are our counts."""
+    log_p = _log_dirichlet(np.random.default_rng(0), 1.0, clients, classes)
     plain = np.exp(log_p)
     for _ in range(1000):
         plain /= plain.sum(axis=1, keepdims=True)
         plain /= plain.sum(axis=0, keepdims=True)
-    ours = _balance(log_p, np.full(6, 50), np.full(6, 50), 1000)
-    np.testing.assert_allclose(ours, 50 * plain, rtol=1e-6)
-
-
-def test_the_papers_iteration_and_ours_give_the_same_split_for_more_clients_than_classes():
-    """20 clients, 10 classes: columns of the paper's P sum to 1, and P_ij M_j are our counts."""
-    rng = np.random.default_rng(1)
-    log_p = _log_dirichlet(rng, 1.0, 20, 10)
-    plain = np.exp(log_p)
-    for _ in range(1000):
-        plain /= plain.sum(axis=1, keepdims=True)
-        plain /= plain.sum(axis=0, keepdims=True)
-    ours = _balance(log_p, np.full(20, 250), np.full(10, 500), 1000)
-    np.testing.assert_allclose(ours, 500 * plain, rtol=1e-6)
+    ours = _balance(log_p, np.full(clients, sizes[0]), np.full(classes, sizes[1]), 1000)
+    np.testing.assert_allclose(ours, sizes[1] * plain, rtol=1e-6)
 
 
 def test_counts_follow_the_balanced_matrix_to_within_rounding():

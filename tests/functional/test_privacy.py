@@ -48,7 +48,7 @@ def neighbors(seed):
 @pytest.mark.parametrize("regularization", [1.0, 0.1, 1e-3])
 def test_no_neighboring_pair_moves_the_head_beyond_the_bound(regularization):
     closest = 0.0
-    for seed in range(120):
+    for seed in range(60):
         positives, changed, negatives = neighbors(seed)
         fits = [fit_scoring_head(own, negatives, regularization) for own in (positives, changed)]
         weights, norms = zip(*fits, strict=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedaux_pl.functional import certainty_scores, convex, fit_scoring_head
+from fedaux_pl.functional import convex, fit_scoring_head
 from fedaux_pl.functional.scoring_head_fit import _Objective
 
 
@@ -89,7 +89,7 @@ def test_the_gradient_norm_is_that_of_the_paper():
 def test_positives_score_higher():
     positives, negatives = rows(50, 6, 0.5, seed=1), rows(50, 6, 0.0, seed=2)
     weight, _ = fit_scoring_head(positives, negatives, 1e-3)
-    assert certainty_scores(positives, weight).mean() > certainty_scores(negatives, weight).mean()
+    assert (positives @ weight).mean() > (negatives @ weight).mean()
 
 
 def test_too_few_iterations_are_reported_not_hidden():
@@ -106,6 +106,23 @@ def test_a_fit_ends_at_the_limit_of_rounding(n):
     assert (weight - fit_scoring_head(positives, negatives, 1e-3)[0]).norm() < 1e-7
 
 
+def test_what_is_not_finite_is_reported_at_once():
+    _, norm = fit_scoring_head(torch.full((3, 4), math.nan), torch.zeros(5, 4), 0.1)
+    assert math.isnan(norm)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"max_iter": 0}, "max_iter must be at least 1"),
+        ({"tolerance": 0.0}, "tolerance must be positive"),
+    ],
+)
+def test_fit_refuses(option, message):
+    with pytest.raises(ValueError, match=message):
+        fit_scoring_head(torch.ones(3, 4), torch.zeros(5, 4), 0.1, **option)
+
+
 def test_separable_data_with_hardly_any_regularization_converge():
     positives = torch.eye(3, dtype=torch.float64)
     negatives = -torch.eye(3, dtype=torch.float64)
@@ -120,48 +137,3 @@ def test_float32_features_are_fitted_in_float64():
     weight, norm = fit_scoring_head(positives, negatives, 0.1)
     assert weight.dtype == torch.float64
     assert norm <= 1e-10
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"regularization": 0.0}, "lambda must be positive and finite, but is 0.0"),
-        ({"regularization": math.nan}, "lambda must be positive"),
-        ({"max_iter": 0}, "max_iter must be at least 1"),
-        ({"tolerance": 0.0}, "tolerance must be positive"),
-        ({"positives": torch.zeros(0, 4)}, "positives must be .* at least one sample"),
-        ({"negatives": torch.zeros(4)}, "negatives must be"),
-        ({"positives": torch.zeros(3, 5)}, "positives have 5 features and negatives 4"),
-        ({"positives": torch.full((3, 4), math.nan)}, "positives hold NaN"),
-    ],
-)
-def test_fit_refuses(changes, message):
-    arguments = {
-        "positives": torch.ones(3, 4),
-        "negatives": torch.zeros(5, 4),
-        "regularization": 0.1,
-    } | changes
-    with pytest.raises(ValueError, match=message):
-        fit_scoring_head(**arguments)
-
-
-def test_scores_are_the_logistic_function_plus_xi():
-    features, weights = torch.randn(5, 3), torch.randn(2, 3)
-    scores = certainty_scores(features, weights, xi=0.25)
-    for k in range(2):
-        for n in range(5):
-            z = sum(a * b for a, b in zip(weights[k].tolist(), features[n].tolist(), strict=True))
-            assert scores[k, n].item() == pytest.approx(1 / (1 + math.exp(-z)) + 0.25, rel=1e-5)
-    torch.testing.assert_close(certainty_scores(features, weights[1], xi=0.25), scores[1])
-
-
-def test_xi_keeps_scores_positive():
-    score = certainty_scores(torch.full((1, 1), 1e4), torch.full((1,), -1.0))
-    assert score.item() == pytest.approx(1e-8)
-
-
-def test_scores_refuse():
-    with pytest.raises(ValueError, match=r"\(5, 3\) and \(4,\)"):
-        certainty_scores(torch.zeros(5, 3), torch.zeros(4))
-    with pytest.raises(ValueError, match="xi must be at least 0"):
-        certainty_scores(torch.zeros(5, 3), torch.zeros(3), xi=-1)

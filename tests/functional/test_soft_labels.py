@@ -51,9 +51,8 @@ def test_half_precision_logits_give_float32_labels():
 @pytest.mark.parametrize(
     ("logits", "scores", "message"),
     [
-        (torch.zeros(2, 3), None, r"\(teachers, samples, classes\), but are \(2, 3\)"),
-        (torch.zeros(0, 3, 2), None, "no teachers"),
-        (torch.zeros(2, 3, 2), torch.zeros(3, 2), r"= \(2, 3\), but are \(3, 2\)"),
+        (torch.zeros(2, 3), None, r"\(teachers, samples, classes\) .* are \(2, 3\)"),
+        (torch.zeros(0, 3, 2), None, "with at least one teacher"),
         (torch.zeros(1, 2, 2), torch.tensor([[1.0, -1.0]]), "smallest is -1.0"),
         (torch.zeros(1, 2, 2), torch.tensor([[1.0, 0.0]]), "sample 1 do not sum to a positive"),
         (torch.zeros(1, 2, 2), torch.tensor([[math.nan, 1.0]]), "sample 0 do not sum"),

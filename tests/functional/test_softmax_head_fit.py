@@ -58,17 +58,3 @@ def test_the_gradient_norm_is_returned_when_the_solver_stops_early():
     objective = _Objective(rows, torch.eye(4).double()[labels], 1e-6)
     assert gradient_norm == pytest.approx(float(objective.gradient(weight.view(1, -1)).norm()))
     assert gradient_norm > 1e-8
-
-
-@pytest.mark.parametrize(
-    ("rows", "labels", "regularization", "message"),
-    [
-        (torch.zeros(2, 3), torch.eye(2), 0.0, "lambda must be positive"),
-        (torch.zeros(3, 3), torch.eye(2), 0.1, "with at least one record"),
-        (torch.zeros(0, 3), torch.eye(2)[:0], 0.1, "with at least one record"),
-        (torch.full((2, 3), torch.nan), torch.eye(2), 0.1, "NaN"),
-    ],
-)
-def test_wrong_arguments_are_refused(rows, labels, regularization, message):
-    with pytest.raises(ValueError, match=message):
-        fit_softmax_head(rows, labels, regularization)

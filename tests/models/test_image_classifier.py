@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -10,21 +12,14 @@ def test_defaults_map_bytes_to_plus_minus_two():
     assert out.dtype == torch.float32
     assert out.shape == (2, 3, 4, 4)
     torch.testing.assert_close(out[:, 0, 0, 0], torch.tensor([-2.0, 2.0]))
-
-
-def test_every_byte_equals_its_float():
-    x = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
-    layer = InputNormalization(1)
-    torch.testing.assert_close(layer(x), layer(torch.arange(256.0).view(1, 1, 16, 16) / 255))
+    x, layer = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16), InputNormalization(1)
+    torch.testing.assert_close(layer(x), layer(x / 255))
 
 
 def test_channels_have_their_own_constants():
     layer = InputNormalization(3, mean=[0.0, 0.5, 1.0], std=(1.0, 0.5, 0.25))
     out = layer(torch.full((1, 3, 2, 2), 0.75))
     torch.testing.assert_close(out[0, :, 1, 1], torch.tensor([0.75, 0.5, -1.0]))
-
-
-def test_already_normalized_floats_pass_unchanged():
     x = torch.randn(2, 3, 4, 4)
     assert torch.equal(InputNormalization(3, mean=0, std=1)(x), x)
 
@@ -35,23 +30,13 @@ def test_dtype_is_that_of_the_module():
         assert layer(torch.ones(1, 1, 2, 2, dtype=dtype)).dtype == torch.float64
 
 
-def test_constants_are_not_in_the_state_dict():
-    layer = InputNormalization()
-    assert layer.state_dict() == {}
-    assert list(layer.parameters()) == []
-    assert {name for name, _ in layer.named_buffers()} == {"mean", "std"}
-
-
 @pytest.mark.parametrize(
     "shape", [(3, 8, 8), (2, 1, 8, 8), (2, 8, 8, 3), (1, 2, 3, 8, 8), (2, 192)]
 )
-@pytest.mark.parametrize("name", ["resnet8", "mobilenetv2", "shufflenet"])
-def test_wrong_shape(name, shape):
-    model = create_model(name, 2, width=0.1)
-    with pytest.raises(ValueError, match=r"expected .*\(N, 3, H, W\), got") as info:
-        model(torch.zeros(shape))
-    assert str(shape) in str(info.value)
-    assert "in_channels" in str(info.value)
+def test_wrong_shape(shape):
+    message = rf"expected .*\(N, 3, H, W\), got {re.escape(str(shape))}; .* in_channels set to"
+    with pytest.raises(ValueError, match=message):
+        create_model("resnet8", 2, width=0.1)(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool])

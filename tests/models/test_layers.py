@@ -9,11 +9,6 @@ def test_group_count_is_the_greatest_allowed():
         assert group_count(channels) == max(powers, default=1), channels
 
 
-@pytest.mark.parametrize(("channels", "groups"), [(512, 32), (64, 16), (50, 2), (24, 4), (8, 2)])
-def test_group_count_examples(channels, groups):
-    assert group_count(channels) == groups
-
-
 @pytest.mark.parametrize(
     ("channels", "width", "divisor", "expected"),
     [

@@ -75,8 +75,9 @@ def test_multiplications_in_table_1_of_the_paper(groups, millions):
     assert total / 1e6 == pytest.approx(millions, abs=1.5)
 
 
-@pytest.mark.parametrize("width", [0.01, 0.2, 0.37, 1.5])
-@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("groups", "width"), [(1, 0.01), (2, 0.2), (3, 0.37), (4, 0.01), (8, 0.37), (3, 1.5)]
+)
 def test_any_width_fits_the_groups(groups, width):
     model = create_model("shufflenet", 2, groups=groups, width=width)
     assert model.feature_dim % (16 * groups) == 0

@@ -48,6 +48,17 @@ def assert_bf16_trains_like_32_bits(trainer, create, *data):
     assert abs(losses["bf16-mixed"] - losses["32-true"]) < 0.03 * losses["32-true"]
 
 
+def assert_round_trips(fit, module, data, path):
+    """A fitted module is the same after saving and loading, settings included; returns it."""
+    fit.fit(module, data)
+    fit.save_checkpoint(path)
+    again = type(module).load_from_checkpoint(path, weights_only=True)
+    assert_same_weights(module, again)
+    assert dict(again.hparams) == dict(module.hparams)
+    assert again.optimizer_settings == module.optimizer_settings
+    return again
+
+
 def assert_same_weights(one, other):
     one, other = one.state_dict(), other.state_dict()
     assert one.keys() == other.keys()

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedaux_pl.functional import distillation_loss, soft_labels
-from fedaux_pl.modules import DistillationModule
+from fedaux_pl.modules import DistillationModule, OptimizerSettings
 from tests.modules.conftest import (
     SMALL,
     assert_bf16_trains_like_32_bits,
-    assert_same_weights,
+    assert_round_trips,
     loader,
 )
 
@@ -35,7 +35,7 @@ def test_the_student_learns_what_the_teachers_know(trainer, digits):
     train, test = digits.train(), digits.test()
     fit = trainer(max_epochs=4)
     fit.fit(
-        small(lr=3e-3),
+        small(optimizer=OptimizerSettings(lr=3e-3)),
         loader(train.inputs, teachers(train.labels), shuffle=True),
         loader(test.inputs, test.labels),
     )
@@ -59,13 +59,9 @@ def test_a_fit_is_plain_training_on_the_divergence(trainer, digits):
 
 
 def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
-    student = small(lr=1e-4, trained="head")
-    fit = trainer()
-    fit.fit(student, loader(digits.auxiliary()[:64], teachers(torch.arange(64) % 10)))
-    fit.save_checkpoint(tmp_path / "d.ckpt")
-    again = DistillationModule.load_from_checkpoint(tmp_path / "d.ckpt", weights_only=True)
-    assert_same_weights(student, again)
-    assert dict(again.hparams) == dict(student.hparams)
+    student = small(optimizer=OptimizerSettings(lr=1e-4), trained="head")
+    data = loader(digits.auxiliary()[:64], teachers(torch.arange(64) % 10))
+    assert_round_trips(trainer(), student, data, tmp_path / "d.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +82,12 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
 )
 def test_soft_labels_that_are_not_probabilities(targets, message):
     with pytest.raises(ValueError, match=message):
-        small().training_step((torch.rand(4, 1, 8, 8), targets), 0)
+        small().check_batch((torch.rand(4, 1, 8, 8), targets))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_soft_labels_of_other_precision(dtype):
     targets = torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).softmax(1).to(dtype)
-    assert small().training_step((torch.rand(64, 1, 8, 8), targets), 0).isfinite()
+    batch, student = (torch.rand(64, 1, 8, 8), targets), small()
+    student.check_batch(batch)
+    assert student.training_step(batch, 0).isfinite()

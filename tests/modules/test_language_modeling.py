@@ -6,9 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaux_pl import LanguageModeling, SimCLR, create_model, load_backbone
+from fedaux_pl import (
+    LanguageModeling,
+    OptimizerSettings,
+    SimCLR,
+    ViewSettings,
+    create_model,
+    load_backbone,
+)
+from fedaux_pl.federation import Pretraining
 from fedaux_pl.functional.masking import mask_tokens
-from fedaux_pl.modules import create_pretraining
 from tests.texts import CONFIG, encoder, ids
 
 OPTIONS = {"config": CONFIG, "mask_id": 4}
@@ -55,7 +62,9 @@ def test_the_loss_of_empty_texts_is_0(objective):
 @pytest.mark.parametrize("objective", ["masked", "next"])
 def test_it_learns_and_its_features_load_into_a_classifier(objective, tmp_path):
     pl.seed_everything(0)
-    module = LanguageModeling("encoder", objective, lr=3e-3, model_options=OPTIONS)
+    module = LanguageModeling(
+        "encoder", objective, optimizer=OptimizerSettings(lr=3e-3), model_options=OPTIONS
+    )
     before = module.backbone_state()
     x = ids(*[12] * 64, width=14, vocabulary=12)
     labels = torch.arange(64) % 2
@@ -97,15 +106,14 @@ def test_a_step_does_not_depend_on_values(objective):
 
 
 def test_the_inputs_of_a_model_decide_its_pretraining():
-    options = {"lr": 2e-3, "temperature": 0.3, "flip": 0.0, "mask_rate": 0.4}
-    module = create_pretraining(encoder(), options)
+    views = ViewSettings(flip=0.0)
+    settings = Pretraining(lr=2e-3, temperature=0.3, views=views, objective="next", mask_rate=0.4)
+    module = settings.create_module(encoder())
     assert isinstance(module, LanguageModeling)
-    assert (module.mask_rate, module.hparams.lr) == (0.4, 2e-3)
-    images = create_pretraining(create_model("resnet8", 3, width=0.125), options)
+    assert (module.objective, module.mask_rate, module.hparams.lr) == ("next", 0.4, 2e-3)
+    images = settings.create_module(create_model("resnet8", 3, width=0.125))
     assert isinstance(images, SimCLR)
-    assert (images.hparams.temperature, images.hparams.lr) == (0.3, 2e-3)
-    with pytest.raises(TypeError, match="flop"):
-        create_pretraining(encoder(), {"flop": 0.0})
+    assert (images.temperature, images.hparams.lr, images.views.settings) == (0.3, 2e-3, views)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,6 @@ def test_the_inputs_of_a_model_decide_its_pretraining():
         ({"objective": "previous"}, "'masked' or 'next'"),
         ({"mask_rate": 0.0}, "mask_rate must lie strictly"),
         ({"mask_rate": 1.0}, "mask_rate must lie strictly"),
-        ({"lr": 0.0}, "lr must be a positive number"),
         ({"model": "resnet8", "model_options": {"width": 0.125}}, "needs an encoder of text"),
         ({"model": "encoder", "model_options": {"config": CONFIG}}, "has no mask token"),
     ],

@@ -9,6 +9,7 @@ from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
     LanguageModeling,
+    OptimizerSettings,
     ScoringHead,
     SimCLR,
 )
@@ -78,11 +79,13 @@ def test_a_pre_trained_backbone_goes_to_a_file(trainer, digits, tmp_path):
     options = {"in_channels": 1, "width": 0.125}
     module = SimCLR("resnet8", model_options=options)
     trainer(max_steps=1).fit(module, loader(digits.auxiliary()[:16], batch_size=8))
-    path = module.save_backbone(tmp_path / "h0.safetensors")
-    model = create_model("resnet8", 10, **options)
-    load_backbone(model, path)
-    for key, value in module.backbone_state().items():
-        assert torch.equal(model.state_dict()[key], value)
+    path, x = module.save_backbone(tmp_path / "h0.safetensors"), digits.test().inputs[:16]
+    for source in (path, module.backbone_state()):
+        model = create_model("resnet8", 10, **options)
+        head = model.head.weight.clone()
+        load_backbone(model, source)
+        assert torch.equal(model.eval().features(x), module.eval()(x))
+        assert torch.equal(model.head.weight, head)
     with pytest.raises(ValueError, match=r'of resnet8 {"in_channels": 1, "width": 0.125}, are not'):
         load_backbone(create_model("resnet8", 10, width=0.125), path)
 
@@ -95,10 +98,9 @@ class OwnClient(ClientModule):
         self.warmup = warmup
 
 
-@pytest.mark.filterwarnings("ignore:Attribute 'model' is an instance")
 def test_a_subclass_saves_no_network_either(trainer, tmp_path):
     fit = trainer()
-    fit.strategy.connect(OwnClient(Images(7), warmup=3, lr=0.5))
+    fit.strategy.connect(OwnClient(Images(7), warmup=3, optimizer=OptimizerSettings(lr=0.5)))
     fit.save_checkpoint(tmp_path / "own.ckpt", weights_only=True)
     again = OwnClient.load_from_checkpoint(
         tmp_path / "own.ckpt", weights_only=True, model=Images(7)

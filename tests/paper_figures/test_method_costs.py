@@ -66,7 +66,7 @@ def test_privacy_is_that_of_the_scoring(tables):
 
     assert guarantee(tables["comparison"]) == "(0.1, 1e-05)-DP of D_i"
     size = {"classes": 10, "image_size": 8}
-    no_noise = method_costs([*TINY, "--model.algorithm.epsilon", "null"], **size)
+    no_noise = method_costs([*TINY, "--model.algorithm.privacy.epsilon", "null"], **size)
     assert guarantee(no_noise[0]) == "none: no noise"
     flawed = method_costs([*TINY, "--config", "scoring/authors"], **size)
     assert guarantee(flawed[0]).startswith("none: the norm bound")

@@ -68,7 +68,13 @@ def test_no_round_is_run(prepared):
 
 
 def test_figure_and_table(tmp_path):
-    base = [*TINY, "--trainer.default_root_dir", str(tmp_path), "--model.algorithm.epsilon", "null"]
+    base = [
+        *TINY,
+        "--trainer.default_root_dir",
+        str(tmp_path),
+        "--model.algorithm.privacy.epsilon",
+        "null",
+    ]
     figure, table = similar_images(base, clients=(0, 3, 9))
     assert sum(len(axes.images) for axes in figure.figure.axes) == 3 * 5 * (1 + 4)
     assert "without noise, NOT private" in figure.caption
@@ -78,13 +84,13 @@ def test_figure_and_table(tmp_path):
     ]  # fmt: skip
     check_legible(figure.figure)
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}  # no run, no figures of one
-    private, _ = similar_images([*base, "--model.algorithm.epsilon", "1.0"], clients=(0,))
+    private, _ = similar_images([*base, "--model.algorithm.privacy.epsilon", "1.0"], clients=(0,))
     assert "with the noise of (1, 1e-05)-privacy" in private.caption
     assert private.caption.endswith("a simulation.")
 
 
 @pytest.mark.parametrize(
-    "more", [["--config", "methods/feddf"], ["--model.algorithm.secret_noise", "true"]]
+    "more", [["--config", "methods/feddf"], ["--model.algorithm.privacy.secret", "true"]]
 )
 def test_methods_without_scores_and_secret_noise_are_refused(tmp_path, more):
     base = [*TINY, "--trainer.default_root_dir", str(tmp_path), *more]

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from fedaux_pl.cli.entry import main
+from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.runs.config_files import _FORMER, FOLDER, complete_configs, config_names
 from fedaux_pl.runs.parser import parse
@@ -154,11 +155,16 @@ def test_a_class_in_the_current_folder_is_found_by_its_path(elsewhere):
     assert folder.name == "Mine-FewDigits-alpha1-seed0"
 
 
-def test_another_progress_bar_replaces_ours(elsewhere):
+def test_a_progress_bar_and_plugins_of_the_user(elsewhere):
+    """The bar replaces ours; plugins stand beside ours."""
     args = ["--config=methods/fedavg", *TINY]
     assert type(parse("fit", args).trainer.progress_bar_callback).__name__ == "FederationProgress"
-    rich = parse("fit", [*args, "--trainer.callbacks=RichProgressBar"]).trainer
-    assert type(rich.progress_bar_callback).__name__ == "RichProgressBar"
+    own = ["--trainer.callbacks=RichProgressBar", "--trainer.plugins=SLURMEnvironment"]
+    trainer = parse("fit", [*args, *own]).trainer
+    assert type(trainer.progress_bar_callback).__name__ == "RichProgressBar"
+    connector = trainer._accelerator_connector
+    assert type(connector.cluster_environment).__name__ == "SLURMEnvironment"
+    assert isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
 
 
 def test_a_fast_dev_run_promises_no_results(elsewhere, capsys):

@@ -230,7 +230,23 @@ def refused(capsys, *args):
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
-        ("--model.algorithm.epsilonn=1", "has no option epsilonn (did you mean epsilon?); all opt"),
+        (
+            "--model.algorithm.epsilonn=1",
+            "has no option epsilonn (did you mean privacy.epsilon?); ",
+        ),
+        (
+            "--model.algorithm.epsilon=1",
+            "model.algorithm.epsilon is now model.algorithm.privacy.ep",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {secret_noise: true}}",
+            "model.algorithm.secret_noise is now model.algorithm.privacy.secret",
+        ),
+        (
+            "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
+            "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options: fed",
+        ),
+        ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",
             "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
@@ -251,6 +267,7 @@ def refused(capsys, *args):
         ("--model.clients={resnet: 3}", "unknown model 'resnet' (did you mean resnet8?); pass one"),
         ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
         ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
+        ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
         (
             "--model.local=3",
             "model.local must be a mapping such as {name: value}, or an option of ",

@@ -19,12 +19,12 @@ from scipy import stats
 from fedaux_pl import scoring as package
 from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import (
-    Budget,
     Centered,
     ClassMeans,
     ClassScorer,
     Logistic,
     Mean,
+    Privacy,
     Scorer,
     ScoresAndHead,
     Whitened,
@@ -93,7 +93,7 @@ def in_features(rows, public):
 
 def worst_case(scoring):
     """The pair of data sets that moves the vector most, D^-, the public map and both vectors."""
-    exact = dataclasses.replace(scoring, budget=Budget(epsilon=None))
+    exact = dataclasses.replace(scoring, privacy=Privacy(epsilon=None))
     cases = []
     for pair in neighbors():
         *own, negatives = (in_features(rows, scoring.feature_map.fit(PUBLIC)) for rows in pair)
@@ -112,7 +112,7 @@ def audit(scoring, full=5, count=FEW):
     """
     own, negatives, public, vectors = worst_case(scoring)
     direction = vectors[0] - vectors[1]
-    budget, samples = scoring.budget, []
+    budget, samples = scoring.privacy, []
     for side, (rows, vector) in enumerate(zip(own, vectors, strict=True)):
         seeds = range(side * count, (side + 1) * count)
         heads = [scoring.release(0, rows, negatives, public, seed) for seed in seeds[:full]]
@@ -129,16 +129,18 @@ def scoring(scorer, **options):
 
 LOGISTIC = Logistic(regularization=0.01, tolerance=1e-8)
 WHITENED = {"feature_map": Whitened(dimensions=2, whitening=1.0), "norm_bound": "unit"}
+CLASSICAL = {"feature_map": Centered(), "norm_bound": 0.5, "mechanism": "classical"}
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     ("scorer", "options", "tight"),
     [
         (Mean(), {}, 0.5),
-        (Mean(), WHITENED, 0.5),
-        (Mean(), {"feature_map": Centered(), "norm_bound": 0.5, "mechanism": "classical"}, 0.0),
         (LOGISTIC, {}, 0.2),
-        (LOGISTIC, WHITENED, 0.2),
+        pytest.param(Mean(), WHITENED, 0.5, marks=NIGHTLY),
+        pytest.param(Mean(), CLASSICAL, 0.0, marks=NIGHTLY),
+        pytest.param(LOGISTIC, WHITENED, 0.2, marks=NIGHTLY),
     ],
 )
 def test_sound_scorings_survive(scorer, options, tight):
@@ -149,7 +151,7 @@ def test_sound_scorings_survive(scorer, options, tight):
 
 
 def test_every_scorer_is_attacked():
-    parts = [getattr(package, name) for name in package.__all__]
+    parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
     with_labels = {ClassScorer, ClassMeans, ScoresAndHead}  # in test_class_scorers.py
     assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
@@ -186,6 +188,7 @@ def test_a_wrong_sensitivity_is_caught(broken):
     assert audit(scoring(broken)) > EPSILON
 
 
+@pytest.mark.nightly
 def test_three_releases_cost_what_their_composition_says():
     """The lower bound is at most the composed epsilon, and more than that of one release."""
     single = scoring(Mean())
@@ -193,7 +196,7 @@ def test_three_releases_cost_what_their_composition_says():
     records = [single.release(0, own[0], negatives, public, None).release for _ in range(3)]
     epsilon, delta = spent(records, DELTA)
     assert delta == DELTA
-    budget, samples = single.budget, []
+    budget, samples = single.privacy, []
     for side, vector in enumerate(vectors):
         draws = [
             budget.release(vector, records[0].sensitivity, 3 * side * ALL + seed)[0]
@@ -223,10 +226,12 @@ def membership_game(scorer, count=5_000):
     return epsilon_lower_bound(*samples)
 
 
+@pytest.mark.nightly
 def test_a_membership_game_against_released_heads_stays_below_the_claim():
     assert 0.2 < membership_game(Mean()) <= EPSILON
 
 
+@pytest.mark.nightly
 def test_a_membership_game_is_won_when_the_noise_is_halved(monkeypatch):
     monkeypatch.setattr(
         "fedaux_pl.scoring.release.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2

@@ -61,7 +61,7 @@ def test_a_client_with_constant_logits_has_score_1(value):
     assert scores.tolist() == [1, 1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.floats(-1e100, 1e100), min_size=2, max_size=20),
     st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=5),
@@ -80,13 +80,10 @@ def test_scores_are_positive_and_finite_and_so_are_soft_labels(reference, logits
         torch.testing.assert_close(labels.sum(dim=1), torch.ones(len(part)))
 
 
-@pytest.mark.parametrize("sharpness", [0.0, -1.0, 20.5, math.nan, math.inf])
-def test_sharpness_refuses(sharpness):
-    with pytest.raises(ValueError, match=f"at most 20, but is {sharpness}"):
-        Standardized(sharpness)
-
-
-@pytest.mark.parametrize("xi", [-1e-9, math.nan, math.inf])
-def test_xi_refuses(xi):
-    with pytest.raises(ValueError, match="xi must be at least 0 and finite"):
-        Sigmoid(xi)
+def test_options_out_of_range():
+    for sharpness in (0.0, -1.0, 20.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"at most 20, but is {sharpness}"):
+            Standardized(sharpness)
+    for xi in (-1e-9, math.nan, math.inf):
+        with pytest.raises(ValueError, match="xi must be at least 0 and finite"):
+            Sigmoid(xi)

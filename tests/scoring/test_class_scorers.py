@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import (
-    Budget,
     ClassMeans,
     Logistic,
     Mean,
+    Privacy,
     ScoresAndHead,
     Scoring,
     Standardized,
@@ -80,7 +80,7 @@ def test_scores_and_head_are_recovered():
 def test_the_parts_compose_exactly(share):
     """mu^2 of the whole release is the sum of those of its parts, which split it by ``share``."""
     both = ScoresAndHead(regularization=0.1, share=share)
-    whole = Budget(EPSILON, 1e-5).record(both.sensitivity(100, 0))
+    whole = Privacy(EPSILON, 1e-5).record(both.sensitivity(100, 0))
     scale = both.split(torch.ones(K + C * (K + 1)).double(), C, 100, 0)[0][0]  # 1 / r
     scores = Mean().sensitivity(100, 0) / (float(scale) * whole.sigma)
     head = both._head_sensitivity(100) / whole.sigma
@@ -92,7 +92,7 @@ def test_the_parts_compose_exactly(share):
 OTHER = st.sampled_from(["opposite", "same", "zero", "random", "axis"])
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=60, derandomize=True)
 @given(SCORERS, st.integers(0, 2**32), st.integers(1, 12), OTHER, st.booleans(), st.booleans())
 def test_a_replaced_record_moves_the_vector_by_at_most_the_sensitivity(
     scorer, seed, size, other, relabel, pure
@@ -165,7 +165,7 @@ def test_a_search_for_the_worst_pair_stays_below_the_bound(regularization, size,
 def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
     """A lower bound on epsilon from releases on two neighboring data sets."""
     vectors = vector(scorer, rows, labels), vector(scorer, new_rows, new_labels)
-    budget, sensitivity = Budget(EPSILON, DELTA), claimed or scorer.sensitivity(len(rows), 0)
+    budget, sensitivity = Privacy(EPSILON, DELTA), claimed or scorer.sensitivity(len(rows), 0)
     samples = [
         torch.stack([budget.release(v, sensitivity, side * ALL + i)[0] for i in range(ALL)])
         @ (vectors[0] - vectors[1])
@@ -208,7 +208,7 @@ def test_the_whole_release_has_the_noise_of_its_sensitivity():
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     labels = torch.eye(C)[torch.arange(40) % C]
     for scorer in (ClassMeans(), ScoresAndHead()):
-        scoring = Scoring(scorer, Whitened(K), Standardized(), "unit", Budget(0.5), shrink=False)
+        scoring = Scoring(scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), shrink=False)
         public_map = scoring.fit_map(features, features)
         head = scoring.release(0, features, features[:0], public_map, 1, labels)
         assert head.release.sigma == gaussian_sigma(0.5, 1e-5, scorer.sensitivity(40, 0))

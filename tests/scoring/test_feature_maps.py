@@ -34,8 +34,7 @@ def test_centered_features_have_no_mean():
     assert public.tensors().keys() == {"center"}
 
 
-@pytest.mark.parametrize("dimensions", [1, 4, 6])
-@pytest.mark.parametrize("n", [30, 20_000])  # the latter in several parts
+@pytest.mark.parametrize(("n", "dimensions"), [(30, 6), (20_000, 4)])  # the latter in parts
 def test_whitened_public_features_have_the_identity_as_covariance(n, dimensions):
     x = features(n)
     public = Whitened(dimensions, 1.0).fit(x)
@@ -74,7 +73,7 @@ def test_the_sign_of_a_direction_is_unique():
         assert (directions.gather(0, directions.abs().argmax(dim=0, keepdim=True)) > 0).all()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(
         st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3),
@@ -109,26 +108,13 @@ def test_rows_of_norm_1_and_rows_within_a_bound():
     torch.testing.assert_close(clipped, expected)
 
 
-def test_maps_are_restored_from_their_tensors():
-    x = features()
-    for kind in (Identity(), Centered(), Whitened(3)):
-        public = kind.fit(x)
-        again = PublicMap(**public.tensors(), unit=True, bound=2.0)
-        assert (again.unit, again.bound) == (True, 2.0)
-        assert torch.equal(again.rows(x), PublicMap(**public.tensors(), unit=True, bound=2).rows(x))
-
-
 @pytest.mark.parametrize("kind", [Centered(), Whitened(2)])
 def test_maps_refuse(kind):
-    with pytest.raises(ValueError, match=r"at least one sample, but are \(0, 3\)"):
-        kind.fit(torch.zeros(0, 3))
     with pytest.raises(ValueError, match="NaN or infinity"):
         kind.fit(torch.tensor([[1.0, float("nan")]]))
-    with pytest.raises(ValueError, match="dimensions must be at least 1, but is 0"):
-        Whitened(0)
 
 
-@pytest.mark.parametrize("whitening", [0.0, 0.25, 0.75, 1.0])
+@pytest.mark.parametrize("whitening", [0.0, 0.75])
 def test_partial_whitening_gives_the_documented_variances(whitening):
     generator = torch.Generator().manual_seed(5)
     public = torch.randn(4000, 6, generator=generator) * torch.arange(1.0, 7.0)
@@ -138,7 +124,9 @@ def test_partial_whitening_gives_the_documented_variances(whitening):
     torch.testing.assert_close(mapped.var(dim=0, correction=0), variances[:4] ** (1 - whitening))
 
 
-@pytest.mark.parametrize("whitening", [-0.1, 1.1])
-def test_a_whitening_out_of_range(whitening):
-    with pytest.raises(ValueError, match=rf"whitening must lie in \[0, 1\], but is {whitening}"):
-        Whitened(4, whitening)
+def test_options_out_of_range():
+    for whitening in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=r"whitening must lie in \[0, 1\], but is"):
+            Whitened(4, whitening)
+    with pytest.raises(ValueError, match="dimensions must be at least 1, but is 0"):
+        Whitened(0)

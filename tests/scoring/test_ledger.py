@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring import Budget, Ledger, spent
+from fedaux_pl.scoring import Ledger, Privacy, spent
 from fedaux_pl.scoring.ledger import Entry
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
-SOUND = Budget(1.0, 1e-5).record(0.1)
+SOUND = Privacy(1.0, 1e-5).record(0.1)
 
 
 def entry(key="settings", release=SOUND, records=RECORDS):
@@ -73,7 +73,7 @@ def test_a_record_that_a_client_holds_twice_is_in_one_release(ledger):
 
 
 def test_the_record_with_the_largest_cost_counts(ledger):
-    cheap = Budget(0.01, 1e-5).record(0.1)
+    cheap = Privacy(0.01, 1e-5).record(0.1)
     for _ in range(3):
         ledger.add(entry(release=cheap, records={0: RECORDS[0]}))
     ledger.add(entry(records={1: RECORDS[1]}))
@@ -83,7 +83,7 @@ def test_the_record_with_the_largest_cost_counts(ledger):
 
 def test_a_release_without_a_guarantee_makes_the_total_infinite(ledger):
     ledger.add(entry())
-    ledger.add(entry(release=Budget(None).record(0.1)))
+    ledger.add(entry(release=Privacy(None).record(0.1)))
     total = ledger.total([RECORDS[0]], 1e-5)
     assert (total.releases, total.epsilon) == (2, math.inf)
 

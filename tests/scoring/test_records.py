@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
-from fedaux_pl.scoring import Logistic, Mean, Total
-from fedaux_pl.scoring.records import describe_privacy, pack, unpack
+from fedaux_pl import FedAUXfdp
+from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent
+from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
 UPDATES = "NOT private: the model updates and training losses that clients send in every round"
@@ -61,12 +63,36 @@ def test_a_stored_release_that_was_not_rounded_is_not_called_private():
 
 
 def test_the_total_of_the_ledger_follows_the_release():
-    total = Total(5, 2.4412, 1e-5, Path("state/ledger"))
+    total = PrivacySpent(5, 2.4412, 1e-5, Path("state/ledger"))
     _, line, _ = describe_privacy([release(0, paper_scoring())], total)
     assert line == (
         "the ledger state/ledger has at most 5 releases about a record of these data, in all "
         "(epsilon 2.441, delta 1e-05)"
     )
+
+
+SUM = "0.361 for the scores + 0.361 for the head = 0.721 at the same delta)"
+
+
+@pytest.mark.parametrize(
+    ("options", "seed", "says"),
+    [
+        ({"privacy": Privacy(0.5)}, 3, ["which would with secret noise be (epsilon 0.5, ", SUM]),
+        ({"privacy": Privacy(0.5)}, None, ["is (epsilon 0.5, delta 1e-05)-private in total", SUM]),
+        ({"privacy": Privacy(None)}, None, [", WITHOUT any guarantee; and"]),
+        ({"scorer": Logistic(normalized=False, tolerance=1e-6)}, None, ["WITHOUT any guarantee"]),
+    ],
+)
+def test_all_that_leaves_a_client(options, seed, says):
+    scoring = FedAUXfdp(**options).scoring
+    own = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+    public, labels = scoring.fit_map(own, own), torch.eye(3)[torch.arange(20) % 3]
+    [first, last] = describe_all([scoring.release(0, own, own, public, seed, labels)], scoring)
+    assert first.startswith("NOT private") is any("WITHOUT" in text for text in says)
+    what = "one release of its certainty scores and its classification head"
+    assert last.startswith(f"all that leaves a client: {what}, ")
+    assert all(text in last for text in says)
+    assert last.endswith("which counts as public. No model update and no loss is sent")
 
 
 def test_without_releases_only_the_updates_are_mentioned():

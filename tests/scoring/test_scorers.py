@@ -43,10 +43,3 @@ def test_no_vector_is_longer_than_the_bound_and_that_of_equal_rows_is_close(scor
     assert norm <= bound * (1 + 1e-12)
     if scorer in (Mean(), Logistic(1e6)):  # all gradients point in one direction
         assert norm >= bound / 2.001
-
-
-def test_mean_refuses_a_client_without_data():
-    with pytest.raises(ValueError, match=r"at least one sample, but are \(0, 3\)"):
-        Mean().vector(NONE, NONE)
-    with pytest.raises(ValueError, match="at least 1, but is 0"):
-        Mean().sensitivity(0, 5)

@@ -9,7 +9,7 @@ import torch
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Whitened
+from fedaux_pl.scoring import Privacy, Whitened
 from tests import texts
 from tests.federations import assert_same, create, split, weights
 from tests.federations import fit as fit_locally
@@ -24,7 +24,7 @@ AUX = {
     },
 }
 METHODS = {
-    "FedAUX": (AUX, lambda: FedAUX(epsilon=1.0, feature_map=Whitened(dimensions=8))),
+    "FedAUX": (AUX, lambda: FedAUX(privacy=Privacy(1.0), feature_map=Whitened(dimensions=8))),
     "FedAVG": ({"class_path": "FedAvg"}, FedAvg),
     "FedDF": ({"class_path": "FedDF"}, FedDF),
 }

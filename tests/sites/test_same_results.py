@@ -18,7 +18,7 @@ from fedaux_pl.algorithms import (
 )
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Identity, Logistic, Sigmoid, Whitened
+from fedaux_pl.scoring import Identity, Logistic, Privacy, Sigmoid, Whitened
 from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
 from tests import texts
@@ -26,7 +26,7 @@ from tests.federations import assert_same, create, measured, split, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, prepare
 
-SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 PAPER = FedAUX(
     scorer=Logistic(),
     feature_map=Identity(),
@@ -42,8 +42,8 @@ METHODS = {
     "FedDF": FedDF(),
     "FedBE": FedBE(),
     "FedAUX": SMALL_AUX,
-    "FedClassMeans": FedClassMeans(feature_map=Whitened(dimensions=8), epsilon=1.0),
-    "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), epsilon=1.0),
+    "FedClassMeans": FedClassMeans(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
+    "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
     "FedAUX of the paper": PAPER,
 }
 # how many bytes a method sends is known to both, but not who has answered

@@ -14,7 +14,7 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.scores import ServerFeatures
-from fedaux_pl.scoring import Ledger, Logistic, Mean, Whitened
+from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.wire import (
     CODES,
@@ -28,7 +28,7 @@ from tests.federations import split
 from tests.sites.loopback import apart, fit, prepare
 from tests.sites.test_same_results import images
 
-AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 SECRET = Limits()
 
 
@@ -222,7 +222,7 @@ def test_a_site_answers_a_second_request_with_the_same_head(after_first, tmp_pat
 
 def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch):
     """Without its cache, and with threads that round in another way; with negatives, too."""
-    method = FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), epsilon=1.0)
+    method = FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
     released(tmp_path, method)
     shutil.rmtree(tmp_path / "server" / "cache")
     for owner, name in ((Preparation, "_pretrain"), (ServerFeatures, "auxiliary")):
@@ -278,7 +278,9 @@ def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
 
 def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, capsys):
     """Features so small that their squares are 0 look shorter than any bound."""
-    method = FedAUX(feature_map=Whitened(dimensions=8), norm_bound="negatives", epsilon=1.0)
+    method = FedAUX(
+        feature_map=Whitened(dimensions=8), norm_bound="negatives", privacy=Privacy(1.0)
+    )
     federation, data, hub = secret(tmp_path, method)
 
     def shrink(answer, request):
@@ -314,7 +316,7 @@ def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, capsys)
 
 
 def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, capsys):
-    other = FedAUX(feature_map=Whitened(dimensions=4), epsilon=1.0)  # needs a new release
+    other = FedAUX(feature_map=Whitened(dimensions=4), privacy=Privacy(1.0))  # needs a new release
     with pytest.raises(ConfigurationError, match="site-0: budget"):
         released(tmp_path, other)
     assert len(ledger().entries()) == 3
@@ -325,7 +327,7 @@ def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, ca
 
 
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):
-    bare = FedAUX(feature_map=Whitened(dimensions=8), epsilon=None)
+    bare = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(None))
     with pytest.raises(ConfigurationError, match="budget"):
         released(tmp_path, bare)
     released(tmp_path, bare, Limits(epsilon_limit=math.inf))

@@ -12,7 +12,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import Whitened
+from fedaux_pl.scoring import Privacy, Whitened
 from fedaux_pl.sites import Limits, Sites
 from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.wire import Message
@@ -20,7 +20,7 @@ from tests.federations import FewDigits, assert_same, create, split, weights
 from tests.sites.loopback import Given, fit, prepare
 from tests.sites.test_same_results import images
 
-AUX = FedAUX(feature_map=Whitened(dimensions=8), epsilon=1.0)
+AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_release_that_no_data_can_give_is_left_out(tmp_path, capsys):
 
 def test_an_architecture_without_a_released_head_does_not_teach(tmp_path):
     """Its only site has never been there."""
-    method = FedAUXfdp(feature_map=Whitened(dimensions=8), epsilon=1.0)
+    method = FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
     federation, data, hub = prepare(
         tmp_path, images(method, {"resnet8": 2, "shufflenet": 1}), split(3)
     )

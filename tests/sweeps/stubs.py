@@ -6,12 +6,12 @@ from pathlib import Path
 from fedaux_pl.sweeps.cells import Cell
 
 
-def task(root, key, rounds=2, verb="fit", needs=None, **coordinates):
-    coordinates = coordinates or ({"cell": key} if verb == "fit" else {})
+def task(root, key, rounds=2, **coordinates):
+    coordinates = coordinates or {"cell": key}
     args = ("--config", "quickstart")
     model = {"clients": {}, "model_options": {}, "algorithm": {"class_path": "FedAvg"}}
     config = {"model": model, "data": {"private": None, "auxiliary": None}}
-    return Cell(coordinates, 0, args, Path(root), verb, key, rounds, needs, config)
+    return Cell(coordinates, 0, args, Path(root), key, rounds, config)
 
 
 def write_run(cell, rounds, seconds=1.0, **summary):
@@ -28,11 +28,7 @@ def write_run(cell, rounds, seconds=1.0, **summary):
 
 def complete(one):
     """Leaves what the process of a task leaves when it succeeds."""
-    if one.verb == "fit":
-        write_run(one, one.rounds)
-    else:
-        (one.root / "cache" / "h0-stub.pt").write_text("")
-        one.describe(status=0)
+    write_run(one, one.rounds)
 
 
 class StubProcess:

@@ -11,7 +11,7 @@ import pytest
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.sweeps import cell_lock
-from fedaux_pl.sweeps.cells import Cell, State, plan, resolve
+from fedaux_pl.sweeps.cells import Cell, State, distinct, resolve
 from tests.sweeps.stubs import task, write_run
 
 
@@ -23,7 +23,7 @@ def test_keys_depend_on_what_changes_the_result():
     base, same, moved, other, seeded, called = resolve(
         [
             cell(),
-            cell("--data.alpha", "1e-2", "--model.algorithm.delta", "1e-5"),  # the defaults
+            cell("--data.alpha", "1e-2", "--model.algorithm.privacy.delta", "1e-5"),  # the defaults
             cell("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.devices=2"),
             cell("--data.alpha", "0.02"),
             cell("--seed_everything", "1"),
@@ -31,6 +31,7 @@ def test_keys_depend_on_what_changes_the_result():
         ]
     )
     assert len(base.key) == 12
+    assert distinct([base, same, other, moved]) == [base, other]
     assert base.key == same.key == moved.key
     assert len({base.key, other.key, seeded.key, called.key}) == 4
     assert (base.rounds, base.config["data"]["num_clients"]) == (10, 20)
@@ -91,44 +92,6 @@ def test_objects_of_cells_that_differ_in_the_seed_are_created_once(monkeypatch):
     cells = [cell(), cell("--seed_everything", "1"), cell("--data.alpha", "1")]
     resolve([*cells, cell("--data.alpha", "1", "--seed_everything", "2")], check=True)
     assert created == [0, 0]
-
-
-def seeded(*args, seed=0):
-    return cell(*args, "--seed_everything", str(seed))
-
-
-def planned(tmp_path, *cells):
-    return plan(resolve(cells, tmp_path))
-
-
-def test_pretraining_happens_once_for_each_h0(tmp_path):
-    tasks = planned(
-        tmp_path,
-        seeded("--data.alpha=1"),
-        seeded("--data.alpha=2", "--model.algorithm.epsilon=0.5"),
-        seeded("--config=methods/feddf_p", "--model.clients={resnet8: 3}"),  # the same h_0
-        seeded(seed=1),
-        seeded("--model.clients={shufflenet: 3}"),
-        seeded("--model.pretraining.epochs=3"),
-        seeded("--config=bf16"),
-    )
-    pretraining, fits = tasks[:5], tasks[5:]
-    assert {task.verb for task in pretraining} == {"pretrain"}
-    assert {task.verb for task in fits} == {"fit"}
-    keys = [task.key for task in pretraining]
-    assert [keys.index(task.needs) for task in fits] == [0, 0, 0, 1, 2, 3, 4]
-    assert pretraining[0].command == [
-        *("pretrain", "--config", "quickstart", "--data.alpha=1", "--seed_everything", "0"),
-        *("--trainer.default_root_dir", str(tmp_path / "pretraining" / keys[0])),
-    ]
-
-
-def test_what_is_not_needed_is_not_planned(tmp_path):
-    free = (seeded("--config=methods/fedavg"), seeded("--model.pretraining.epochs=0"))
-    same = (seeded("--data.alpha=1"), seeded("--data.alpha=1.0"))
-    tasks = planned(tmp_path, *free, *same)
-    assert [task.verb for task in tasks] == ["pretrain", "fit", "fit", "fit"]
-    assert [task.needs for task in tasks[1:]] == [None, None, tasks[0].key]
 
 
 def test_command_lines_survive_the_shell():

@@ -25,7 +25,7 @@ def _quick(monkeypatch):
 
 def run(tasks, start, jobs=1):
     slots = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(jobs)]
-    run_locally(tasks, slots, start, [one for one in tasks if one.verb == "fit"])
+    run_locally(tasks, slots, start)
 
 
 def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
@@ -49,23 +49,6 @@ def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
     assert "started: cell=c4 seed=0" in out
     assert "1 of 5 cells done; 8 rounds left, about 6 s" in out  # 1.5 s a round, two jobs
     assert "5 of 5 cells done; no rounds are left" in out
-
-
-def test_cells_wait_for_their_pretraining_and_others_do_not(tmp_path):
-    tasks = [
-        task(tmp_path, "h", rounds=0, verb="pretrain"),
-        task(tmp_path, "needs", needs="h"),
-        task(tmp_path, "free"),
-    ]
-    order = []
-
-    def start(one, _):
-        order.append(one.key)
-        one.create()
-        return StubProcess(0, 5 if one.verb == "pretrain" else 1, lambda: complete(one))
-
-    run(tasks, start, jobs=2)
-    assert order == ["h", "free", "needs"]
 
 
 def test_killed_processes_and_failures_do_not_stop_the_others(tmp_path, capsys):
@@ -206,39 +189,20 @@ def test_an_interrupted_sweep_interrupts_its_processes(tmp_path, monkeypatch):
     assert processes[0].exitcode == 130
 
 
-def test_one_job_for_each_task_after_its_pretraining(tmp_path, monkeypatch):
+def test_one_job_of_slurm_for_each_task(tmp_path, monkeypatch):
     executor = submitit.AutoExecutor(folder=tmp_path / "slurm", cluster="debug")
-    dependencies = []
-    update = executor.update_parameters
-
-    def remember(**options):
-        dependencies.append(options["slurm_additional_parameters"])
-        update(**options)
-
-    monkeypatch.setattr(executor, "update_parameters", remember)
-    tasks = [
-        task(tmp_path, "h", rounds=0, verb="pretrain"),
-        task(tmp_path, "a", needs="h"),
-        task(tmp_path, "b"),
-        task(tmp_path, "c", needs="already trained"),
-    ]
-    submitted = []
+    tasks = [task(tmp_path, "a"), task(tmp_path, "b")]
+    jobs = []
     monkeypatch.setattr(
-        executor, "submit", lambda *call, submit=executor.submit: _keep(submitted, submit(*call))
+        executor, "submit", lambda *call, run=executor.submit: jobs.append(run(*call)) or jobs[-1]
     )
-    jobs = submit(tasks, executor, ["python", "-m", "worker"])
-    assert dependencies == [{}, {"dependency": f"afterany:{jobs[0]}"}, {}, {}]
+    assert submit(tasks, executor, ["python", "-m", "worker"]) == [job.job_id for job in jobs]
     assert tasks[1].description()["command"] == tasks[1].line
-    assert jobs == [job.job_id for job in submitted]
-    calls = [job.submission() for job in submitted]
-    command = ["python", "-m", "worker"]
-    assert [call.args for call in calls] == [([*command, one.as_json()],) for one in tasks]
+    calls = [job.submission() for job in jobs]
     assert {call.function for call in calls} == {subprocess.call}
-
-
-def _keep(jobs, job):
-    jobs.append(job)
-    return job
+    assert [call.args for call in calls] == [
+        (["python", "-m", "worker", one.as_json()],) for one in tasks
+    ]
 
 
 def test_options_of_slurm_are_checked(tmp_path, monkeypatch):

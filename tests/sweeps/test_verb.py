@@ -13,7 +13,7 @@ from fedaux_pl.cli import sweep as verb
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import plan, resolve
+from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from tests.sweeps.stubs import StubProcess, complete, write_run
 
@@ -36,8 +36,8 @@ def file(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tasks(file, tmp_path):
-    """The pre-training, FedAVG and FedAUX."""
-    return plan(resolve(read_sweep(file).cells, tmp_path / "logs"))
+    """FedAVG and FedAUX."""
+    return resolve(read_sweep(file).cells, tmp_path / "logs")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def started(monkeypatch):
     return names
 
 
-ALL = ["pre-training for method=FedAUX seed=0", "method=FedAVG seed=0", "method=FedAUX seed=0"]
+ALL = ["method=FedAVG seed=0", "method=FedAUX seed=0"]
 
 
 def test_all_cells_run_once(file, started, capsys):
@@ -112,7 +112,7 @@ def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, ca
     assert main(["sweep", file]) == 1
     assert started == ALL  # the others went on
     said = capsys.readouterr()
-    log = tasks[1].log.relative_to(tasks[1].root.parent)
+    log = tasks[0].log.relative_to(tasks[0].root.parent)
     assert f"failed: method=FedAVG seed=0: no disk ({log})" in said.out
     assert "fedaux-pl sweep: error: failed: 1 of 2 cells; --retry" in said.err
     started.clear()
@@ -131,15 +131,9 @@ def test_refused_data_stop_a_sweep_in_which_nothing_has_run(file, tasks, started
         error = capsys.readouterr().err
         assert "the first cell has failed before its first round: no data at data/x (" in error
         started.clear()
-    write_run(tasks[1], 1)  # one that could run
+    write_run(tasks[0], 1)  # one that could run
     assert main(["sweep", file, "--retry"]) == 1
     assert started == ALL
-
-
-def test_pretraining_is_skipped_when_no_open_cell_needs_it(file, tasks, started):
-    write_run(tasks[2], 2)
-    assert main(["sweep", file]) == 0
-    assert started == ["method=FedAVG seed=0"]
 
 
 def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
@@ -154,15 +148,15 @@ def test_ctrl_c_and_sigterm_end_with_130(file, monkeypatch, capsys):
 
 
 def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
-    write_run(tasks[2], 1, seconds=2.5)
-    write_json_atomically(tasks[1].failure, {"error": "no disk"})
+    write_run(tasks[1], 1, seconds=2.5)
+    write_json_atomically(tasks[0].failure, {"error": "no disk"})
     assert main(["sweep", file, "--dry_run"]) == 0
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["method", "seed", "state", "rounds", "key"]
-    assert lines[0] == ["FedAVG", "0", "failed", "0/2", tasks[1].key]
-    assert lines[1] == ["FedAUX", "0", "unfinished", "1/2", tasks[2].key]
+    assert lines[0] == ["FedAVG", "0", "failed", "0/2", tasks[0].key]
+    assert lines[1] == ["FedAUX", "0", "unfinished", "1/2", tasks[1].key]
     assert " ".join(lines[3]) == "1 round left, about 3 s without pre-training"
-    with held(tasks[2].lock):
+    with held(tasks[1].lock):
         assert main(["sweep", file, "--status"]) == 0
     out = capsys.readouterr().out
     assert "2 cells: 1 running, 1 failed" in out
@@ -172,21 +166,20 @@ def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
 
 
 def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
-    write_run(tasks[1], 2)
+    write_run(tasks[0], 2)
     assert main(["sweep", file, "--launcher", "print"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    pretraining, fit = (shlex.split(line) for line in lines)
-    assert pretraining[:2] == ["fedaux-pl", "pretrain"]
+    [fit] = (shlex.split(line) for line in lines)
     assert fit[:2] == ["fedaux-pl", "fit"]
     assert fit[-4:] == [
-        *("--trainer.default_root_dir", f"logs/cells/{tasks[2].key}", "--ckpt_path", "last")
+        *("--trainer.default_root_dir", f"logs/cells/{tasks[1].key}", "--ckpt_path", "last")
     ]
-    assert (tasks[2].path / "cache").is_dir()
-    assert tasks[2].description()["command"] == lines[1]
+    assert (tasks[1].path / "cache").is_dir()
+    assert tasks[1].description()["command"] == lines[0]
 
 
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
-    write_run(tasks[1], 2)
+    write_run(tasks[0], 2)
     made = []
     monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
     monkeypatch.setattr(verb, "submit", lambda cells, *_: ["77"] * len(cells))
@@ -194,14 +187,14 @@ def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     [(folder, name, options)] = made
     assert (str(folder), name) == ("logs/slurm", "mini")
     assert options == {"partition": "a=b", "time": "5"}
-    assert "job 77: method=FedAUX seed=0\n2 jobs; " in capsys.readouterr().out
+    assert "job 77: method=FedAUX seed=0\n1 job; " in capsys.readouterr().out
 
 
 def test_a_job_of_slurm_runs_a_cell(tasks):
-    tasks[1].create()
-    complete(tasks[1])
-    assert subprocess.call([*verb._WORKER, tasks[1].as_json()]) == 0
-    assert not tasks[1].log.exists()  # it was done before
+    tasks[0].create()
+    complete(tasks[0])
+    assert subprocess.call([*verb._WORKER, tasks[0].as_json()]) == 0
+    assert not tasks[0].log.exists()  # it was done before
 
 
 @pytest.mark.parametrize(

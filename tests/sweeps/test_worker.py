@@ -8,7 +8,6 @@ import time
 import pytest
 
 from fedaux_pl.errors import DataNotFoundError, UsageError
-from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import State
@@ -120,25 +119,6 @@ def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):
         assert run(one, pytest.fail) == worker.BUSY
     complete(one)
     assert run(one, pytest.fail) == 0
-
-
-def test_a_cell_whose_pretraining_has_failed_says_so(tmp_path, run):
-    one = task(tmp_path, "a", needs="h")
-    before = task(tmp_path, "h", verb="pretrain")
-    write_json_atomically(before.failure, {"error": "no images"})
-    assert run(one, pytest.fail) == 1
-    assert one.error() == f"its pre-training has failed: no images ({before.log})"
-
-
-def test_pretraining_is_complete_while_its_cache_is_there(tmp_path, run):
-    one = task(tmp_path, "h", rounds=0, verb="pretrain")
-    assert "--ckpt_path" not in one.command
-    assert run(one, lambda _: 0) == 0
-    assert one.state is State.MISSING
-    (tmp_path / "cache" / "h0-x.pt").write_text("weights")
-    assert one.state is State.DONE
-    (tmp_path / "cache" / "h0-x.pt").unlink()
-    assert one.state is State.MISSING
 
 
 def _interrupted_main(one, pipe):

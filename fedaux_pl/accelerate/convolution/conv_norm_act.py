@@ -17,6 +17,7 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     Moments,
     batch_norm_act,
     batch_norm_act_eval,
+    channels_last,
 )
 from fedaux_pl.accelerate.convolution.depthwise import (
     convolve_depthwise,
@@ -25,12 +26,16 @@ from fedaux_pl.accelerate.convolution.depthwise import (
 )
 from fedaux_pl.accelerate.convolution.folding import (
     convolve_folded,
-    convolve_folded_stem,
     fits_pointwise,
     fold_batch_norm,
     multiply_pixels,
 )
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, is_stem, pad_channels
+from fedaux_pl.accelerate.convolution.image_stem import (
+    ALIGNMENT,
+    convolve_images,
+    is_stem,
+    pad_channels,
+)
 from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv
 from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
@@ -66,7 +71,8 @@ def conv_norm_act(
         path = choose_path(conv, norm, x, residual, activation)  # its dtype can change the path
     is_evaluation = path in ("fold", "apply")
     if is_evaluation and residual is None and _is_half_stem(conv, x, dtype):
-        return convolve_folded_stem((conv, norm), x.to(dtype), activation)  # type: ignore[arg-type]
+        weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]
+        return convolve_images(channels_last(pad_channels(x.to(dtype))), weight, bias, activation)
     if path == "fold":
         return convolve_folded((conv, norm), x.to(dtype), residual)  # type: ignore[arg-type]
     moments: Moments | None = None

@@ -1,7 +1,7 @@
 """Evaluation with BatchNorm folded into the weight and bias of the convolution before it.
 
-cuDNN has kernels with residual and ReLU. Stems, and 1x1 convolutions with ReLU6 or without
-activation, which would take a second pass over their output, have Triton kernels.
+cuDNN has kernels with residual and ReLU. 1x1 convolutions with ReLU6 or without activation, which
+would take a second pass over their output, have a Triton kernel.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.accelerate.context import launch
 from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation, channels_last
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, convolve_images, pad_channels
+from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, pad_channels
 from fedaux_pl.accelerate.convolution.paths import is_pointwise
 from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
 from fedaux_pl.accelerate.eligibility import HALF, fits_input
@@ -26,12 +26,6 @@ WARPS = 4
 
 Layers = tuple[nn.Conv2d, nn.BatchNorm2d]
 """A convolution without bias and its norm layer."""
-
-
-def convolve_folded_stem(layers: Layers, x: Tensor, activation: Activation) -> Tensor:
-    """Compute act(norm(conv(x))) of a stem in evaluation mode, in one kernel."""
-    weight, bias = fold_batch_norm(*layers, x.dtype)
-    return convolve_images(channels_last(pad_channels(x)), weight, bias, activation)
 
 
 def convolve_folded(

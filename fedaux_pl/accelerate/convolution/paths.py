@@ -38,7 +38,8 @@ def choose_path(
         return "train"
     if torch.is_grad_enabled():
         return "plain"
-    if activation == RELU and dtype in HALF and is_foldable(conv):
+    is_cudnns = is_bias_free_conv(conv) and conv.out_channels % ALIGNMENT == 0
+    if activation == RELU and dtype in HALF and is_cudnns and torch.backends.cudnn.enabled:
         return "fold"
     return "apply"
 
@@ -62,15 +63,6 @@ def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
         and conv.groups == 1
         and conv.bias is None
         and not isinstance(conv.padding, str)
-    )
-
-
-def is_foldable(conv: nn.Module) -> bool:
-    """Whether cuDNN has a kernel for the convolution with bias, residual and ReLU."""
-    return (
-        is_bias_free_conv(conv)
-        and conv.out_channels % ALIGNMENT == 0
-        and torch.backends.cudnn.enabled
     )
 
 

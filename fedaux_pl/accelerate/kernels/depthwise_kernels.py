@@ -165,11 +165,6 @@ def depthwise_kernel(
             tl.store(target + out_row * out_width * pitch, values, mask=mask)
 
 
-@triton.jit
-def _store_weight_sums(partials, sums, channel, tap: tl.constexpr, mask):
-    tl.store(partials + channel * 9 + tap, tl.sum(sums, 0), mask=mask)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def depthwise_backward_kernel(
     dy, x, weight, dx, partials,
@@ -191,15 +186,10 @@ def depthwise_backward_kernel(
     count = tl.minimum(chunk_columns, columns - start)
     weight_mask = channel < parameters
     w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
-    s00 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s01 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s02 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s10 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s11 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s12 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s20 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s21 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-    s22 = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    zeros = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+    s00, s01, s02 = zeros, zeros, zeros
+    s10, s11, s12 = zeros, zeros, zeros
+    s20, s21, s22 = zeros, zeros, zeros
     for first in range(0, count, BLOCK_M):
         column_in_chunk = first + tl.arange(0, BLOCK_M)
         mask = (column_in_chunk < count)[:, None] & channel_mask[None, :]
@@ -213,12 +203,11 @@ def depthwise_backward_kernel(
         if STRIDE == 1:
             # The output row r is read with its left and right neighbors. Its taps are the input
             # rows r - 1, r and r + 1: the upper, middle and lower gradients and values.
-            x_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+            x_upper = zeros
             # It stays in its dtype: loops that pass a value on for two iterations unchanged are not
             # pipelined.
             x_middle = _load_raw(source, 0, column, height, width, channels, channel, mask)
-            dx_upper = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
-            dx_middle = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
+            dx_upper, dx_middle = zeros, zeros
             for row in tl.range(height + 1, num_stages=STAGES):
                 x_next = _load_raw(source, row + 1, column, height, width, channels, channel, mask)
                 a = _load_row(gradient, row, column + 1, height, width, channels, channel, mask)
@@ -291,12 +280,6 @@ def depthwise_backward_kernel(
                 a = c
     if not POOL:
         partials += tl.program_id(1).to(tl.int64) * parameters * 9
-        _store_weight_sums(partials, s00, channel, 0, weight_mask)
-        _store_weight_sums(partials, s01, channel, 1, weight_mask)
-        _store_weight_sums(partials, s02, channel, 2, weight_mask)
-        _store_weight_sums(partials, s10, channel, 3, weight_mask)
-        _store_weight_sums(partials, s11, channel, 4, weight_mask)
-        _store_weight_sums(partials, s12, channel, 5, weight_mask)
-        _store_weight_sums(partials, s20, channel, 6, weight_mask)
-        _store_weight_sums(partials, s21, channel, 7, weight_mask)
-        _store_weight_sums(partials, s22, channel, 8, weight_mask)
+        sums = (s00, s01, s02, s10, s11, s12, s20, s21, s22)
+        for tap in tl.static_range(9):
+            tl.store(partials + channel * 9 + tap, tl.sum(sums[tap], 0), mask=weight_mask)

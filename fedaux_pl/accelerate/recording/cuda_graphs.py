@@ -131,24 +131,22 @@ class CudaGraphs:
             main = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(main)
-                with torch.cuda.stream(stream), self._step_context(len(steps) - 1):
+                with torch.cuda.stream(stream), self.step_context(len(steps) - 1):
                     step()
             for stream in self._streams[: len(steps)]:
                 main.wait_stream(stream)
         return graph.replay
 
-    def fusing(self) -> AbstractContextManager[None]:
-        """Within this context, BatchNorm's kernel adds the gradients of two branches."""
-        return using(fuses_gradient_sums=True)
-
     @contextmanager
-    def _step_context(self, others: int) -> Iterator[None]:
-        """``fusing``, with overlapping weight gradients if there are no other replicas."""
+    def step_context(self, others: int) -> Iterator[None]:
+        """Within this context a replica takes a step, at the same time as ``others``.
+
+        BatchNorm's kernel adds the gradients of two branches. Weight gradients overlap with the
+        rest of the step if there are no others.
+        """
         overlaps = self._overlap and not others
-        with (
-            self.fusing(),
-            weight_gradients_on(self._side_stream) if overlaps else nullcontext(),
-        ):
+        side_stream = weight_gradients_on(self._side_stream) if overlaps else nullcontext()
+        with using(fuses_gradient_sums=True), side_stream:
             yield
 
     def probe(
@@ -172,14 +170,14 @@ class CudaGraphs:
         with torch.random.fork_rng([self.device]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Synchronization debug mode")
             # creates optimizer state, which may synchronize; the copy's weights mean nothing then
-            with self._step_context(others), self.compiling():
+            with self.step_context(others), self.compiling():
                 step(replica, optimizer, batch, 0)
             cpu_state = torch.get_rng_state()
             cuda_state = torch.cuda.get_rng_state(self.device)
             torch.cuda.synchronize(self.device)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                with self._step_context(others):
+                with self.step_context(others):
                     step(replica, optimizer, batch, 0)
             except RuntimeError as error:
                 return ProbeResult(str(error).partition("\n")[0])

@@ -46,7 +46,7 @@ class StepKind(NamedTuple):
 
     @property
     def kernels(self) -> tuple[int, int, bool]:
-        """What determines the kernels of the step: its sizes and whether it shares the device."""
+        """What determines the kernels of the step: its sizes and whether it is alone."""
         return self.batch_size, self.rows, len(self.replicas) > 1
 
 
@@ -171,7 +171,7 @@ class Replicas:
             self._known_kernels.add(kind.kernels)
             with self._prepare("first step", kind, is_full):
                 for step in steps:
-                    with self._recorder.fusing():
+                    with self._recorder.step_context(len(steps) - 1):
                         step()
             return
         if kind not in self._captured:

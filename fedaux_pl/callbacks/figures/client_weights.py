@@ -28,7 +28,7 @@ def certainty_figure(
     classes: Sequence[str],
     client_names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draws the weight of each client in the ensemble, and how it varies over the samples.
+    """Draw the weight of each client in the ensemble, and how it varies over the samples.
 
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
     If all rows are close to 1, the scores hardly distinguish the clients; a long row means that
@@ -73,7 +73,7 @@ def weight_by_class_figure(
     classes: Sequence[str],
     client_names: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draws the mean weight of each client on each class, as a heat map.
+    """Draw the mean weight of each client on each class, as a heat map.
 
     A cell is the mean of s_i(x) / sum_j s_j(x) over the samples of a class, as a multiple of 1/n:
     red if the client counts more than in a plain average, blue if less, white if the same. With
@@ -122,7 +122,7 @@ class _Clients(NamedTuple):
 def _order_clients(
     scores: Array, client_classes: Array, classes: Sequence[str], names: Sequence[str] | None
 ) -> _Clients:
-    """Computes n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
+    """Compute n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
     table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
     total = table.sum(axis=0, dtype=np.float64)
     if not (np.isfinite(total).all() and total.min() > 0):
@@ -144,7 +144,7 @@ def _client_labels(
     row: float,
     client_names: Sequence[str] | None,
 ) -> dict[float, str]:
-    """Labels by row: one for each client or, if rows are small, one for each main class."""
+    """Return labels by row: one for each client or, if rows are small, one for each main class."""
     labels: dict[float, str] = {}
     if row >= style.line_height(style.TICK_SIZE):
         for y, i in enumerate(order):
@@ -161,7 +161,7 @@ def _client_labels(
 
 
 def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
-    """Writes the labels of the rows and a heading above them."""
+    """Write the labels of the rows and a heading above them."""
     head = _LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
     axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
@@ -171,12 +171,12 @@ def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:
-    """Yields the start and the end of each run of equal values."""
+    """Yield the start and the end of each run of equal values."""
     return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
 
 
 def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
-    """Draws one row with the quantiles and the mean of each client."""
+    """Draw one row with the quantiles and the mean of each client."""
     quantiles = np.quantile(weights, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
     mean = weights.mean(axis=1)
     lowest, highest = quantiles[0].min(), max(quantiles[-1].max(), mean.max())
@@ -195,7 +195,7 @@ def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
 
 
 def _weight_axis(axes: "Axes", low: float, high: float) -> float:
-    """Sets up a logarithmic axis around 1 and returns its smallest weight.
+    """Set up a logarithmic axis around 1 and return its smallest weight.
 
     Weights can be as small as 1e-8; smaller ones than the first tick are drawn at it.
     """
@@ -218,7 +218,7 @@ def _weight_axis(axes: "Axes", low: float, high: float) -> float:
 
 
 def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -> None:
-    """Draws the cells, the outlines of the main classes and the color bar."""
+    """Draw the cells, the outlines of the main classes and the color bar."""
     from matplotlib import colormaps
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
     from matplotlib.patches import Rectangle

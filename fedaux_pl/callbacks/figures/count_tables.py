@@ -20,7 +20,7 @@ MAX_WRITTEN = 20
 
 
 def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figure":
-    """Draws which clients took part in which round, and how often each of them did.
+    """Draw which clients took part in which round, and how often each of them did.
 
     Args:
         took_part: 1 where a client took part and 0 elsewhere, integers of shape (rounds, clients).
@@ -65,7 +65,7 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
 
 
 def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":
-    """Draws how often samples of each class are taken for which class.
+    """Draw how often samples of each class are taken for which class.
 
     Args:
         counts: The numbers of samples, integers of shape (C, C); rows are the true classes,

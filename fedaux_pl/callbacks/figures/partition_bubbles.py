@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def partition_figure(
     counts: Array, classes: Sequence[str], client_names: Sequence[str] | None = None
 ) -> "Figure":
-    """Draws how many samples of each class each client holds, as a grid of bubbles.
+    """Draw how many samples of each class each client holds, as a grid of bubbles.
 
     Args:
         counts: The numbers of samples, integers of shape (n_clients, n_classes).
@@ -77,7 +77,7 @@ def _bubble_area(counts: NDArray[Any], cell: float) -> float:
 
 
 def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
-    """Draws a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
+    """Draw a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
     from matplotlib.lines import Line2D
 
     marker: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}

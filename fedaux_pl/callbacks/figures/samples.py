@@ -24,7 +24,7 @@ MAX_CHARACTERS = 90
 def top_images_figure(
     images: Array, scores: Array, client_names: Sequence[str], top: int = 8
 ) -> "Figure":
-    """Draws the auxiliary images to which each client gives its highest scores.
+    """Draw the auxiliary images to which each client gives its highest scores.
 
     Args:
         images: The auxiliary images, uint8 of shape (N, C, H, W) with C = 1 or 3.
@@ -62,7 +62,7 @@ class ScoredText(NamedTuple):
 
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
-    """Draws texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
+    """Draw texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
 
     Args:
         rows: The texts, those of a client one after another, best first.
@@ -103,7 +103,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
-    """Draws images above the views that were made of them.
+    """Draw images above the views that were made of them.
 
     Args:
         images: uint8 of shape (N, C, H, W) with C = 1 or 3.
@@ -131,7 +131,7 @@ def _sheet(
     title: str,
     note: str,
 ) -> "Figure":
-    """Draws images of shape (rows, columns, C, H, W), the longer side of ``size`` inches."""
+    """Draw images of shape (rows, columns, C, H, W), the longer side of ``size`` inches."""
     rows, columns, _, height, width = images.shape
     tall, wide = height * size / max(height, width), width * size / max(height, width)
     widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)

@@ -33,7 +33,7 @@ _EDGE = 0.15  # inches of the empty border
 def canvas(
     plot: tuple[float, float], left: float, right: float, bottom: float, title: str, note: str
 ) -> tuple["Figure", "Axes"]:
-    """Creates a figure with a title, a note and axes of the given size; lengths are in inches.
+    """Create a figure with a title, a note and axes of the given size; lengths are in inches.
 
     The position of the axes is computed here: the size of bubbles and cells must be known when
     they are drawn, before an automatic layout would determine it.
@@ -61,7 +61,7 @@ def canvas(
 
 
 def to_numpy(values: Array) -> NDArray[Any]:
-    """Converts a tensor on any device; numpy has no bfloat16."""
+    """Convert a tensor on any device; numpy has no bfloat16."""
     if not isinstance(values, Tensor):
         return values
     values = values.detach().cpu()
@@ -75,14 +75,14 @@ def clipped(value: float, low: float, high: float) -> float:
 
 
 def row_ticks(axes: "Axes", names: Sequence[str], row: float, size: float = TICK_SIZE) -> list[int]:
-    """Labels as many rows of the height ``row`` as have room, and returns their indices."""
+    """Label as many rows of the height ``row`` as have room, and return their indices."""
     ticks = thinned(len(names), row, line_height(size))
     axes.set_yticks(ticks, [names[k] for k in ticks], fontsize=size, parse_math=False)
     return ticks
 
 
 def column_ticks(axes: "Axes", names: Sequence[str], column: float) -> None:
-    """Labels as many columns of the width ``column`` as have room."""
+    """Label as many columns of the width ``column`` as have room."""
     rotation = _rotation(names, column)
     ticks = thinned(len(names), column, line_height(TICK_SIZE) if rotation else 0)
     axes.set_xticks(
@@ -102,7 +102,7 @@ def depth(names: Sequence[str], column: float) -> float:
 
 
 def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> None:
-    """Draws white lines between the cells of a table, whose columns count from ``first``."""
+    """Draw white lines between the cells of a table, whose columns count from ``first``."""
     axes.set_xticks([first + k + 0.5 for k in range(columns - 1)], minor=True)
     axes.set_yticks([k + 0.5 for k in range(rows - 1)], minor=True)
     axes.grid(which="minor", color="white", linewidth=1)

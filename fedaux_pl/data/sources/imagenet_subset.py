@@ -116,15 +116,12 @@ def _lemmas() -> list[str]:
 
 def _row(wnid: str) -> int:
     """Return the row of an id in the table, or raise a ValueError."""
-    if not re.fullmatch(r"n\d{8}", wnid):
+    is_id, synsets = bool(re.fullmatch(r"n\d{8}", wnid)), _array("synset")
+    row = int(np.searchsorted(synsets, int(wnid[1:]))) if is_id else len(synsets)
+    if row == len(synsets) or synsets[row] != int(wnid[1:]):
         raise ValueError(
-            f"a WordNet id is the letter n and eight digits, like n02084071, but got {wnid!r}"
-        )
-    offset, synsets = int(wnid[1:]), _array("synset")
-    row = int(np.searchsorted(synsets, offset))
-    if row == len(synsets) or synsets[row] != offset:
-        raise ValueError(
-            f"{wnid} is not the id of a noun in WordNet 3.0: use an id like n02084071 (dog)"
+            f"{wnid!r} is not the id of a noun in WordNet 3.0, the letter n and eight digits: use "
+            "an id like n02084071 (dog)"
         )
     return row
 

@@ -133,10 +133,8 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
 
 def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
     """Read a finite number; raise a RefusalError if it is missing or out of range."""
-    value: Any = fields.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # no math.isfinite: it raises for an integer that is larger than any float
-    if not is_number or not low <= value <= min(high, sys.float_info.max):
+    value, most = fields.get(name), min(high, sys.float_info.max)  # finite, also as a float
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= most:
         raise RefusalError("message", f"{name} must be a finite number from {low:g} to {high:g}")
     return value
 

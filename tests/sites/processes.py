@@ -85,8 +85,8 @@ def write_data(folder, data):
     return FederatedDataModule(NpzImages(folder / "all.npz"), auxiliary)
 
 
-def npz(path, **options):
-    return {"class_path": "NpzImages", "init_args": {"path": str(path), **options}}
+def npz(path):
+    return {"class_path": "NpzImages", "init_args": {"path": str(path)}}
 
 
 class Tokens(Source):
@@ -124,7 +124,7 @@ def write_texts(folder, data):
     return data
 
 
-def tokens(path, **_):
+def tokens(path):
     return {"class_path": "tests.sites.processes.Tokens", "init_args": {"path": str(path)}}
 
 
@@ -161,7 +161,7 @@ class Federated:
         self.rehearsal = rehearsal
         self.config = {k: dict(v) for k, v in CONFIG.items()}
         self.config["model"]["algorithm"] = method
-        self.config["data"] = {"auxiliary": source(folder / "data" / "aux.npz", labels=None)}
+        self.config["data"] = {"auxiliary": source(folder / "data" / "aux.npz")}
         shared = yaml.safe_load((folder / "sites" / "sites.yaml").read_text())
         shared["sites"] |= {"rehearsal": rehearsal, "timeout": 30, "wait": 60, **settings}
         self.sites_yaml = folder / "sites.yaml"
@@ -187,7 +187,7 @@ class Federated:
 
     def start_server(self, *more):
         root = f"--trainer.default_root_dir={self.folder / 'logs'}"
-        source = self.source(self.folder / "data" / "test.npz", labels=None)
+        source = self.source(self.folder / "data" / "test.npz")
         own = self.folder / "server.yaml"
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
         args = ["fit", self._shared(), f"--config={own}", f"--config={self.sites_yaml}", root]

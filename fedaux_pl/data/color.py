@@ -1,8 +1,9 @@
 """Color operations on batches of images, each image with its own factor.
 
-Images are float32 in [0, 1] of shape (N, C, H, W) with one or three channels, and a factor is a
-tensor of shape (N,). For each image the result is that of torchvision's function of the same name
-on a float image. Nothing here synchronizes with the device, and no shape depends on values.
+Images are float32 in [0, 1] of shape (N, 3, H, W), or (N, 1, H, W) for brightness and contrast. A
+factor is a tensor of shape (N,). For each image the result is that of torchvision's function of the
+same name on a float image. Nothing here synchronizes with the device, and no shape depends on
+values.
 """
 
 import torch
@@ -40,22 +41,12 @@ def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Move every pixel away from (above 1) or towards (below 1) its own gray value.
-
-    Images with one channel have no saturation and are returned unchanged.
-    """
-    if images.shape[1] == 1:
-        return images
+    """Move every pixel away from (above 1) or towards (below 1) its own gray value."""
     return _blend(_luma(images), images, factor)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5].
-
-    Images with one channel have no hue and are returned unchanged.
-    """
-    if images.shape[1] == 1:
-        return images
+    """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5]."""
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     # two reductions: torch.aminmax over such a short dimension is many times slower on the CPU
     high = images.amax(dim=1, keepdim=True)
@@ -79,6 +70,4 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
 
 def to_grayscale(images: Tensor, mask: Tensor) -> Tensor:
     """Make images gray where ``mask``, bool of shape (N,), is True; the shape does not change."""
-    if images.shape[1] == 1:
-        return images
     return torch.where(_per_image(mask), _luma(images), images)

@@ -185,22 +185,19 @@ def _read_samples(
     data: Any, what: str, labeled: bool
 ) -> tuple[Tensor | list[str], Labels | None, tuple[str, ...]]:
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
-    names: Any = ()
-    if isinstance(data, _ARRAYS):
-        inputs, labels = data, []
-    elif _is_labeled(data):
-        inputs, labels = data
-    elif not _is_dataset(data):
+    if not _is_part(data):
         raise DataError(
             f"{what} must be arrays (inputs, labels), or a data set with a length, but is a "
             f"{type(data).__name__}"
         )
-    elif not len(data):
+    names: Any = ()
+    inputs, labels = data if _is_labeled(data) else (data, ())
+    if _is_dataset(data) and not len(data):
         raise DataError(f"{what} holds no samples")
-    elif hasattr(data, "column_names"):  # of the datasets library
+    if hasattr(data, "column_names"):  # of the datasets library
         inputs, labels = _split(_read_rows(data, what, labeled), what)
         names = getattr(data.features.get("label"), "names", ())
-    else:
+    elif _is_dataset(data):
         inputs, labels = _split(map(data.__getitem__, range(len(data))), what)
         names = getattr(data, "classes", ())
         ((again,), _), first = _split([data[0]], what), inputs[0]

@@ -50,8 +50,7 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
     Args:
         images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in [0, 1].
         parameters: V entries for each image, on the images' device: the first of every image, then
-            the second of every image, ... Saturation, hue and grayscale do not change images with
-            one channel.
+            the second of every image, ...
 
     Returns:
         The views, float32 in [0, 1] of shape (N * V, C, H, W), in the order of the parameters.
@@ -66,6 +65,8 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
         views = resized_crop(views, parameters.boxes, parameters.flip)
         views = color.adjust_brightness(views, parameters.brightness)
         views = color.adjust_contrast(views, parameters.contrast)
+        if views.shape[1] == 1:  # gray images have neither saturation nor hue
+            return views
         views = color.adjust_saturation(views, parameters.saturation)
         views = color.adjust_hue(views, parameters.hue)
         return color.to_grayscale(views, parameters.grayscale)

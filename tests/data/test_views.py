@@ -86,10 +86,18 @@ def test_crop_and_flip_equal_torchvision(shape):
     assert_close(resized_crop(images, boxes, flip), torch.stack(expected))
 
 
-@pytest.mark.parametrize("shape", SHAPES[1:3])
 @pytest.mark.parametrize(
-    ("name", "low", "high"),
-    [("brightness", 0, 3), ("contrast", 0, 3), ("saturation", 0, 3), ("hue", -0.5, 0.5)],
+    ("name", "low", "high", "shape"),
+    [
+        ("brightness", 0, 3, SHAPES[1]),
+        ("brightness", 0, 3, SHAPES[2]),
+        ("contrast", 0, 3, SHAPES[1]),
+        ("contrast", 0, 3, SHAPES[2]),
+        ("saturation", 0, 3, SHAPES[0]),
+        ("saturation", 0, 3, SHAPES[3]),
+        ("hue", -0.5, 0.5, SHAPES[0]),
+        ("hue", -0.5, 0.5, SHAPES[3]),
+    ],
 )
 def test_color_operation_equals_torchvision(name, low, high, shape):
     images = random_images(shape, count=31)

@@ -76,8 +76,9 @@ def of_object(cli, path):
     value = getattr(cli.model if part == "model" else cli.datamodule, name)
     if isinstance(value, Source):
         value = type(value).__name__ if rest in ([], ["class_path"]) else getattr(value, rest[1])
-    elif rest:
-        value = getattr(value, rest[0]) if dataclasses.is_dataclass(value) else value[rest[0]]
+    else:
+        for key in rest:
+            value = getattr(value, key) if dataclasses.is_dataclass(value) else value[key]
     return str(value) if isinstance(value, Path) else value
 
 

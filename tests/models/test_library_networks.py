@@ -196,9 +196,7 @@ def test_weights_are_loaded_only_if_asked_for(offline):
     assert offline.calls == 0
     # predictions rebuild the model without the weights: the normalization is still theirs
     assert model.normalize.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
-    with pytest.raises(
-        ConfigurationError, match=r"cannot be downloaded \(.*not known.*: leave"
-    ):
+    with pytest.raises(ConfigurationError, match=r"cannot be downloaded \(.*not known.*: leave"):
         create_for((3, 32, 32), name, 3, pretrained=True, weights="imagenet1k_v1")
 
 

@@ -23,10 +23,8 @@ def test_a_classifier_is_used_as_it_is():
     model = create_for((1, 8, 8), f"{HERE}.TinyNet", 4, pretrained=False, width=5)
     assert type(model) is TinyNet
     assert model.conv.weight.shape == (5, 1, 3, 3)
-    assert model.recipe() == {
-        "name": f"{HERE}.TinyNet",
-        "options": {"in_channels": 1, "width": 5},
-    }
+    options = {"in_channels": 1, "width": 5}
+    assert model.recipe() == {"name": f"{HERE}.TinyNet", "options": options}
     with pytest.raises(TypeError, match="remove it or use one of in_channels, width"):
         check_model(f"{HERE}.TinyNet", depth=2)
 
@@ -61,18 +59,12 @@ def test_its_options_are_those_of_the_class_and_the_normalization():
     ("name", "message"),
     [
         ("no_such_package.Net", "module no_such_package cannot be imported; correct the name, or"),
-        (
-            f"{HERE}.Plane",
-            r"Plane does not exist in tests.models.own_networks \(did you mean Plain",
-        ),
+        (f"{HERE}.Plane", r"Plane does not exist in tests.models.own_networks \(did you mean Pla"),
         (f"{HERE}.class_of_nothing", "class_of_nothing is no torch.nn.Module in"),
         (f"{HERE}.NoClasses", "takes no num_classes, only outputs; give its constructor"),
         (f"{HERE}.NoFeatures", "NoFeatures lacks features; a model needs"),
         (f"{HERE}.TenOutputs", "has 10 outputs, but there are 2 classes; use num_classes"),
-        (
-            "tests.models.broken_module.Net",
-            r"cannot be imported \(RuntimeError: no license for this module\)",
-        ),
+        ("tests.models.broken_module.Net", r"imported \(RuntimeError: no license for this modu"),
     ],
 )
 def test_wrong_class_paths(name, message):

@@ -235,10 +235,7 @@ def test_predictions_are_probabilities(trainer, digits):
         ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
         ({"mu": None}, "mu must be at least 0, but is None"),
         ({"model_options": {"num_classes": 3}}, "num_classes is not one of model_options"),
-        (
-            {"model": Own(), "model_options": None, "num_classes": 5},
-            "has 10 outputs, but num_classe",
-        ),
+        ({"model": Own(), "model_options": None, "num_classes": 5}, "has 10 outputs, but num_cl"),
     ],
 )
 def test_client_refuses(options, message):

@@ -34,13 +34,12 @@ def nt_xent(z0, z1, temperature):
     return total / (2 * n)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 0.1])
-def test_the_loss_is_nt_xent_of_the_projected_views(digits, temperature):
-    model = small(temperature=temperature).eval()
+def test_the_loss_is_nt_xent_of_the_projected_views(digits):
+    model = small(temperature=0.1).eval()
     first, second = digits.auxiliary()[:12], digits.auxiliary()[12:24]
     loss = model.training_step([[first, second], None], 0)
     z0, z1 = (model.projection_head(model(x)).detach() for x in (first, second))
-    assert loss.item() == pytest.approx(nt_xent(z0, z1, temperature), rel=1e-4)
+    assert loss.item() == pytest.approx(nt_xent(z0, z1, 0.1), rel=1e-4)
 
 
 def test_bf16(trainer, digits):
@@ -146,13 +145,12 @@ def test_one_labeled_loader_is_split_and_an_unlabeled_one_measures_nothing(train
 
 
 def test_two_loaders_by_name_are_neighbors_and_queries(trainer, digits):
-    train, test = digits.train(), digits.test()
-    loaders = [loader(part.inputs, part.labels) for part in (train, test)]
-    results = []
-    for given in (loaders, dict(zip("ab", loaders, strict=True))):
-        fit = trainer()
-        fit.validate(small(), given, verbose=False)
-        results.append(fit.callback_metrics["val/knn_accuracy"])
+    parts = (digits.train(), digits.test())
+    loaders = [loader(part.inputs[:256], part.labels[:256]) for part in parts]
+    results = [
+        trainer().validate(small(), given, verbose=False)[0]
+        for given in (loaders, dict(zip("ab", loaders, strict=True)))
+    ]
     assert results[0] == results[1]
 
 
@@ -162,10 +160,7 @@ UNIT = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            UNIT * 255,
-            r"images must lie in \[0, 1\], but these run from 0 to 255; pass uint8 images, or ",
-        ),
+        (UNIT * 255, r"images must lie in \[0, 1\], but these run from 0 to 255; pass uint8 imag"),
         ((UNIT * 2 - 1,), r"images must lie in \[0, 1\], but these run from -1 to 1"),
         (UNIT.where(UNIT > 0, torch.nan), "the images hold NaN or infinity"),
         (((UNIT, UNIT * 2 - 1),), r"but these run from -1 to 1; .* mean=0, std=1"),  # two views

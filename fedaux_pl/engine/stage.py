@@ -50,7 +50,7 @@ class Job:
         epochs: Passes over the data.
         seed: The seed of all randomness in the steps.
         state: The initial weights; None to train the module's own. A module that is given weights
-            has ``start_from`` and ``trained_state``, as ClientModule and DistillationModule do.
+            has ``start_from`` and ``copy_model_state``, as ClientModule and DistillationModule do.
         optimizer_state: The initial state of the optimizer; None for a fresh start.
         keep_optimizer: Whether the result holds the optimizer's state.
         correction: What is added to the gradients, of a ClientModule with ``corrected``.
@@ -82,7 +82,7 @@ class Job:
         return StageResult(
             loss,
             steps,
-            {} if self.state is None else module.trained_state(),  # type: ignore[operator]
+            {} if self.state is None else module.copy_model_state(),  # type: ignore[operator]
             snapshot(optimizer) if self.keep_optimizer else None,
         )
 

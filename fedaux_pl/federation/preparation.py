@@ -170,7 +170,7 @@ class Preparation:
         }
         if scoring.feature_map.uses_auxiliary:
             key["auxiliary"] = data.fingerprints["auxiliary"]
-        if scoring.uses_negatives:
+        if scoring.depends_on_negatives:
             key["negatives"] = tensor_digest(data.negative_inputs)
         return _as_text(key)
 

@@ -1,7 +1,7 @@
 """The base of client training and server distillation: a classifier, its optimizer, its metrics."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class ClassifierModule(OptimizedModule):
         model_options: dict[str, Any] | None,
     ) -> None:
         num_classes = count_classes(model, num_classes)
-        super().__init__(model, optimizer, num_classes=num_classes)
+        super().__init__(model, optimizer, num_classes=num_classes)  # the number, not None
         if trained not in ("full", "head"):
             raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
         self.num_classes = num_classes
@@ -59,7 +59,7 @@ class ClassifierModule(OptimizedModule):
         self.val_metrics = metrics.clone(prefix="val/")
         self.test_metrics = metrics.clone(prefix="test/")
 
-    def train(self, mode: bool = True) -> "ClassifierModule":
+    def train(self, mode: bool = True) -> Self:
         """Set training mode; a frozen h stays in evaluation mode and keeps its statistics."""
         super().train(mode)
         if self.head_only:
@@ -80,7 +80,7 @@ class ClassifierModule(OptimizedModule):
         """Load the model's weights in place, before training starts."""
         load_state(self.model, state)
 
-    def trained_state(self) -> dict[str, Tensor]:
+    def copy_model_state(self) -> dict[str, Tensor]:
         """Return a copy of the model's state dict."""
         return copy_state(self.model)
 
@@ -91,7 +91,7 @@ class ClassifierModule(OptimizedModule):
         check_labels(labels, self.num_classes)
 
     def _evaluate(self, batch: Sequence[Tensor], batch_idx: int, metrics: MetricCollection) -> None:
-        if batch_idx == 0:
+        if batch_idx == 0:  # not check_batch: that of DistillationModule expects soft labels
             check_labels(unpack_pair(batch)[1], self.num_classes)
         logits, labels = self(batch[0]).float(), batch[1]
         metrics["accuracy"](logits, labels)

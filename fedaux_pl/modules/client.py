@@ -62,19 +62,19 @@ class ClientModule(ClassifierModule):
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
         self.corrected = corrected
-        # changed in place once they are set, because captured steps read these tensors
+        # set_anchor and set_correction write in place: captured steps (CUDA graphs) read these
         self.anchor: list[Tensor] = []
         self.corrections: list[Tensor] = []
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts, and set the anchor."""
         super().start_from(state)
-        if self.mu > 0:
+        if self.mu > 0:  # under StageRunner
             self.set_anchor()
 
     def set_anchor(self) -> None:
         """Set theta_0 of the proximal term to the current parameters."""
-        current = [parameter.detach() for parameter in self._trained_parameters()]
+        current = [parameter.detach() for parameter in self._trained_parameters().values()]
         if self.anchor:
             copy_tensors(self.anchor, current)
         else:
@@ -92,7 +92,7 @@ class ClientModule(ClassifierModule):
         """
         if not self.corrected:
             raise ValueError("this ClientModule has no correction: create it with corrected=True")
-        trained = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        trained = self._trained_parameters()
         if correction and (missing := sorted(trained.keys() - correction.keys())):
             raise ValueError(
                 f"the correction has no entry for {missing[0]}: give one for every trained "
@@ -105,8 +105,9 @@ class ClientModule(ClassifierModule):
         else:
             torch._foreach_zero_(self.corrections)
 
-    def _trained_parameters(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+    def _trained_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that require a gradient, by their names in the model."""
+        return {k: p for k, p in self.model.named_parameters() if p.requires_grad}
 
     def on_train_start(self) -> None:
         """Set the anchor, unless the fit resumes from a checkpoint that has one."""
@@ -119,23 +120,25 @@ class ClientModule(ClassifierModule):
         x, labels = batch[:2]
         loss = F.cross_entropy(self(x), labels)
         if self.mu > 0:
-            if not self.anchor:
+            if not self.anchor:  # in a plain loop, at its first step
                 self.set_anchor()
-            loss = loss + proximal_penalty(self._trained_parameters(), self.anchor, self.mu)
+            parameters = self._trained_parameters().values()
+            loss = loss + proximal_penalty(parameters, self.anchor, self.mu)
         if self.corrected:
             loss = loss + self._correction_term()
         self.log_training(loss, len(labels))
         return loss
 
     def _correction_term(self) -> Tensor:
-        """Return a term of value 0, so that losses stay comparable; its gradient is the correction.
+        """Return <theta, c> - stop_gradient(<theta, c>), whose gradient is the correction c.
 
-        A term, and no change of the gradients, so that it is scaled and captured with the loss.
+        Its value is 0, so that losses stay comparable. As a part of the loss it is scaled by a
+        GradScaler and captured by a CUDA graph with it.
         """
         if not self.corrections:
             self.set_correction({})
-        pairs = zip(self._trained_parameters(), self.corrections, strict=True)
-        products = torch.stack([(parameter * change).sum() for parameter, change in pairs]).sum()
+        pairs = zip(self._trained_parameters().values(), self.corrections, strict=True)
+        products = torch.stack([(theta * c).sum() for theta, c in pairs]).sum()
         return products - products.detach()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

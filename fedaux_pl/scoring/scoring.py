@@ -70,12 +70,12 @@ class Scoring:
     @property
     def flaw(self) -> str:
         """Why (epsilon, delta) does not hold with these options; empty if it holds."""
-        private = "the norm bound is the largest of private data"
-        bound = private if self.norm_bound == "private" else ""
-        return "; ".join(filter(None, [bound, self.scorer.flaw]))
+        is_private_bound = self.norm_bound == "private"
+        of_bound = "the norm bound is the largest of private data" if is_private_bound else ""
+        return "; ".join(filter(None, [of_bound, self.scorer.flaw]))
 
     @property
-    def uses_negatives(self) -> bool:
+    def depends_on_negatives(self) -> bool:
         """Whether a release depends on D^-, by its scorer or by its norm bound."""
         return self.scorer.uses_negatives or self.norm_bound in ("negatives", "private")
 
@@ -91,7 +91,8 @@ class Scoring:
         """Return the options that determine a release, as plain values.
 
         Calibration and shrinkage are left out: changing them needs no new release, which would cost
-        privacy again. Keys of the ledger and of caches hold them: their names and order stay.
+        privacy again. The entries below are part of the keys of ledgers and caches: never rename,
+        reorder or remove one.
         """
         return {
             "scorer": plain_settings(self.scorer),
@@ -115,6 +116,7 @@ class Scoring:
             return replace(public_map, unit=True)
         if not isinstance(self.norm_bound, str):
             return replace(public_map, bound=float(self.norm_bound))
+        # "negatives"; also "private", whose bound client_map raises at the client
         bound = public_map.largest_norm(negatives)
         if not 0 < bound < math.inf:
             raise ValueError(
@@ -148,7 +150,7 @@ class Scoring:
         noise_seed: int | None,
         labels: Tensor | None = None,
     ) -> ReleasedHead:
-        """Compute what leaves a client (Algorithm 1, P2 and P3 at the client).
+        """Compute a client's release: the vector of its rows, with noise (FedAUX, Algorithm 1).
 
         Args:
             client: The client's id.
@@ -169,17 +171,17 @@ class Scoring:
         else:
             vector = self.scorer.vector(rows, others)
         sensitivity = self.sensitivity(len(positives), len(negatives))
-        weight, _ = self.privacy.release(vector, sensitivity, noise_seed)
-        record = self.record(sensitivity, simulated=noise_seed is not None)
+        weight, record = self.privacy.release(vector, sensitivity, noise_seed)
+        record = replace(record, flaw=self.flaw, what=self.scorer.what)
         return ReleasedHead(client, weight, public_map, record)
 
     def check_release(
         self, head: ReleasedHead, num_positives: int, num_negatives: int, name: str = ""
     ) -> None:
-        """Raise a PrivacyError if a stored head has other noise than its guarantee needs.
+        """Raise a PrivacyError unless a head has the noise that these settings need.
 
         Args:
-            head: A head that was released earlier, perhaps by another version of the code.
+            head: A new head, a stored one, or one that a site sent.
             num_positives: |D_i|.
             num_negatives: |D^-|.
             name: The client's name, for the message; by default its number.
@@ -188,18 +190,20 @@ class Scoring:
         needed = self.record(self.sensitivity(num_positives, num_negatives), found.simulated)
         if not math.isclose(found.sigma, needed.sigma, rel_tol=1e-9):
             raise PrivacyError(
-                f"the stored release of {name or f'client {head.client}'} has noise of standard "
+                f"the release of {name or f'client {head.client}'} has noise of standard "
                 f"deviation {found.sigma:g} at sensitivity {found.sensitivity:g}, but epsilon "
                 f"{needed.epsilon:g} and delta {needed.delta:g} need {needed.sigma:g} at "
                 f"{needed.sensitivity:g}: it was made by other code or for other data and cannot "
-                "be used; start a new run without its checkpoint and cache"
+                "be used; if it comes from a checkpoint or cache, start a new run without them"
             )
 
     def largest_entry(self, num_positives: int, num_negatives: int) -> float:
-        """No entry of a release is larger: the scorer's bound and the tails of the noise."""
+        """Bound the entries of a release: the scorer's largest norm plus the largest noise."""
         sigma = self.record(self.sensitivity(num_positives, num_negatives), simulated=False).sigma
         norm = self.scorer.largest_norm(num_positives, num_negatives)
-        return norm * (1 + 1e-9) + LARGEST_NOISE * sigma  # rows are of norm 1 up to rounding
+        return (
+            norm * (1 + 1e-9) + LARGEST_NOISE * sigma
+        )  # 1e-9: rounding can make a row longer than 1
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
         """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""

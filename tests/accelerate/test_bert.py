@@ -254,7 +254,7 @@ def test_cuda_captured_steps_agree_with_plain_training(precision, config, replic
     torch.manual_seed(0)
     module = ClientModule("encoder", 4, optimizer=SLOW, model_options={"config": config})
     x = texts(320, 64)
-    made = jobs([320] * replicas, 6, module.trained_state(), x, (x[:, 1] % 4).long())
+    made = jobs([320] * replicas, 6, module.copy_model_state(), x, (x[:, 1] % 4).long())
 
     def inline(trainer):
         return CudaRunner(trainer, CudaGraphs(torch.device("cuda", 0), overlap=False))
@@ -280,10 +280,10 @@ def test_cuda_captured_steps_with_packed_texts(kind, pooling, monkeypatch):
     y = (x[:, 1] % 4).long()
     if kind == "clients":
         module = ClientModule("encoder", 4, optimizer=SLOW, **options)
-        made = jobs((333, 300, 170), 4, module.trained_state(), x, y)
+        made = jobs((333, 300, 170), 4, module.copy_model_state(), x, y)
     elif kind == "student":
         module = DistillationModule("encoder", 4, optimizer=SLOW, **options)
-        made = jobs((333,), 4, module.trained_state(), x, F.one_hot(y, 4).float())
+        made = jobs((333,), 4, module.copy_model_state(), x, F.one_hot(y, 4).float())
     else:
         module = LanguageModeling("encoder", kind, **options)
         made = jobs((333,), 4, None, x)

@@ -81,7 +81,7 @@ def results(module, work, precision="32-true", recorders=(Refusing, CudaGraphs))
 
 def train(module, precision, recorders, **options):
     """The results of the same jobs with each recorder, and the initial weights."""
-    start = module.trained_state()
+    start = module.copy_model_state()
     if isinstance(module, DistillationModule):
         options = {"targets": "soft", "sizes": (400,)} | options
 
@@ -145,7 +145,7 @@ def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precisi
     torch.manual_seed(0)
     options = {"trained": part, "optimizer": OptimizerSettings("sgd", lr=0.01), "corrected": True}
     module = ClientModule(create_model("resnet8", 10), 10, **options)
-    start = module.trained_state()
+    start = module.copy_model_state()
     trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
 
     def corrected_jobs(scale):
@@ -279,7 +279,7 @@ def test_each_replica_has_its_own_random_numbers(deterministic):
     """Replayed with others, a client has the dropout masks that it has alone."""
     torch.manual_seed(0)
     module = ClientModule(NetWithDropout(), 10)
-    start = module.trained_state()
+    start = module.copy_model_state()
 
     class Single(Uncaptured):
         def probe(self, *args):
@@ -305,7 +305,7 @@ def test_texts_are_captured_with_dropout():
     module = ClientModule(
         "encoder", 4, optimizer=OptimizerSettings(lr=1e-4), model_options={"config": config}
     )
-    start = module.trained_state()
+    start = module.copy_model_state()
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(5, 500, (400, 64), generator=generator, dtype=torch.int32)
     x[:, 40:] *= (torch.rand(400, 1, generator=generator) < 0.5).int()

@@ -85,7 +85,7 @@ def test_steps_have_rows_for_their_tokens(create, targets, sizes, limit, recorde
     def work(runner):
         torch.manual_seed(0)
         module = create("encoder", 3, model_options=OPTIONS)
-        return runner.run_all(module, text_jobs(module.trained_state(), targets(), sizes))
+        return runner.run_all(module, text_jobs(module.copy_model_state(), targets(), sizes))
 
     recorder = FakeRecorder(limit, uses_rng=True)
     found = within(lambda runner: work(CudaRunner(runner.trainer, recorder)))
@@ -110,7 +110,7 @@ def run_captured(work, limit=3):
 
 def test_replicas_of_a_step_have_the_rows_of_the_one_with_most_tokens(recorded):
     def work(runner, module):
-        made = text_jobs(module.trained_state(), labels(), (16, 16, 16))
+        made = text_jobs(module.copy_model_state(), labels(), (16, 16, 16))
         runner.run_all(module, [dataclasses.replace(job, epochs=1) for job in made])
 
     run_captured(work)
@@ -122,7 +122,7 @@ def test_replicas_of_a_step_have_the_rows_of_the_one_with_most_tokens(recorded):
 
 def test_every_number_of_rows_is_captured_once_in_one_pool(recorded):
     def work(runner, module):
-        made = text_jobs(module.trained_state(), labels(), SIZES[:1])
+        made = text_jobs(module.copy_model_state(), labels(), SIZES[:1])
         for _ in range(3):
             runner.run_all(module, made)
 
@@ -137,7 +137,7 @@ def test_steps_under_deterministic_algorithms_are_not_packed(recorded, monkeypat
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     run_captured(
         lambda runner, module: runner.run_all(
-            module, text_jobs(module.trained_state(), labels(), (17,))
+            module, text_jobs(module.copy_model_state(), labels(), (17,))
         )
     )
     assert {rows for *_, rows in recorded} == {0}

@@ -53,7 +53,7 @@ def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 8, generator=generator)
     y = torch.randint(3, (300,), generator=generator)
-    start = state or client().trained_state()
+    start = state or client().copy_model_state()
     made = []
     for number, size in enumerate(sizes):
         subset = torch.randperm(300, generator=generator)[:size]
@@ -212,7 +212,7 @@ def test_a_module_is_trained_in_place():
         losses = []
         result = runner.run(module, jobs((70,))[0].batches, 3, 5, on_epoch=losses.append)
         assert losses[-1] == result.loss
-        return module.trained_state(), losses
+        return module.copy_model_state(), losses
 
     plain, replayed = both(single)
     for key, value in plain[0].items():
@@ -275,7 +275,7 @@ def test_captured_steps_read_the_same_memory():
         for round_ in range(4):
             y = torch.randint(3, (40,), generator=torch.Generator().manual_seed(round_))
             batches = TensorBatches(inputs[round_], y, batch_size=16, shuffle=True, seed=round_)
-            start = module.trained_state()
+            start = module.copy_model_state()
             [result] = runner.run_all(module, [Job(batches, 2, 0, start)])
             captures.append(len(recorder.captured))
             losses.append(result.loss)

@@ -73,6 +73,7 @@ def written(folder):
     return path.stat().st_mtime_ns
 
 
+@pytest.mark.nightly
 def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     (tmp_path / "mini.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedaux_pl.callbacks import *  # noqa: F403
     from fedaux_pl.data import *  # noqa: F403
     from fedaux_pl.federation import *  # noqa: F403
-    from fedaux_pl.models import *  # noqa: F403
+    from fedaux_pl.models import *  # type: ignore[assignment]  # noqa: F403 - two rooms have Ensemble
     from fedaux_pl.modules import *  # noqa: F403
     from fedaux_pl.scoring import *  # noqa: F403
 
@@ -35,7 +35,11 @@ _NAMES = {
     "scoring": "Privacy",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
-_FORMER = {"Centralised": "Centralized", "LanguageModelling": "LanguageModeling"}
+_FORMER = {
+    "AuxiliaryDataModule": "a plain DataLoader",
+    "Centralised": "Centralized",
+    "LanguageModelling": "LanguageModeling",
+}
 
 __all__ = ["__version__", *_ROOMS]
 

@@ -65,7 +65,6 @@ _SYNONYMS = {
     "rounds": "trainer.max_epochs",
     "seed": "seed_everything",
 }
-_PRIVACY = ("epsilon", "delta", "mechanism")
 # Former options, and what they are called now.
 _RENAMED = {
     "data.negatives": "data.negative_fraction",
@@ -75,8 +74,12 @@ _RENAMED = {
         f"model.pretraining.{name}": f"model.pretraining.views.{name}"
         for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
     },
-    **{f"model.algorithm.{name}": f"model.algorithm.privacy.{name}" for name in _PRIVACY},
-    "model.algorithm.secret_noise": "model.algorithm.privacy.secret",
+}
+# Former options of classes; others that moved to an object, as privacy.epsilon, kept their names.
+_RENAMED_IN_CLASSES = {
+    "secret_noise": "secret",
+    "test_share": "test_fraction",
+    **dict.fromkeys(("images", "labels", "test_images", "test_labels"), "arrays"),
 }
 
 
@@ -142,9 +145,9 @@ def clarify(
             option = ".".join(filter(None, match.groups()))
             same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
             own = list(_parameters(roots, owned, owners[-1]))
-            new = _RENAMED.get(f"{owned}.{option}", "")
-            if new.removeprefix(f"{owned}.") in own:
-                return f"{owned}.{option} is now {new}"
+            name = _RENAMED_IN_CLASSES.get(option, option)
+            if now := [new for new in own if new.rpartition(".")[2] == name]:
+                return f"{owned}.{option} is now {owned}.{now[0]}"
             meant = same[0] if same and "." in option else did_you_mean(option, own)
             problem = f"{owners[-1]} has no option {option}{meant}"
             return f"{owned}: {problem}; all options: {show_help}"

@@ -247,6 +247,14 @@ def refused(capsys, *args):
             "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
             "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options: fed",
         ),
+        (
+            "--data.private={class_path: NpzImages, init_args: {path: a.npz, images: x}}",
+            "data.private.images is now data.private.arrays",
+        ),
+        (
+            "--data.private={class_path: TextFiles, init_args: {path: a.csv, test_share: 0.1}}",
+            "data.private.test_share is now data.private.draw.test_fraction",
+        ),
         ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",

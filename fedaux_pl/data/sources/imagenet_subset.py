@@ -126,6 +126,7 @@ def _row(wnid: str) -> int:
     return row
 
 
+@cache
 def hyponyms(wnid: str) -> frozenset[str]:
     """Return the WordNet ids of all kinds and instances of a noun, at any depth, with its own."""
     child, parent = _array("child"), _array("parent")

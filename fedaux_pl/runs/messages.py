@@ -145,8 +145,8 @@ def clarify(
             option = ".".join(filter(None, match.groups()))
             same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
             own = list(_parameters(roots, owned, owners[-1]))
-            name = _RENAMED_IN_CLASSES.get(option, option)
-            if now := [new for new in own if new.rpartition(".")[2] == name]:
+            current = _RENAMED_IN_CLASSES.get(option, option)
+            if now := [new for new in own if new.rpartition(".")[2] == current]:
                 return f"{owned}.{option} is now {owned}.{now[0]}"
             meant = same[0] if same and "." in option else did_you_mean(option, own)
             problem = f"{owners[-1]} has no option {option}{meant}"

@@ -19,7 +19,7 @@ from typing import NoReturn
 from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, UsageError, counted, did_you_mean
 from fedaux_pl.sweeps.cell_lock import holder
-from fedaux_pl.sweeps.cells import Cell, State, distinct, resolve
+from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
 from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from fedaux_pl.sweeps.worker import run_cell
@@ -113,7 +113,7 @@ def sweep(args: Sequence[str]) -> None:
     labeled = resolve(described.cells, options.root, check=is_checked)
     cells = distinct(labeled)
     for cell in cells if options.retry and not is_shown else ():
-        if cell.state is State.FAILED:
+        if cell.state is CellState.FAILED:
             cell.failure.unlink(missing_ok=True)
     if is_shown:
         if options.dry_run:
@@ -167,20 +167,20 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
         print(line)
     states = [cell.state for cell in cells]
     total = counted(len(cells), "cell")
-    if failed := states.count(State.FAILED):
+    if failed := states.count(CellState.FAILED):
         raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
-    if undone := len(cells) - states.count(State.DONE):
+    if undone := len(cells) - states.count(CellState.DONE):
         raise FedauxError(f"unfinished: {undone} of {total}; the same command resumes them")
     print(f"{total} done; next: {_report_line(options)}")
 
 
 def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
     """Submit the cells that are open and not running to SLURM, or print their command lines."""
-    idle = [cell for cell in cells if cell.state in (State.MISSING, State.UNFINISHED)]
+    idle = [cell for cell in cells if cell.state in (CellState.MISSING, CellState.UNFINISHED)]
     if options.launcher == "print":
         for cell in idle:
-            cell.describe()
-            print(cell.line)
+            cell.write_description()
+            print(cell.shell_command)
         return
     executor = create_executor(options.root / "slurm", name, options.slurm)
     for cell, job in zip(idle, submit(idle, executor, _WORKER), strict=True):
@@ -202,21 +202,27 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
 def _counts(cells: Sequence[Cell]) -> str:
     """Return how many cells are in each state, such as ``8 cells: 3 done, 5 missing``."""
     states = Counter(cell.state for cell in cells)
-    order = (State.DONE, State.RUNNING, State.UNFINISHED, State.FAILED, State.MISSING)
+    order = (
+        CellState.DONE,
+        CellState.RUNNING,
+        CellState.UNFINISHED,
+        CellState.FAILED,
+        CellState.MISSING,
+    )
     parts = [f"{states[state]} {state}" for state in order if states[state]]
     return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
 
 
 def _running(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
-        if cell.state is State.RUNNING:
+        if cell.state is CellState.RUNNING:
             host = holder(cell.lock).get("host", "another process")
             rounds = f"round {len(cell.curve())} of {cell.rounds}"
             yield f"running: {cell.name}, {rounds} on {host}, {cell.log}"
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:
-    failed = [cell for cell in cells if cell.state is State.FAILED]
+    failed = [cell for cell in cells if cell.state is CellState.FAILED]
     return [f"failed: {cell.name}: {cell.problem()}" for cell in failed]
 
 

@@ -29,7 +29,7 @@ from fedaux_pl.reports.values import (
     short_names,
     shown,
 )
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _draw_curve(
     Returns:
         Whether there is any round.
     """
-    done = [result for result in group.results if result.state == State.DONE and result.curve]
+    done = [result for result in group.results if result.state == CellState.DONE and result.curve]
     curves = [result.curve for result in done or group.results if result.curve]
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     if not rounds:

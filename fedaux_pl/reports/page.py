@@ -21,7 +21,7 @@ from fedaux_pl.reports.formats import (
     to_markdown,
 )
 from fedaux_pl.reports.values import Group, place_text, short_names
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 
 Item = TableItem | FigureItem
 
@@ -97,23 +97,23 @@ def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
         args: The arguments of ``fedaux-pl sweep`` that run them.
     """
     counts = Counter(result.state for group in groups for result in group.results)
-    others = [f"{counts[s]} {s}" for s in State if s != State.DONE and counts[s]]
-    done = f"{counts[State.DONE]} of {counted(counts.total(), 'cell')} done"
+    others = [f"{counts[s]} {s}" for s in CellState if s != CellState.DONE and counts[s]]
+    done = f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"
     names = short_names(axis for group in groups for axis in group.coordinates)
     missing = []
     for group in groups:
         seeds: dict[str, list[str]] = {}
         for result in group.results:
             text = str(result.state)
-            if result.state not in (State.MISSING, State.DONE):
+            if result.state not in (CellState.MISSING, CellState.DONE):
                 error = f": {result.error}" if result.error else ""
                 text += f" ({result.rounds}/{result.cell.rounds} rounds){error}"
             seeds.setdefault(text, []).append(str(result.cell.seed))
-        seeds.pop(State.DONE, None)
+        seeds.pop(CellState.DONE, None)
         parts = [f"seed{'s' * (len(s) > 1)} {', '.join(s)} {text}" for text, s in seeds.items()]
         if parts:
             missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(parts)}")
-    retry = ["--retry"] if counts[State.FAILED] else []
+    retry = ["--retry"] if counts[CellState.FAILED] else []
     command = shlex.join(["fedaux-pl", "sweep", *args, *retry]) if missing else ""
     return Status(", ".join([done, *others]), missing, command)
 

@@ -15,7 +15,7 @@ from fedaux_pl.reports.values import (
     shown,
     value_text,
 )
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
 _BOLD = "Bold: the best, and all whose standard deviation overlaps with its own."
@@ -123,10 +123,10 @@ def entry(group: Group | None) -> str:
     if group.mean is not None:
         spread = "" if group.std is None else f" ± {group.std:.1f}"
         return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
-    begun = [result for result in group.results if result.state != State.MISSING]
+    begun = [result for result in group.results if result.state != CellState.MISSING]
     if not begun:
         return ABSENT
-    if all(result.state == State.FAILED for result in begun):
+    if all(result.state == CellState.FAILED for result in begun):
         return "failed"
     furthest = max(begun, key=lambda result: result.rounds)
     return f"({furthest.rounds}/{furthest.cell.rounds} rounds)"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 ABSENT = "\N{EN DASH}"
@@ -30,7 +30,7 @@ class Result:
     """
 
     cell: Cell
-    state: State
+    state: CellState
     rounds: int = 0
     accuracy: float | None = None
     curve: Mapping[int, float] = field(default_factory=dict)
@@ -93,8 +93,8 @@ def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
 
 
 def _read(metric: str, cell: Cell) -> Result:
-    state, run, made = cell.state, cell.run(), cell.description()
-    error = (cell.error() or "") if state == State.FAILED else ""
+    state, run, made = cell.state, cell.load_run(), cell.read_description()
+    error = (cell.error() or "") if state == CellState.FAILED else ""
     if run is None:
         return Result(cell, state, description=made, error=error)
     validated = run.values("val/accuracy")
@@ -105,7 +105,7 @@ def _read(metric: str, cell: Cell) -> Result:
         accuracy = None if tested is None else 100 * float(tested)
     elif curve:
         accuracy = max(curve.values()) if metric == "best" else curve[max(curve)]
-    accuracy = accuracy if state == State.DONE else None
+    accuracy = accuracy if state == CellState.DONE else None
     rounds = int(run.curve[-1]["round"])
     return Result(cell, state, rounds, accuracy, curve, bool(validated), made, error)
 

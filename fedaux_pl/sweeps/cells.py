@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import shlex
 import sys
@@ -19,17 +18,17 @@ from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.finished_runs import Run, load_runs
 from fedaux_pl.sweeps.cell_lock import is_held
 
-# Options that change where and how a run happens, but not its result.
+# Options that change where and how a run happens, but not its result, up to rounding.
 _WITHOUT_EFFECT = (
     *("accelerator", "strategy", "devices", "num_nodes", "default_root_dir", "logger"),
     *("profiler", "log_every_n_steps", "num_sanity_val_steps"),
     *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
-_MANY = 50  # cells that take long enough to show a bar
+_BAR_FROM = 50  # resolving more cells than this shows a progress bar
 
 
-class State(StrEnum):
+class CellState(StrEnum):
     """The state of a cell, as its folder shows it."""
 
     MISSING = "missing"
@@ -54,6 +53,9 @@ class Cell:
         key: The name of its folder: 12 hex digits of the hash of the settings.
         rounds: The rounds of a complete run.
         config: All settings of its run, defaults included; a worker does not get them.
+
+    ``root``, ``key``, ``rounds`` and ``config`` are set by ``resolve``; before it a cell has no
+    folder.
     """
 
     coordinates: Mapping[str, str]
@@ -97,7 +99,7 @@ class Cell:
         return ["fit", *self.args, *own]
 
     @property
-    def line(self) -> str:
+    def shell_command(self) -> str:
         """The command line for a shell."""
         return shlex.join(["fedaux-pl", *self.command])
 
@@ -108,9 +110,10 @@ class Cell:
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
-        """Return the cell of a worker."""
+        """Return the cell that ``as_json`` wrote, without its config."""
         content = json.loads(text)
-        return cls(**{**content, "root": Path(content["root"])})
+        given = {"root": Path(content["root"]), "args": tuple(content["args"])}
+        return cls(**content | given)
 
     def create(self) -> None:
         """Create the folder, with a link to the cache that all cells share."""
@@ -119,24 +122,24 @@ class Cell:
         with contextlib.suppress(FileExistsError):
             (self.path / "cache").symlink_to(Path("..", "..", "cache"))
 
-    def describe(self, **more: Any) -> None:
-        """Create the folder with cell.json: the command, the version, the coordinates and more."""
+    def write_description(self, **more: Any) -> None:
+        """Write cell.json: command, version, coordinates, seed and ``more``; other entries stay."""
         self.create()
         about = {
-            "command": self.line,
+            "command": self.shell_command,
             "version": __version__,
             "coordinates": dict(self.coordinates),
             "seed": self.seed,
         }
-        write_json_atomically(self.path / "cell.json", {**self.description(), **about, **more})
+        write_json_atomically(self.path / "cell.json", self.read_description() | about | more)
 
-    def description(self) -> dict[str, Any]:
+    def read_description(self) -> dict[str, Any]:
         """Return cell.json: command, version, coordinates, seed, times; empty without it."""
         return _read_json(self.path / "cell.json")
 
-    def fail(self, **about: Any) -> None:
+    def mark_failed(self, error: str, **about: Any) -> None:
         """Mark it as failed, with the first line of the error."""
-        write_json_atomically(self.failure, about)
+        write_json_atomically(self.failure, {"error": error, **about})
 
     def error(self) -> str | None:
         """Return the first line of the error of a failed cell."""
@@ -148,40 +151,40 @@ class Cell:
 
     def has_failed_early(self) -> bool:
         """Return whether wrong settings or data ended it before its first round."""
-        return bool(_read_json(self.failure).get("is_early")) and self.run() is None
+        return bool(_read_json(self.failure).get("is_refused")) and self.load_run() is None
 
     @property
-    def state(self) -> State:
+    def state(self) -> CellState:
         """Its state on disk."""
         if is_held(self.lock):
-            return State.RUNNING
+            return CellState.RUNNING
         if self.is_complete():
-            return State.DONE
+            return CellState.DONE
         if self.failure.is_file():
-            return State.FAILED
-        return State.UNFINISHED if any(self.path.glob("runs/*")) else State.MISSING
+            return CellState.FAILED
+        return CellState.UNFINISHED if any(self.path.glob("runs/*")) else CellState.MISSING
 
     def is_complete(self) -> bool:
         """Return whether the run has all rounds and, with validation data, its test accuracy."""
-        run = self.run()
+        run = self.load_run()
         if run is None or int(run.summary.get("rounds", 0)) < self.rounds:
             return False
         return "test" in run.summary or not run.values("val/accuracy")
 
-    def run(self) -> Run | None:
-        """Return the run with the most rounds, rather one with a test; None before a round.
+    def load_run(self) -> Run | None:
+        """Return the run with the most rounds, among equals one with a test; None before a round.
 
         Raises:
             ConfigurationError: If its files are damaged.
         """
         curves = sorted(self.path.glob("runs/*/curve.csv"))
-        # a process that is killed between its first curve and its checkpoint leaves a run behind
+        # several runs: a process killed between its first curve and its checkpoint leaves one
         runs = load_runs(curves) if curves else []
         return max(runs, key=lambda run: (len(run.curve), "test" in run.summary), default=None)
 
     def curve(self) -> list[dict[str, float]]:
         """Return the measurements of each round that its run has."""
-        run = self.run()
+        run = self.load_run()
         return [] if run is None else run.curve
 
 
@@ -206,17 +209,16 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
     resolver = ConfigResolver()
     resolved = []
-    is_shown = len(cells) > _MANY and is_terminal()
+    is_shown = len(cells) > _BAR_FROM and is_terminal()
     for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=not is_shown):
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # the cell is named here
-                config = resolver.resolve(cell.args)
-                if check:
-                    resolver.check(config)
-            _check(config)
+            config = resolver.resolve(cell.args)
+            if check:
+                resolver.check(config)
+            _check_resumable(config)
             key = _config_key(config)
         except ConfigurationError as error:
-            # a message of an unknown form has many lines
+            # clarify leaves messages of unknown form as they are: several lines
             problem = " ".join(str(error).split())
             raise ConfigurationError(f"the cell {cell.name}: {problem}") from error
         rounds = int(config["trainer"]["max_epochs"])
@@ -225,15 +227,17 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
 
 def distinct(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the first of all cells with the same settings."""
-    first = {cell.key: cell for cell in reversed(cells)}
-    return [cell for cell in cells if first[cell.key] is cell]
+    """Return the cells without repetitions: the first of those with the same key."""
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.key, cell)
+    return list(first.values())
 
 
 def _config_key(config: Mapping[str, Any]) -> str:
     """Return the name of the folder of a run with these settings.
 
-    Settings that do not change the result are left out, and unset ones, so that a new option of the
+    Left out: settings that do not change the result, and unset ones, so that a new option of the
     Trainer changes no key. The source files of classes outside of installed packages are part of
     it, so that a method that was edited runs again.
 
@@ -242,12 +246,11 @@ def _config_key(config: Mapping[str, Any]) -> str:
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
     content = {**config, "trainer": trainer, "sources": _sources(config) or None}
-    content.pop("ckpt_path", None)
     text = json.dumps(_without_none(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _check(config: Mapping[str, Any]) -> None:
+def _check_resumable(config: Mapping[str, Any]) -> None:
     """Refuse settings of a run that no sweep can resume or complete."""
     trainer = config["trainer"]
     if config["ckpt_path"] is not None:
@@ -267,13 +270,15 @@ def _check(config: Mapping[str, Any]) -> None:
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of the files that define the user's own classes and their base classes."""
-    networks = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
+    names = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
+    # clients whose architecture is a class path: my_package.MyNet, or my_package.MyNet-suffix
+    networks = [name for name in names if "." in name]
     files: dict[str, str] = {}
-    for path in {*_class_paths(config), *(name for name in networks if "." in name)}:
+    for path in {*_class_paths(config), *networks}:
         module, _, name = path.rpartition(".")
         try:
             kind = getattr(import_module(module), name)
-        except Exception as error:  # the module's own code runs: of any class
+        except Exception as error:  # the import runs the user's code, which can raise anything
             raise ConfigurationError(f"{path} cannot be imported: {first_line(error)}") from error
         for base in getattr(kind, "__mro__", (kind,)):
             file = getattr(sys.modules.get(base.__module__), "__file__", None)

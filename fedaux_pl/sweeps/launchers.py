@@ -13,7 +13,7 @@ from typing import Any
 
 from fedaux_pl.errors import INTERRUPTED, ConfigurationError, FedauxError, counted, first_line
 from fedaux_pl.sweeps.cell_lock import is_held
-from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.worker import BUSY
 
 _POLL = 0.2  # seconds
@@ -36,7 +36,7 @@ def run_locally(
         FedauxError: If settings or data are refused before any cell has a round: no cell can run.
         KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
-    pending = [cell for cell in cells if cell.state not in (State.DONE, State.FAILED)]
+    pending = [cell for cell in cells if cell.state not in (CellState.DONE, CellState.FAILED)]
     running: dict[int, tuple[Cell, BaseProcess]] = {}
     starts: dict[str, float] = {}
     try:
@@ -59,11 +59,11 @@ def run_locally(
                 if is_held(cell.lock):  # another sweep runs it
                     continue
                 pending.remove(cell)
-                if cell.state in (State.DONE, State.FAILED):  # the other sweep has run it
+                if cell.state in (CellState.DONE, CellState.FAILED):  # the other sweep has run it
                     _say_ended(cell, starts, cells, len(slots))
                     continue
                 slot = next(i for i in range(len(slots)) if i not in running)
-                word = "resumed" if cell.state is State.UNFINISHED else "started"
+                word = "resumed" if cell.state is CellState.UNFINISHED else "started"
                 print(f"{word}: {cell.name}", flush=True)
                 starts[cell.key] = monotonic()
                 running[slot] = cell, start(cell, slots[slot])
@@ -78,14 +78,14 @@ def run_locally(
 
 def _record(cell: Cell, status: int) -> None:
     """Mark a cell as failed if its process could not do so itself."""
-    if status in (0, INTERRUPTED) or cell.state in (State.DONE, State.FAILED):
+    if status in (0, INTERRUPTED) or cell.state in (CellState.DONE, CellState.FAILED):
         return
     text = f"its process ended with status {status}"
     if status < 0:
         name = signal.Signals(-status).name
         more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
         text = f"its process was ended by {name}{more}"
-    cell.fail(status=status, error=text)
+    cell.mark_failed(status=status, error=text)
 
 
 def _say_ended(cell: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs: int) -> None:
@@ -93,7 +93,7 @@ def _say_ended(cell: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs
     parts = [f"{cell.state}: {cell.name}"]
     if cell.key in starts:
         parts.append(_duration(monotonic() - starts.pop(cell.key)))
-    if cell.state is State.FAILED:
+    if cell.state is CellState.FAILED:
         parts.append(cell.problem())
     done = sum(other.is_complete() for other in cells)
     parts.append(f"{done} of {len(cells)} cells done; {time_left(cells, jobs)}")
@@ -101,7 +101,11 @@ def _say_ended(cell: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs
 
 
 def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
-    if cell.state is State.FAILED and cell.has_failed_early() and not any(c.run() for c in cells):
+    if (
+        cell.state is CellState.FAILED
+        and cell.has_failed_early()
+        and not any(c.load_run() for c in cells)
+    ):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -191,6 +195,6 @@ def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> list
     """
     jobs = []
     for cell in cells:
-        cell.describe()
+        cell.write_description()
         jobs.append(executor.submit(subprocess.call, [*command, cell.as_json()]))
     return [str(job.job_id) for job in jobs]

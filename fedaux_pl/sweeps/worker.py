@@ -50,20 +50,22 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     if cell.is_complete():  # by another sweep, while this process started
         return 0
     cell.failure.unlink(missing_ok=True)
-    started = cell.description().get("started", _now())
-    cell.describe(started=started, host=socket.gethostname(), status=None, ended=None)
+    started = cell.read_description().get("started", _now())
+    cell.write_description(started=started, host=socket.gethostname(), status=None, ended=None)
     _write_to_log(cell)
     error = _run(cell, run)
     if interruptions:
         return INTERRUPTED
     # at the start of a sweep, its other cells have refused settings and data, too
-    is_early = isinstance(error, FedauxError)
+    is_refused = isinstance(error, FedauxError)
     if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
     status = int(error is not None)
     if error is not None:
-        cell.fail(status=status, error=_in_one_line(error), time=_now(), is_early=is_early)
-    cell.describe(status=status, ended=_now())
+        cell.mark_failed(
+            status=status, error=_in_one_line(error), time=_now(), is_refused=is_refused
+        )
+    cell.write_description(status=status, ended=_now())
     return status
 
 
@@ -99,7 +101,10 @@ def _write_to_log(cell: Cell) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    print(f"--- {_now()}, {socket.gethostname()}, process {os.getpid()}: {cell.line}", flush=True)
+    print(
+        f"--- {_now()}, {socket.gethostname()}, process {os.getpid()}: {cell.shell_command}",
+        flush=True,
+    )
 
 
 def _rank() -> int:

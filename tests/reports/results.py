@@ -1,7 +1,7 @@
 """Made-up sweeps and results."""
 
 from fedaux_pl.reports.values import Group, Result
-from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep
 
 
@@ -21,7 +21,7 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
 
 
 def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
-    state = state or (State.MISSING if accuracy is None else State.DONE)
+    state = state or (CellState.MISSING if accuracy is None else CellState.DONE)
     cell = Cell(coordinates, seed, (), rounds=total)
     made = {"command": "fedaux-pl fit", "version": "1.0"}
     rounds = dict(enumerate(curve, 1))

@@ -13,7 +13,7 @@ from fedaux_pl.reports.figures import (
     series_style,
     x_positions,
 )
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from tests.reports.results import group, sweep
 
 AXES = {"method": ["A", "ref", "B_$x$"], "alpha": ["0.01", "1", "100"], "model": ["m", "n"]}
@@ -90,7 +90,7 @@ def test_curves():
     place = "method=A model=m"
     first, second = group(place, 20.0, curve=[10, 20, 30]), group(place, 40.0, curve=[20, 40])
     both = type(first)(first.coordinates, [*first.results, *second.results])
-    running = group("method=B_$x$ model=m", None, curve=[5], state=State.RUNNING)
+    running = group("method=B_$x$ model=m", None, curve=[5], state=CellState.RUNNING)
     groups = [both, running, group("method=ref model=m", 90.0), group("method=A model=n")]
     left, right = draw({**CURVES, "reference": "ref"}, groups).figure.axes
     lines = lines_of(left)
@@ -107,7 +107,7 @@ def test_curves():
 
 def test_unfinished_curves_do_not_mix_with_finished_ones():
     done = group("method=A model=m", 20.0, curve=[10, 20, 30])
-    rest = group("method=A model=m", None, curve=[50], state=State.UNFINISHED)
+    rest = group("method=A model=m", None, curve=[50], state=CellState.UNFINISHED)
     both = type(done)(done.coordinates, [*done.results, *rest.results])
     [axes] = draw(CURVES, [both]).figure.axes
     assert lines_of(axes)["A"].get_ydata().tolist() == [10, 20, 30]

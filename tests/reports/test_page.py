@@ -8,7 +8,7 @@ from PIL import Image
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.reports.page import Status, describe_status, write_report
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from tests.reports.results import group
 
 EVIL = "<script>alert('x')</script> & \"more\""
@@ -108,7 +108,7 @@ def test_the_same_results_write_the_same_files(folder, tmp_path):
 def test_the_status():
     groups = [
         group("method=A alpha=1", 5.0, None, None),
-        group("method=B alpha=1", None, state=State.FAILED, error="no memory", curve=[1]),
+        group("method=B alpha=1", None, state=CellState.FAILED, error="no memory", curve=[1]),
         group("method=C alpha=1", 5.0),
     ]
     status = describe_status(groups, ["a file", "--seeds", "0"])

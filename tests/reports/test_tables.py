@@ -1,6 +1,6 @@
 from fedaux_pl.reports.tables import cells_table, make_tables
 from fedaux_pl.reports.values import ABSENT as GAP
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from tests.reports.results import group, sweep
 
 AXES = {"method": ["A", "B", "C", "ref"], "C": ["0.2", "0.4"], "alpha": ["0.01"]}
@@ -19,7 +19,9 @@ def test_ours_beside_the_published():
             group("method=B C=0.2 alpha=0.01", 60.1, 60.0, 60.1),
             group("method=C C=0.2 alpha=0.01", 57.0, 60.0, 63.0),  # 60.0 ± 3.0 reaches 61.0
             group("method=A C=0.4 alpha=0.01", None, None),
-            group("method=B C=0.4 alpha=0.01", None, curve=[1], state=State.UNFINISHED, total=100),
+            group(
+                "method=B C=0.4 alpha=0.01", None, curve=[1], state=CellState.UNFINISHED, total=100
+            ),
         ],
         published={"A": {"0.2": {"0.01": "74.6 ± 0.3"}}},
     )
@@ -85,7 +87,7 @@ def test_a_table_without_columns():
 
 
 def test_failed_cells_are_named():
-    table = make([group("method=A C=0.2 alpha=0.01", None, state=State.FAILED)])
+    table = make([group("method=A C=0.2 alpha=0.01", None, state=CellState.FAILED)])
     assert table.rows == [["A", "failed"]]
 
 

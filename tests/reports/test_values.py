@@ -4,7 +4,7 @@ import pytest
 
 from fedaux_pl.reports.tables import cells_table, describe_metric
 from fedaux_pl.reports.values import collect, find, places, shown
-from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.cells import Cell, CellState
 from tests.reports.results import group, sweep
 
 AXES = {"method": ["A", "B", "ref"], "alpha": ["0.01", "100"]}
@@ -40,10 +40,10 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
     assert found.mean == pytest.approx(sum(expected) / 2)
     assert found.std == pytest.approx((expected[1] - expected[0]) / 2**0.5)
     assert [r.state for r in found.results] == [
-        State.DONE,
-        State.DONE,
-        State.UNFINISHED,
-        State.MISSING,
+        CellState.DONE,
+        CellState.DONE,
+        CellState.UNFINISHED,
+        CellState.MISSING,
     ]
     assert [r.rounds for r in found.results] == [3, 3, 1, 0]
     assert found.results[2].curve == {1: 90}
@@ -78,7 +78,7 @@ def test_failed_cells_keep_their_error(tmp_path):
     cell.create()
     cell.failure.write_text(json.dumps({"error": "no memory"}))
     [found] = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
-    assert (found.results[0].state, found.results[0].error) == (State.FAILED, "no memory")
+    assert (found.results[0].state, found.results[0].error) == (CellState.FAILED, "no memory")
 
 
 def test_a_reference_without_an_axis_is_in_every_place():

@@ -11,7 +11,7 @@ import pytest
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.sweeps import cell_lock
-from fedaux_pl.sweeps.cells import Cell, State, distinct, resolve
+from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
 from tests.sweeps.stubs import task, write_run
 
 
@@ -96,7 +96,7 @@ def test_objects_of_cells_that_differ_in_the_seed_are_created_once(monkeypatch):
 
 def test_command_lines_survive_the_shell():
     one = Cell({}, 0, ("--model.clients", "{resnet8: 3}"), Path("my logs"), key="k")
-    assert one.line == (
+    assert one.shell_command == (
         "fedaux-pl fit --model.clients '{resnet8: 3}' --trainer.default_root_dir "
         "'my logs/cells/k' --ckpt_path last"
     )
@@ -104,32 +104,32 @@ def test_command_lines_survive_the_shell():
 
 def test_the_state_is_read_from_disk(tmp_path):
     two, three = task(tmp_path, "abc"), task(tmp_path, "abc", rounds=3)
-    assert two.state is State.MISSING
-    assert two.run() is None
+    assert two.state is CellState.MISSING
+    assert two.load_run() is None
     two.create()
     two.create()
     assert os.readlink(two.path / "cache") == "../../cache"
     assert (two.path / "cache").is_dir()
-    assert two.state is State.MISSING
+    assert two.state is CellState.MISSING
     write_run(two, 2)
-    assert three.state is State.UNFINISHED
+    assert three.state is CellState.UNFINISHED
     two.failure.write_text(json.dumps({"error": "no disk"}))
-    assert three.state is State.FAILED
+    assert three.state is CellState.FAILED
     assert two.error() == "no disk"
-    assert two.state is State.DONE
-    assert len(two.run().curve) == 2
+    assert two.state is CellState.DONE
+    assert len(two.load_run().curve) == 2
     with cell_lock.held(two.lock):
-        assert two.state is State.RUNNING
-    assert two.state is State.DONE
-    assert two.description() == {}
+        assert two.state is CellState.RUNNING
+    assert two.state is CellState.DONE
+    assert two.read_description() == {}
 
 
 def test_with_validation_data_a_cell_is_done_after_its_test(tmp_path):
     one = task(tmp_path, "abc")
     run = write_run(one, 2, validation=True)
-    assert one.state is State.UNFINISHED
+    assert one.state is CellState.UNFINISHED
     (run / "summary.json").write_text(json.dumps({"rounds": 2, "test": {"accuracy": 0.4}}))
-    assert one.state is State.DONE
+    assert one.state is CellState.DONE
 
 
 def test_a_run_without_checkpoint_does_not_hide_the_one_after_it(tmp_path):
@@ -138,8 +138,8 @@ def test_a_run_without_checkpoint_does_not_hide_the_one_after_it(tmp_path):
     again = left.with_name("A-2")
     shutil.copytree(left, again)
     (again / "summary.json").write_text(json.dumps({"rounds": 1, "test": {"accuracy": 0.4}}))
-    assert one.state is State.DONE
-    assert one.run().summary["test"] == {"accuracy": 0.4}
+    assert one.state is CellState.DONE
+    assert one.load_run().summary["test"] == {"accuracy": 0.4}
 
 
 def test_damaged_files_are_named(tmp_path):

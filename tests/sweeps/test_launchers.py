@@ -13,7 +13,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import launchers, worker
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import Cell, State
+from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
 from tests.sweeps.stubs import StubProcess, complete, task, write_run
 
@@ -44,7 +44,7 @@ def test_each_job_has_a_slot_of_its_own(tmp_path, capsys):
     run(tasks, start, jobs=2)
     assert max(most) == 2
     assert used[:3] == ["0", "1", "0"]
-    assert all(one.state is State.DONE for one in tasks)
+    assert all(one.state is CellState.DONE for one in tasks)
     out = capsys.readouterr().out
     assert "started: cell=c4 seed=0" in out
     assert "1 of 5 cells done; 8 rounds left, about 6 s" in out  # 1.5 s a round, two jobs
@@ -62,7 +62,7 @@ def test_killed_processes_and_failures_do_not_stop_the_others(tmp_path, capsys):
         return StubProcess(-9 if one.key == "killed" else 3)
 
     run(tasks, start)
-    assert [one.state for one in tasks] == [State.FAILED, State.FAILED, State.DONE]
+    assert [one.state for one in tasks] == [CellState.FAILED, CellState.FAILED, CellState.DONE]
     assert tasks[0].error() == ("its process was ended by SIGKILL, perhaps for lack of memory")
     assert tasks[1].error() == "its process ended with status 3"
     assert f"({tasks[0].log})" in capsys.readouterr().out
@@ -102,8 +102,8 @@ def test_a_process_that_outlives_its_server_is_waited_for(tmp_path, monkeypatch)
 
     monkeypatch.setattr(launchers, "sleep", look)
     run([one], start)
-    assert looks[:3] == [State.RUNNING] * 3
-    assert one.state is State.DONE
+    assert looks[:3] == [CellState.RUNNING] * 3
+    assert one.state is CellState.DONE
     assert not one.failure.exists()
 
 
@@ -151,7 +151,7 @@ def test_two_sweeps_share_the_work(tmp_path, monkeypatch):
     for process in sweeps:
         process.join()
     assert [process.exitcode for process in sweeps] == [0, 0]
-    assert all(one.state is State.DONE for one in tasks)
+    assert all(one.state is CellState.DONE for one in tasks)
     runs = [(one.path / "runs.txt").read_text().split() for one in tasks]
     assert all(len(run) == 1 for run in runs)  # no cell ran twice
     assert {run[0] for run in runs} == {str(process.pid) for process in sweeps}
@@ -197,7 +197,7 @@ def test_one_job_of_slurm_for_each_task(tmp_path, monkeypatch):
         executor, "submit", lambda *call, run=executor.submit: jobs.append(run(*call)) or jobs[-1]
     )
     assert submit(tasks, executor, ["python", "-m", "worker"]) == [job.job_id for job in jobs]
-    assert tasks[1].description()["command"] == tasks[1].line
+    assert tasks[1].read_description()["command"] == tasks[1].shell_command
     calls = [job.submission() for job in jobs]
     assert {call.function for call in calls} == {subprocess.call}
     assert [call.args for call in calls] == [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedaux_pl.cli.entry import main
-from fedaux_pl.sweeps.cells import State, resolve
+from fedaux_pl.sweeps.cells import CellState, resolve
 from fedaux_pl.sweeps.sweep_file import read_sweep
 
 ROUNDS = 2
@@ -81,17 +81,17 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     assert len(cells) == 4
 
     process = start(tmp_path)
-    while not any(task.state is State.DONE for task in cells):
+    while not any(task.state is CellState.DONE for task in cells):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    while any(task.state is State.RUNNING for task in cells):  # the kernel ends them one by one
+    while any(task.state is CellState.RUNNING for task in cells):  # the kernel ends them one by one
         time.sleep(0.1)
-    done = [task for task in cells if task.state is State.DONE]
-    killed = [task for task in cells if task.state is State.UNFINISHED]
+    done = [task for task in cells if task.state is CellState.DONE]
+    killed = [task for task in cells if task.state is CellState.UNFINISHED]
     assert 1 <= len(done) < len(cells)
-    assert not any(task.state is State.FAILED for task in cells)
+    assert not any(task.state is CellState.FAILED for task in cells)
     before = {task.key: written(task.path) for task in done}
     h0 = {path: path.stat().st_mtime_ns for path in Path("logs/cache").glob("h0-*")}
 
@@ -102,7 +102,7 @@ def test_a_killed_sweep_resumes(tmp_path, monkeypatch, capsys):
     status = main(command(tmp_path))
     out = capsys.readouterr().out
     assert status == 0, out
-    assert all(task.state is State.DONE for task in cells)
+    assert all(task.state is CellState.DONE for task in cells)
     assert before == {task.key: written(task.path) for task in done}  # not run again
     started = [line for line in out.splitlines() if line.startswith(("started", "resumed"))]
     assert len([line for line in started if "method" in line]) == len(cells) - len(done)
@@ -135,11 +135,11 @@ def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch)
     cells = read_sweep("mini.yaml", more, [0], select={"method": ["FedAVG"]})
     [task] = resolve(cells.cells, tmp_path)
     assert main(task.command) == 0
-    assert task.state is State.DONE
+    assert task.state is CellState.DONE
     (path,) = task.path.glob("runs/*/summary.json")
     summary = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in summary.items() if k != "test"}))
-    assert task.state is State.UNFINISHED
+    assert task.state is CellState.UNFINISHED
     assert main(task.command) == 0
-    assert task.state is State.DONE
+    assert task.state is CellState.DONE
     assert json.loads(path.read_text()) == summary

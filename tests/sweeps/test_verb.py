@@ -124,7 +124,7 @@ def test_failed_cells_are_listed_and_retried_when_asked(file, tasks, started, ca
 
 
 def test_refused_data_stop_a_sweep_in_which_nothing_has_run(file, tasks, started, capsys):
-    started.fails, started.error = ALL, {"error": "no data at data/x", "is_early": True}
+    started.fails, started.error = ALL, {"error": "no data at data/x", "is_refused": True}
     for retry in ([], ["--retry"]):
         assert main(["sweep", file, *retry]) == 1
         assert started == ALL[:1]
@@ -175,7 +175,7 @@ def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
         *("--trainer.default_root_dir", f"logs/cells/{tasks[1].key}", "--ckpt_path", "last")
     ]
     assert (tasks[1].path / "cache").is_dir()
-    assert tasks[1].description()["command"] == lines[0]
+    assert tasks[1].read_description()["command"] == lines[0]
 
 
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import pytest
 from fedaux_pl.errors import DataNotFoundError, UsageError
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
-from fedaux_pl.sweeps.cells import State
+from fedaux_pl.sweeps.cells import CellState
 from tests.sweeps.stubs import complete, task, write_run
 
 
@@ -49,7 +49,7 @@ def test_a_run_is_described_and_logged(tmp_path, run):
     one = task(tmp_path, "a", method="FedAVG")
 
     def verb(command):
-        assert one.state is State.RUNNING
+        assert one.state is CellState.RUNNING
         os.write(1, b"round 1\n")
         assert command == [
             *("fit", "--config", "quickstart"),
@@ -59,8 +59,8 @@ def test_a_run_is_described_and_logged(tmp_path, run):
         return 0
 
     assert run(one, verb) == 0
-    assert one.state is State.DONE
-    about = one.description()
+    assert one.state is CellState.DONE
+    about = one.read_description()
     assert about["coordinates"] == {"method": "FedAVG"}
     assert (about["seed"], about["status"]) == (0, 0)
     assert about["command"].startswith("fedaux-pl fit --config quickstart")
@@ -74,22 +74,22 @@ def test_a_run_is_described_and_logged(tmp_path, run):
 def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
     one = task(tmp_path, "a")
     assert run(one, raising(OSError("no disk\nmore"))) == 1
-    assert one.state is State.FAILED
+    assert one.state is CellState.FAILED
     assert "fedaux-pl fit: error: no disk\nmore\n" in one.log.read_text()
     assert one.error() == "no disk"
     content = json.loads(one.failure.read_text())
     assert content["status"] == 1
     assert content["time"]
-    started = one.description()["started"]
+    started = one.read_description()["started"]
     assert run(one, lambda _: complete(one)) == 0
-    assert one.state is State.DONE
+    assert one.state is CellState.DONE
     assert not one.failure.exists()
-    assert one.description()["started"] == started
+    assert one.read_description()["started"] == started
     assert one.log.read_text().count("---") == 2
 
 
 @pytest.mark.parametrize(
-    ("error", "text", "is_early"),
+    ("error", "text", "is_refused"),
     [
         (RuntimeError("CUDA out of memory\nmore"), "RuntimeError: CUDA out of memory", False),
         (UsageError("data.alpha is wrong"), "data.alpha is wrong", True),
@@ -97,12 +97,12 @@ def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
         (SystemExit(3), "it ended with status 3", False),
     ],
 )
-def test_exceptions_and_exits_are_failures(tmp_path, run, error, text, is_early):
+def test_exceptions_and_exits_are_failures(tmp_path, run, error, text, is_refused):
     one = task(tmp_path, "a")
     assert run(one, raising(error)) == 1
     assert one.error() == text
     assert ("Traceback" in one.log.read_text()) is isinstance(error, RuntimeError)
-    assert one.has_failed_early() is is_early
+    assert one.has_failed_early() is is_refused
     write_run(one, 1)
     assert not one.has_failed_early()
 
@@ -145,7 +145,7 @@ def test_ctrl_c_is_no_failure(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     process.join()
     assert process.exitcode == worker.INTERRUPTED
-    assert one.state is State.MISSING
+    assert one.state is CellState.MISSING
     assert not one.failure.exists()
 
 

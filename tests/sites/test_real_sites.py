@@ -19,7 +19,7 @@ from tests.sites.processes import Federated, provision, tokens
 AUX = {
     "class_path": "FedAUX",
     "init_args": {
-        "epsilon": 1.0,
+        "privacy": {"epsilon": 1.0},
         "feature_map": {"class_path": "Whitened", "init_args": {"dimensions": 8}},
     },
 }

@@ -108,7 +108,7 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
             "set model.algorithm.pretrained to true, or choose FedAUX"
         )
-    cli.model.in_place_of_rounds = cli.model.measure_h0
+    cli.model.run_instead = cli.model.measure_h0
     _run(cli, cli.trainer.fit)
     if cli.trainer.is_global_zero:
         for name, accuracy in cli.model.h0_accuracy.items():

@@ -31,15 +31,15 @@ from fedaux_pl.modules.state_dicts import copy_state
 class Federation(FederationModule):
     """Run a method of federated learning, one communication round per epoch.
 
-    A round logs ``val/accuracy``, measured on the validation data, or ``accuracy``, measured on the
-    test data if there are no validation data; both also for each architecture, as in
-    ``accuracy/resnet8``, and ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can
-    monitor these. A test logs ``accuracy``.
+    A round logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
+    without any, ``accuracy`` on the test data. ``accuracy/resnet8`` is that of one student. A round
+    also logs ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor all of
+    these. A test logs ``accuracy`` and ``accuracy/resnet8``.
 
     Args:
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
         clients: How many clients train each architecture, e.g. {resnet8: 20}.
-        participation: C, the fraction of the clients that take part in a round (at least one).
+        participation: The fraction of the clients that take part in a round (at least one).
         trained: ``full`` for all parameters, ``head`` for g alone (linear evaluation).
         local: How clients train.
         distillation: How the server distills its students, in methods with distillation.
@@ -52,9 +52,9 @@ class Federation(FederationModule):
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
             {width: 0.5}; those of a single one stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: The seed of the run, from which all others are derived.
-        threads: The number of CPU threads of each process, on which the rounding of sums depends.
-            None for that of the resumed checkpoint, or else that of ``choose_threads``:
-            OMP_NUM_THREADS, 1 if all networks are small, or the number of cores, at most 4.
+        threads: The number of CPU threads of each process; another number rounds sums differently.
+            None: that of the resumed checkpoint; without one, OMP_NUM_THREADS if set, else 1 if
+            every network has fewer than 500,000 parameters, else the number of cores, at most 4.
 
     Example:
         >>> from fedaux_pl import FedDF, Federation
@@ -75,11 +75,11 @@ class Federation(FederationModule):
             )
         self.loaded_from = None
         self.pool, self.server, preparation = assemble(self)
-        if self.in_place_of_rounds is None:
+        if self.run_instead is None:
             self.prepare(preparation)
         else:
-            self.in_place_of_rounds(preparation)
-            self.trainer.fit_loop.max_epochs = 0
+            self.run_instead(preparation)
+            self.trainer.fit_loop.max_epochs = 0  # the fit ends without a round
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -100,8 +100,9 @@ class Federation(FederationModule):
     def measure_h0(self, preparation: Preparation) -> None:
         """Learn h_0 alone, in place of rounds, and measure it where the private data are here."""
         self._learn_h0(preparation)
-        for name, extractor in self._extractors().items() if self.data.holds is None else ():
-            self.h0_accuracy[name] = preparation.knn_accuracy(extractor)
+        if self.data.holds is None:  # neither a site nor the server of sites
+            for name, extractor in self._extractors().items():
+                self.h0_accuracy[name] = preparation.knn_accuracy(extractor)
 
     def _learn_h0(self, preparation: Preparation) -> None:
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
@@ -111,11 +112,11 @@ class Federation(FederationModule):
                 load_backbone(self.students[name], state)
 
     def _release_heads(self) -> None:
-        """Get all clients' heads; in later rounds those of sites that have not been there yet."""
+        """Collect the heads of all clients; in later rounds, of sites that had not answered."""
         scoring, is_complete = self.algorithm.scoring, len(self.heads) == len(self.architectures)
         if scoring is None or (is_complete and (self.scores or self.labels)):
             return
-        context, begins = self.preparation.context, not self.heads
+        context, is_first = self.preparation.context, not self.heads
         features = ServerFeatures(self.data, self._extractors(), context.runner.predict_features)
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
             self.pool, scoring, features, restored=self.heads
@@ -123,9 +124,10 @@ class Federation(FederationModule):
         if self.algorithm.trains_clients:  # s_i(x) for x in D_distill
             self.scores = score_data(context, scoring, self.heads, features)
             return
-        self.labels, heads = label_data(context, self.algorithm, self.heads, features)
-        for name, head in heads.items() if begins else ():
-            self.students[name].load_state_dict(head, strict=False)
+        self.labels, linear_heads = label_data(context, self.algorithm, self.heads, features)
+        if is_first:  # later, the students' heads have been trained
+            for name, head in linear_heads.items():
+                self.students[name].load_state_dict(head, strict=False)
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
@@ -133,20 +135,20 @@ class Federation(FederationModule):
     # --- Algorithm 2 ---------------------------------------------------------------------------
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Algorithm 2: run one communication round, which changes nothing if it fails.
+        """Algorithm 2: run one communication round.
 
-        Several processes share the clients, the teachers and the students. ``updates`` hold the
-        weights of this process's clients, ``answers`` the sizes and losses of all clients. All but
-        the updates is the same in every process.
+        If it fails, the students and the carried state are restored. Several processes share the
+        clients, the teachers and the students.
         """
         t = self.current_epoch + 1
         self.metrics = {"round": t}
         theta = {name: copy_state(student) for name, student in self.students.items()}
         with self.undone_on_error():
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
-                self._release_heads()
+                self._release_heads()  # of sites that answer late
                 selected = self.select_clients(t)
                 payloads = self.server.payloads()
+                # of this process's clients; all else is the same in every process
                 updates = self.pool.train(t, selected, theta, payloads)
                 self.metrics |= self.pool.round_metrics
             with self.timed("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
@@ -178,7 +180,7 @@ class Federation(FederationModule):
         self.count_step()
 
     def select_clients(self, t: int) -> list[int]:
-        """Return S_t, the clients that take part in round t; none if they only make a release."""
+        """Return S_t, the clients that take part in round t; empty if they only make a release."""
         if not self.algorithm.trains_clients:
             return []
         seed = derive_seed(self.seed, SeedPurpose.CLIENT_SELECTION, t)
@@ -194,15 +196,15 @@ class Federation(FederationModule):
         return round_metrics.timed(self.metrics, stage, self.device)
 
     def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
-        """Add bytes and memory; afterwards all processes have the same metrics."""
-        sent = round_metrics.traffic(updates, payloads, self.head_only, self.processes)
-        self.metrics |= round_metrics.byte_metrics(sent, self.history, self.preparation_bytes)
+        """Add the traffic and the size of the teacher memory, then broadcast the metrics."""
+        traffic = round_metrics.traffic(updates, payloads, self.head_only, self.processes)
+        self.metrics |= round_metrics.byte_metrics(traffic, self.history, self.preparation_bytes)
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)
         self.metrics = self.processes.broadcast(self.metrics)  # seconds differ between processes
 
     def on_train_epoch_end(self) -> None:
-        """Add the metrics of the round to the history, and log them over the round."""
+        """Add the round's metrics to the history, and log them at the round's number."""
         self.history.append(self.metrics)
         self._round_start = None
         self.log_round(self.metrics)

@@ -88,7 +88,7 @@ class FederationModule(Students):
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
         self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
-        self.in_place_of_rounds: Callable[[Preparation], None] | None = None  # nor Algorithm 1
+        self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
         self.save_hyperparameters(describe(self.arguments()), logger=False)

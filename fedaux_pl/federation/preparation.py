@@ -69,28 +69,29 @@ class Preparation:
             "seed": self.context.seed,
         }
 
-        def learn() -> _Tensors:
+        def load_or_learn() -> _Tensors:
             return self._cached(key, lambda: self._pretrain(architecture, model))
 
-        return self._kept(key, learn) if self.secret_noise else learn()
+        return self._first_result(key, load_or_learn) if self.secret_noise else load_or_learn()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         epochs = self.settings.epochs
         seed = self.context.derive_seed(SeedPurpose.PRETRAINING)
+        # the module draws random weights: SimCLR's projection head
         with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
-            # the parameters of the loss are random
             module = self.settings.create_module(copy.deepcopy(model))
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
-        # processes: sums over parts round differently, and Adam makes steps of lr from that.
+        # processes: sums over parts round differently, and Adam turns tiny differences
+        # of gradients near 0 into steps of size lr.
         processes, runner = self.context.processes, self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
-        numbers, trainer = itertools.count(1), runner.trainer
+        epoch_numbers, trainer = itertools.count(1), runner.trainer
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
 
             def on_epoch(loss: float) -> None:
                 stage.update(1, loss=loss)
-                epoch, federation = next(numbers), trainer.lightning_module
+                epoch, federation = next(epoch_numbers), trainer.lightning_module
                 for callback in federation_callbacks(trainer):
                     callback.on_pretraining_epoch(trainer, federation, architecture, epoch, loss)
 
@@ -105,7 +106,10 @@ class Preparation:
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
     ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-        """Return the heads of all clients, ordered by id, and with secret noise their total cost.
+        """Return the released heads, ordered by client, and their total cost.
+
+        The cost is that in this machine's ledger: None without secret noise, and with real sites,
+        of which clients that have not answered are missing.
 
         Earlier heads of the same settings and data, or those that a checkpoint restored, are used
         again: a second release would cost privacy again. Those with secret noise are in the ledger
@@ -133,7 +137,7 @@ class Preparation:
         key = self._release_key(scoring, h0)
         if self.secret_noise:
             processes = self.context.processes
-            clients = range(data.num_clients) if processes.first else ()
+            clients = everyone if processes.first else ()  # only the first uses the ledger
             heads, total = release_once(
                 Ledger(data.key_id),
                 [key, self._former_key(scoring, h0)],
@@ -144,21 +148,25 @@ class Preparation:
                 processes=processes,
             )
         else:
-            own: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
-            heads = list(restored) or unpack(self._cached(own, lambda: pack(ask())), scoring)
+            cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
+            heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
         for head in heads:
             size, name = data.client_sizes[head.client], data.client_names[head.client]
             scoring.check_release(head, size, len(data.negative_inputs), name)
         if data.shared_rows:
             flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
-            heads = [replace(h, release=replace(h.release, flaw=flaw)) for h in heads]
+            flaws = ["; ".join(filter(None, [head.release.flaw, flaw])) for head in heads]
+            heads = [
+                replace(head, release=replace(head.release, flaw=text))
+                for head, text in zip(heads, flaws, strict=True)
+            ]
         return heads, total
 
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
 
-        These are the records of each client, and what maps them to features and rows. How records
-        were assigned to clients, heads of students and test data are no part of it.
+        It has the records of each client and what maps them to rows. It does not have how records
+        were assigned to clients, the students' heads or the test data.
         """
         data = self.context.data
         key = {
@@ -200,17 +208,23 @@ class Preparation:
         return f"{tensor_digest(*state.values())} {digest}"
 
     def _public_map(self, scoring: Scoring, features: ServerFeatures, name: str) -> PublicMap:
-        """Return an architecture's map; sites get the same one and the same h_0(x) in any run."""
+        """Return an architecture's public map.
+
+        With secret noise, sites get the map and the features of D^- of this machine's first run,
+        which ``features`` then has: others would be a new release.
+        """
         if not self.secret_noise or self.context.data.holds != "public":
             return _fit_map(scoring, features, name)
 
+        settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
+
         def fit() -> _Tensors:
             fitted = _fit_map(scoring, features, name)
-            bound = {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
-            sent = {"negatives": features.negatives(name).cpu()} if needs_negatives else {}
-            return fitted.tensors() | bound | sent
+            tensors = fitted.tensors() | {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
+            if needs_negatives:
+                tensors["negatives"] = features.negatives(name).cpu()
+            return tensors
 
-        settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
         key: _Key = {
             "kind": f"map-{name.replace('/', '_')}",
             "h0": self._describe(name, features.h0[name], head=False),
@@ -219,7 +233,7 @@ class Preparation:
             "rows": tensor_digest(self.context.data.auxiliary_rows["negatives"]),
             "negatives": int(needs_negatives),
         }
-        kept = self._kept(key, fit)
+        kept = self._first_result(key, fit)
         if needs_negatives:
             features.sent_negatives[name] = kept.pop("negatives")
         bound = float(kept.pop("bound"))
@@ -239,20 +253,22 @@ class Preparation:
         metric.update(predict_features(h0, test.inputs), test.targets, query=True)
         return float(metric.compute())
 
-    def _kept(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
+    def _first_result(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
         """Return this machine's first result with this key, which the state folder keeps forever.
 
         Other threads or another device round a result differently, and a release in other features
         is another release: with secret noise it would cost privacy again.
         """
-        return self._stored(state_folder() / "h0", key, compute)
+        return self._load_or_compute(state_folder() / "h0", key, compute)  # and maps
 
     def _cached(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
         if self.cache is None:
             return self.context.processes.broadcast(compute())
-        return self._stored(self.cache, key, compute)
+        return self._load_or_compute(self.cache, key, compute)
 
-    def _stored(self, folder: Path, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
+    def _load_or_compute(
+        self, folder: Path, key: _Key, compute: Callable[[], _Tensors]
+    ) -> _Tensors:
         """Load a result from a folder, or compute it and store it there.
 
         Only the first process takes the lock, reads and writes files, and it broadcasts what it has
@@ -265,6 +281,7 @@ class Preparation:
                 # keep-alive, so that collective calls of the others do not time out
                 keep_alive = partial(processes.broadcast, True)
                 stack.enter_context(cache_lock(folder, key, on_wait=keep_alive))
+            # the others get True from each keep-alive, False once the first has the lock
             while processes.broadcast(False):
                 pass
             result = processes.broadcast(load_cached(folder, key) if processes.first else None)
@@ -276,10 +293,7 @@ class Preparation:
 
 
 def _fit_map(scoring: Scoring, features: ServerFeatures, architecture: str) -> PublicMap:
-    negatives = features.negatives(architecture)
-    if not scoring.feature_map.uses_auxiliary:
-        return scoring.fit_map(negatives, negatives)
-    return scoring.fit_map(features.auxiliary(architecture), negatives)
+    return scoring.fit_map(features.auxiliary(architecture), features.negatives(architecture))
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:

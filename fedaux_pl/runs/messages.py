@@ -79,7 +79,8 @@ _RENAMED = {
 _RENAMED_IN_CLASSES = {
     "secret_noise": "secret",
     "test_share": "test_fraction",
-    **dict.fromkeys(("images", "labels", "test_images", "test_labels"), "arrays"),
+    "client_column": "client",
+    **dict.fromkeys(("images", "labels", "test_images", "test_labels", "clients"), "arrays"),
 }
 
 

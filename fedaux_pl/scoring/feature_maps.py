@@ -88,7 +88,7 @@ class FeatureMap(ABC):
     """How a ``PublicMap`` is fitted to public features."""
 
     uses_auxiliary: ClassVar[bool] = True
-    """Whether ``fit`` uses the features; if not, those of D_aux need not be computed."""
+    """Whether ``fit`` uses the features; if not, D_aux is no part of the key of a release."""
 
     @abstractmethod
     def fit(self, features: Tensor) -> PublicMap:

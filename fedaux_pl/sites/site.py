@@ -50,7 +50,7 @@ class Site:
         self.federation, self.limits, self.serve = federation, limits, serve
         self.algorithm = federation.algorithm
         self._refused = 0  # requests in a row
-        federation.in_place_of_rounds = self.run
+        federation.run_instead = self.run
 
     def run(self, _: Preparation) -> None:
         """Answer requests until the site is ended."""

@@ -358,11 +358,12 @@ def test_private_rows_among_the_auxiliary_data_are_no_secret(tmp_path, ledger):
         def auxiliary(self):
             return torch.cat([super().auxiliary(), self.train().inputs[:2]])
 
-    data, federation = split(auxiliary=Shared()), create(paper_fedaux())
+    data, federation = split(auxiliary=Shared()), create(paper_fedaux(norm_bound="private"))
     with pytest.warns(UserWarning, match="2 of 42 auxiliary samples are also private"):
         fit(tmp_path, federation, 0, data)
     [line] = [line for line in federation.privacy() if "2 auxiliary samples" in line]
     assert line.startswith("NOT private")
+    assert "the norm bound is the largest of private data" in line  # every flaw is told
     with pytest.raises(PrivacyError, match="2 auxiliary samples are private training samples too"):
         fit(tmp_path, secret(), 0, data)
     assert not list(ledger.glob("*.pt"))

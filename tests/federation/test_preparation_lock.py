@@ -32,7 +32,9 @@ def test_only_the_first_process_takes_the_lock(tmp_path):
     def work(rank):
         context = SimpleNamespace(processes=Pair(rank, channel, heard))
         own = SimpleNamespace(context=context)
-        results[rank] = Preparation._stored(own, tmp_path, key, lambda: {"x": torch.tensor(rank)})
+        results[rank] = Preparation._load_or_compute(
+            own, tmp_path, key, lambda: {"x": torch.tensor(rank)}
+        )
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
     with cache_lock(tmp_path, key):

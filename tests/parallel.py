@@ -28,7 +28,7 @@ SCENARIOS = {
     "FedDF": (FedDF, FIVE | {"optimizer_state": "carry"}, 2),
     "FedBE": (lambda: FedBE(samples=2), {"clients": {"resnet8": 2, "shufflenet": 1}}, 1),
     "Dirichlet": (lambda: FedBE(samples=2, posterior="dirichlet"), {}, 1),
-    "linear": (lambda: FedAvg(pretrained=True), {"train": "head"}, 1),
+    "linear": (lambda: FedAvg(pretrained=True), {"trained": "head"}, 1),
     "Scaffold": (
         Scaffold,
         {

@@ -11,6 +11,7 @@ from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.cli.prediction import probabilities
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
+from fedaux_pl.errors import UsageError
 from fedaux_pl.models import check_model, complete_options, create_for, create_model, of_head
 from tests.federations import assert_same, create, fit, split, weights
 from tests.models.own_networks import Plain, TinyNet
@@ -106,7 +107,8 @@ def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_pat
     (tmp_path / "net_of_this_folder.py").write_text(text)
     with pytest.raises(ValueError, match=r"add its folder to the Python path \(PYTHONPATH=FOLDER"):
         create_model("net_of_this_folder.HereNet", 2)
-    parser._options("fit", [])
+    with pytest.raises(UsageError):  # of the missing method, after the folder was added
+        parser.parse("fit", [])
 
     assert sys.path == ["/nowhere", str(tmp_path)]
     assert type(create_model("net_of_this_folder.HereNet", 2)).__name__ == "HereNet"

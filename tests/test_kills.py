@@ -1,18 +1,20 @@
-"""Five kills, and two runs at once; ``python -m tests.kills`` does a hundred kills."""
+"""Some kills, and two runs at once; ``python -m tests.kills`` does a hundred kills."""
 
 import json
 import random
 
+import pytest
 import torch
 
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from tests.kills import KINDS, ROUNDS, Killer, check_ledger, kill_runs, prepare, print_table
 
 
-def test_killed_runs_resume_to_the_same_weights(tmp_path):
-    killer = kill_runs(5, seed=0, folder=tmp_path, kinds=("fit",))
+@pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.nightly)])
+def test_killed_runs_resume_to_the_same_weights(tmp_path, count):
+    killer = kill_runs(count, seed=0, folder=tmp_path, kinds=("fit",))
     print_table(killer)
-    assert killer.kills.total() == 5
+    assert killer.kills.total() == count
 
 
 def test_two_runs_that_start_together_release_once(tmp_path):

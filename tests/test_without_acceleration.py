@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import fedaux_pl
@@ -31,6 +32,7 @@ torch.save({"rounds": len(federation.history), "weights": weights(federation)}, 
 """
 
 
+@pytest.mark.nightly
 def test_a_federation_runs_without_the_folder_and_ends_with_the_same_weights(tmp_path):
     copy, result = tmp_path / "copy", tmp_path / "result.pt"
     ignored = shutil.ignore_patterns("accelerate", "__pycache__")

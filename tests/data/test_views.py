@@ -211,6 +211,7 @@ def test_autocast_and_default_dtype_do_not_degrade_the_views():
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.nightly
 def test_compiles_without_a_graph_break_for_batches_of_several_sizes():
     """A full graph is possible only if no branch or shape depends on a value."""
     views = SimCLRViews()

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,15 +37,23 @@ def files(folder):
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-def test_any_number_of_processes_gives_the_result_of_one(tmp_path):
-    """All methods in 1, 2 and 3 processes, and runs resumed in another number of them."""
-    plain = {name: (name, None) for name in SCENARIOS}
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ((1, 2), ("Scaffold", "FedAUX")),
+        pytest.param((1, 2, 3), tuple(SCENARIOS), marks=pytest.mark.nightly),
+    ],
+)
+def test_any_number_of_processes_gives_the_result_of_one(tmp_path, sizes, names):
+    """And so do runs that are resumed in another number of them."""
+    plain = {name: (name, None) for name in names}
 
     def resumed(size, file="rank 0/epoch=0.ckpt"):
         return {"resumed": ("FedAUX", tmp_path / str(size) / "FedAUX" / file)}
 
     [alone] = launch(1, tmp_path / "1", plain)
-    for size, jobs in ((2, plain | resumed(1)), (3, plain | resumed(2))):
+    for before, size in pairwise(sizes):
+        jobs = plain | resumed(before)
         results = launch(size, tmp_path / str(size), jobs)
         for name in plain:
             assert_identical(results[0][name], alone[name])

@@ -62,6 +62,7 @@ def compare(tmp_path, federated, local):
         assert "ended by SIGTERM" in federated.log("site-1")
 
 
+@pytest.mark.sites
 def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path):
     assert_equal_runs(tmp_path, "FedAUX", {"resnet8": 3})
 

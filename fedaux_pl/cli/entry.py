@@ -62,9 +62,9 @@ First runs (no download, about a minute each):
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
                                        FedAdam, Scaffold or Centralized; with everything private:
-                                       FedClassMeans or FedAUXfdp
-                                       other methods start from features learned on the
-                                       auxiliary data with --model.algorithm.pretrained=true
+                                       FedClassMeans or FedAUXfdp. FedDF and the others start
+                                       from features learned on the auxiliary data with
+                                       --model.algorithm.pretrained=true
   --model.algorithm.privacy.epsilon 0.1
                                        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.privacy.secret true

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
 import torch
@@ -69,7 +70,7 @@ class TrainingSettings:
         with _prefixed(self.option):
             self.optimizer_settings  # noqa: B018 - checks them
 
-    @property
+    @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
         """The optimizer of the trained modules."""
         return OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)

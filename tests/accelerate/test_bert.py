@@ -79,6 +79,8 @@ def test_the_fast_version_on_the_cpu(dtype):
         ),
         lambda model: model.half(),
         lambda model: model.gradient_checkpointing_enable(),
+        lambda model: setattr(model.embeddings.LayerNorm, "eps", 1e-3),
+        lambda model: setattr(model.embeddings.word_embeddings, "max_norm", 1.0),
         with_relu,
         with_pooler,
         with_shared_weights,

@@ -106,6 +106,8 @@ def is_unmodified(encoder: Any) -> bool:
             (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
             and not has_hooks(module)
             and not (module.training and getattr(module, "gradient_checkpointing", False))
+            and getattr(module, "eps", config.layer_norm_eps) == config.layer_norm_eps
+            and getattr(module, "max_norm", None) is None
             for module in encoder.modules()
         )
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())

@@ -7,8 +7,6 @@ on an H200 with ResNet-8, in steps of 128 images.
 
 from typing import NamedTuple
 
-import torch
-
 PROGRAMS = 264  # approximately; two on each of an H200's 132 multiprocessors
 TILE_SIZE = 8192  # values in a tile; a program processes whole tiles
 WARPS = 8
@@ -71,8 +69,3 @@ def choose_tiling(rows: int, channels: int) -> Tiling:
 def next_power_of_two(number: int, least: int = 1) -> int:
     """The smallest power of two that is at least ``number`` and ``least``."""
     return max(least, 1 << (number - 1).bit_length())
-
-
-def is_deterministic() -> bool:
-    """Whether PyTorch is set to give the same result every time, bit for bit."""
-    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.accelerate.bert.fast_encoder import find_packable
-from fedaux_pl.accelerate.convolution.tiling import is_deterministic
 from fedaux_pl.accelerate.convolution.weight_gradients import join_weight_gradients
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
@@ -142,7 +141,7 @@ class CudaRunner(StageRunner):
         # Under deterministic algorithms texts are not packed: the number of rows, and so the order
         # of sums, depends on which replicas train at the same time.
         with self.trainer.strategy.precision_plugin.train_step_context():
-            encoder = None if is_deterministic() else find_packable(module, batch[0])
+            encoder = None if _is_deterministic() else find_packable(module, batch[0])
         return Replicas(
             module,
             step=self.step,
@@ -175,3 +174,8 @@ class CudaRunner(StageRunner):
             job.result(replica.module, replica.optimizer, loss, job.epochs * len(job.batches))
             for replica, job, loss in zip(wave, jobs, losses, strict=True)
         ]
+
+
+def _is_deterministic() -> bool:
+    """Whether PyTorch is set to give the same result every time, bit for bit."""
+    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()

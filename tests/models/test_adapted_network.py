@@ -101,7 +101,8 @@ def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_pat
     from fedaux_pl.runs import parser
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", ["/nowhere"])
+    before = [entry for entry in sys.path if entry]  # "" is the current folder
+    monkeypatch.setattr("sys.path", list(before))
     source = inspect.getsource(TinyNet).replace("TinyNet", "HereNet")
     text = f"from torch import nn\nfrom fedaux_pl.models import FeatureClassifier\n\n{source}"
     (tmp_path / "net_of_this_folder.py").write_text(text)
@@ -110,5 +111,5 @@ def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_pat
     with pytest.raises(UsageError):  # of the missing method, after the folder was added
         parser.parse("fit", [])
 
-    assert sys.path == ["/nowhere", str(tmp_path)]
+    assert sys.path == [*before, str(tmp_path)]
     assert type(create_model("net_of_this_folder.HereNet", 2)).__name__ == "HereNet"

@@ -9,14 +9,14 @@ from fedaux_pl import FedAUX, FederatedDataModule, Federation, ViewSettings
 from fedaux_pl.callbacks import FederationProgress, FederationReport
 from fedaux_pl.data import Digits
 from fedaux_pl.federation import Distillation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import Privacy
 
 
 def main(rounds: int = 10, epochs: int = 15, width: float = 0.25, root: str = "logs") -> float:
     """Runs a federation of 20 clients and returns its test accuracy after the last round."""
     data = FederatedDataModule(private=Digits(), auxiliary=Digits(), num_clients=20, alpha=0.01)
     federation = Federation(
-        FedAUX(privacy=Privacy(epsilon=1.0), feature_map=Whitened(dimensions=32)),
+        FedAUX(privacy=Privacy(epsilon=1.0)),
         clients={"resnet8": 20},
         local=LocalTraining(epochs=2, batch_size=16),
         distillation=Distillation(epochs=2, batch_size=64, lr=1e-3),

@@ -19,6 +19,7 @@ from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold as Scaffold
 from fedaux_pl.algorithms.steps import Aggregate as Aggregate
+from fedaux_pl.algorithms.steps import FurtherRelease as FurtherRelease
 from fedaux_pl.algorithms.steps import LocalResult as LocalResult
 from fedaux_pl.algorithms.steps import Released as Released
 from fedaux_pl.algorithms.steps import ServerState as ServerState

@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.memory import TeacherMemory
-from fedaux_pl.algorithms.steps import Aggregate, LocalResult, Released, ServerState
+from fedaux_pl.algorithms.steps import (
+    Aggregate,
+    FurtherRelease,
+    LocalResult,
+    Released,
+    ServerState,
+)
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring.plan import PublicNumbers, plan
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class Ensemble:
         predict: f(x) on the data, given an architecture and its weights; shape (N, C).
         shape: (N, C), the shape of a prediction.
         scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
+        labels: p(c | x) of a teacher that is made of releases alone, shape (N, C); None without.
         part: The name of the data, ``distill`` or ``evaluation``.
         memory: The logits of absent clients; empty unless the method stores them there.
         processes: The processes that share the clients.
@@ -93,6 +101,7 @@ class Ensemble:
     predict: Callable[[str, State], Tensor]
     shape: tuple[int, int] = (0, 0)
     scores: Tensor | None = None
+    labels: Tensor | None = None
     part: str = "distill"
     memory: TeacherMemory = field(default_factory=TeacherMemory)
     processes: Processes = field(default_factory=Processes)
@@ -159,8 +168,8 @@ class Algorithm:
     all updates at once sets ``needs_all_updates``; it can still split the work between the
     processes, as FedBE does.
 
-    With ``trains_clients = False`` clients send one release before the first round and nothing
-    afterwards, from which ``label`` makes a teacher; see ``OneRelease``.
+    With ``trains_clients = False`` clients send what they release before the first round, of which
+    ``label`` makes a teacher, and nothing afterwards; see ``OneRelease``.
 
     Every imported subclass can be chosen by its name on the command line.
 
@@ -283,14 +292,37 @@ class Algorithm:
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )
 
-    def label(self, released: Released) -> Tensor:
-        """Return a teacher's probabilities of the classes on public data, shape (N, C).
+    def plan(self, numbers: PublicNumbers | None) -> Scoring | None:
+        """Return what clients release, planned by public numbers; None if they release nothing."""
+        return None if self.scoring is None else plan(self.scoring, numbers)
 
-        Called only for methods with ``trains_clients = False``, which must override it.
+    def next_release(
+        self, released: Released, asked: Collection[str]
+    ) -> tuple[str, FurtherRelease] | None:
+        """Return a further release that clients are asked for, with its name; None for no more.
+
+        Args:
+            released: What clients have released so far.
+            asked: The names of further releases that they have been asked for.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} sets trains_clients to False: it must override label"
-        )
+        return None
+
+    def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return s_i(x) of all clients on each part of the data, shapes (n, N); empty for none.
+
+        Args:
+            released: What clients have released.
+            labels: What ``label`` has returned.
+        """
+        return {}
+
+    def label(self, released: Released) -> dict[str, Tensor]:
+        """Return the probabilities of the classes on each part of the data, shapes (N, C).
+
+        They are those of a teacher that is made of releases alone; empty for none. Methods with
+        ``trains_clients = False`` must override it.
+        """
+        return {}
 
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values, which must not change within a run."""

@@ -1,11 +1,18 @@
 """FedAUX (Sattler et al. 2021): FedDF+P whose teachers are weighted by private certainty scores."""
 
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Ensemble
+from fedaux_pl.algorithms.class_teacher import class_holders, next_release, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
+from fedaux_pl.algorithms.steps import FurtherRelease, Released
+from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
+    ClassStatistics,
     FeatureMap,
     Mean,
     NormBound,
@@ -15,6 +22,9 @@ from fedaux_pl.scoring import (
     Standardized,
     Whitened,
 )
+from fedaux_pl.scoring.plan import PublicNumbers, plan
+
+_LEAST = 1e-6  # of a probability, before its logarithm
 
 
 class FedAUX(FedDF):
@@ -26,17 +36,21 @@ class FedAUX(FedDF):
     models that clients send in every round.
 
     Args:
-        scorer: What a client releases: ``Mean`` (the mean of its feature vectors) or ``Logistic``
-            (the paper's regression that separates its data from the public negatives).
+        scorer: What a client releases: ``Mean`` (the mean of its feature vectors), ``Logistic``
+            (the paper's regression that separates its data from the public negatives), or
+            ``ClassStatistics``, of which the server makes a classifier p(c | x). Then teacher i is
+            weighted by p(client i | x), students start with a head that is fitted to the
+            classifier, it teaches for clients that do not, and calibration and shrink have no part.
         feature_map: How features are mapped first, by statistics of the public auxiliary data:
-            ``Whitened`` (scaled principal components), ``Centered`` or ``Identity`` (the paper's).
+            ``Whitened`` (scaled principal components, as many as the noise allows), ``Centered``
+            or ``Identity`` (the paper's).
         calibration: How the server turns a released vector into scores, at no cost in privacy:
             ``Standardized`` (exp(sharpness z), where z are a client's logits standardized over the
             distillation data) or ``Sigmoid`` (the paper's).
         norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
             (the largest norm among the public negatives), ``unit`` (all are scaled to norm 1), or
             ``private`` (the paper's, over private data too: NOT private, for comparison).
-        privacy: The privacy of a client's release.
+        privacy: The privacy of all that a client releases.
         shrink: Whether the server first moves the released vectors towards their mean, as far as
             noise explains that they differ; at no cost in privacy.
         remember: Whether absent clients keep teaching with the logits of the last round in which
@@ -59,13 +73,14 @@ class FedAUX(FedDF):
     """
 
     pretrained = True
+    scoring: Scoring
 
     # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
         self,
         *,
         scorer: Scorer = Mean(),  # noqa: B008
-        feature_map: FeatureMap = Whitened(dimensions=128, whitening=0.75),  # noqa: B008
+        feature_map: FeatureMap = Whitened(),  # noqa: B008
         calibration: Calibration = Standardized(sharpness=3.0),  # noqa: B008
         norm_bound: NormBound = "unit",
         privacy: Privacy = Privacy(),  # noqa: B008
@@ -82,12 +97,65 @@ class FedAUX(FedDF):
             privacy=privacy,
             shrink=shrink,
         )
-        if scorer.uses_labels:
+        if scorer.uses_labels and not isinstance(scorer, ClassStatistics):
             raise ValueError(
-                f"FedAUX needs a scorer without labels, such as Mean(), but got {scorer!r}"
+                "FedAUX needs a scorer without labels, such as Mean(), or ClassStatistics(), but "
+                f"got {scorer!r}"
             )
+
+    @property
+    def uses_statistics(self) -> bool:
+        """Whether scores are p(client | x), made of class statistics."""
+        return isinstance(self.scoring.scorer, ClassStatistics)
+
+    def plan(self, numbers: PublicNumbers | None) -> Scoring:
+        """The scoring; with class statistics, each client's counts are needed, too."""
+        return plan(self.scoring, numbers, counts=True)
+
+    def next_release(
+        self, released: Released, asked: Collection[str]
+    ) -> tuple[str, FurtherRelease] | None:
+        """Counts and gradient, with class statistics."""
+        return next_release(released, asked, counts=True) if self.uses_statistics else None
+
+    def label(self, released: Released) -> dict[str, Tensor]:
+        """p(c | x), with class statistics."""
+        return teach_classes(released) if self.uses_statistics else {}
+
+    def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """s_i(x): p(client i | x) with class statistics, else calibrated <w_i, row(x)>."""
+        if not self.uses_statistics:
+            return score_by_vectors(released)
+        holders = class_holders(released)
+        return {part: holders.to(own) @ own.T for part, own in labels.items()}
+
+    def add_further_teachers(
+        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]
+    ) -> None:
+        """Let the teacher of the statistics speak for clients that do not teach."""
+        if ensemble.labels is None or ensemble.scores is None:
+            return
+        absent = torch.ones(len(ensemble.scores), device=ensemble.scores.device)
+        absent[list(teachers)] = 0
+        total.add(ensemble.labels.clamp(min=_LEAST).log(), absent @ ensemble.scores)
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor:
         """s_i(x), which makes the soft labels A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3)."""
         assert ensemble.scores is not None  # noqa: S101 - Algorithm 1 computes them
         return ensemble.scores[client]
+
+
+def score_by_vectors(released: Released) -> dict[str, Tensor]:
+    """Return s_i(x) of every client on each part of the data, from <w_i, row(x)>, shapes (n, N)."""
+    scoring, parts = released.scoring, released.parts
+    scores: dict[str, Tensor] = {}
+    for part, rows in parts.items():
+        example = next(iter(rows.values()))
+        # filled row by row: stacking the rows of many clients would take twice the memory
+        scores[part] = torch.zeros(len(released.architectures), len(example), device=example.device)
+    for name in released.reference:
+        for head in scoring.shrink_heads(released.group(name)):
+            logits = {part: head.logits(rows[name]) for part, rows in parts.items()}
+            for part, values in logits.items():
+                scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
+    return scores

@@ -1,6 +1,7 @@
 """FedAUXfdp (Hoech et al. 2022): one private release of scores and a head, no model update."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.algorithms.steps import Released
-from fedaux_pl.functional import SoftLabelSum, shrink_to_mean
+from fedaux_pl.functional import SoftLabelSum, shrink_to_mean, standardized_labels
 from fedaux_pl.scoring import (
     Calibration,
     FeatureMap,
@@ -59,7 +60,9 @@ class FedAUXfdp(OneRelease):
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
         released = ScoresAndHead(scorer, regularization, share)
-        super().__init__(released, feature_map, privacy, sharpness, calibration)
+        super().__init__(released, feature_map, privacy, calibration)
+        standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it
+        self.sharpness = sharpness
 
     @property
     def release(self) -> ScoresAndHead:
@@ -67,15 +70,23 @@ class FedAUXfdp(OneRelease):
         assert isinstance(self.scoring.scorer, ScoresAndHead)  # noqa: S101 - for mypy
         return self.scoring.scorer
 
-    def teach(self, released: Released) -> Tensor:
+    def label(self, released: Released) -> dict[str, Tensor]:
+        """softmax(sharpness z) of the teacher's logits z, standardized over D_distill."""
+        logits = {part: self._teach(released, rows) for part, rows in released.parts.items()}
+        reference = logits["distill"]
+        return {
+            part: standardized_labels(own, reference, self.sharpness)
+            for part, own in logits.items()
+        }
+
+    def _teach(self, released: Released, features: Mapping[str, Tensor]) -> Tensor:
         """sum_i s_i f_i / sum_i s_i with the heads f_i = W_i [row, 1] / sqrt(2), as in A_s."""
         total = SoftLabelSum()
-        for name in released.features:
-            heads = [h for h in released.heads if released.architectures[h.client] == name]
-            if not heads:  # of sites that have never been there
+        for name in features:
+            if not (heads := released.group(name)):  # of sites that have never been there
                 continue
             public_map = heads[0].public_map  # the clients of an architecture share it
-            rows = public_map.rows(released.features[name])
+            rows = public_map.rows(features[name])
             reference = public_map.rows(released.reference[name])
             weights, matrices, noise = [], [], []
             for head in heads:

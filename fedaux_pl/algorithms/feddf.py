@@ -1,5 +1,7 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -39,14 +41,22 @@ class FedDF(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
-        total = SoftLabelSum()
+        total, teachers = SoftLabelSum(), []
         for client, logits in ensemble.predictions(self.remember):
+            teachers.append(client)
             total.add(logits, self.teacher_weights(client, ensemble))
         for client, age, logits in ensemble.absent_teachers():
+            teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
             total.add(logits, weights * self.discount**age)
+        self.add_further_teachers(total, ensemble, teachers)
         return total.result()
+
+    def add_further_teachers(
+        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]
+    ) -> None:
+        """Add teachers that are not clients; ``teachers`` are the clients that teach."""
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
         """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.scoring import ReleasedHead
+from fedaux_pl.scoring import ReleasedHead, Scoring
 
 ServerState = Mapping[str, State]
 """What the server keeps of one architecture: by the method's own names, such as ``momentum``."""
@@ -71,23 +71,51 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Released:
-    """What the server has when all clients have sent their release, and public data to label.
+    """What the server has when all clients have sent their releases, and public data to label.
 
     Attributes:
+        scoring: What clients release first, as ``Algorithm.plan`` has planned it.
         heads: The released vectors, ordered by client.
         architectures: The architecture of each client, in whose features its vector is.
         sizes: |D_i| of each client, which is public.
         num_negatives: |D^-|.
         num_classes: C.
-        features: h_0(x) of the data to label, shape (N, d), by architecture.
-        reference: h_0(x) of D_distill by architecture, also when test data are labeled: test data
-            must not influence the teacher.
+        parts: h_0(x), shape (N, d), of D_distill (``distill``) and of the evaluated data
+            (``evaluation``), by part and architecture.
+        further: Further releases, by their names.
     """
 
+    scoring: Scoring
     heads: Sequence[ReleasedHead]
     architectures: Sequence[str]
     sizes: Sequence[int]
     num_negatives: int
     num_classes: int
-    features: Mapping[str, Tensor]
-    reference: Mapping[str, Tensor]
+    parts: Mapping[str, Mapping[str, Tensor]]
+    further: Mapping[str, "FurtherRelease"] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Mapping[str, Tensor]:
+        """h_0(x) of D_distill: other data must not influence a teacher."""
+        return self.parts["distill"]
+
+    def group(self, architecture: str) -> list[ReleasedHead]:
+        """The heads of the clients of an architecture."""
+        return [head for head in self.heads if self.architectures[head.client] == architecture]
+
+
+@dataclass(frozen=True)
+class FurtherRelease:
+    """A release that clients make after the first one.
+
+    Attributes:
+        kind: ``counts`` or ``residuals``.
+        scoring: What they release.
+        clients: The clients that are asked for it.
+        heads: The released vectors so far, ordered by client.
+    """
+
+    kind: str
+    scoring: Scoring
+    clients: Sequence[int] = ()
+    heads: Sequence[ReleasedHead] = ()

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedaux_pl.callbacks.run_figures import class_counts
-from fedaux_pl.scoring import ReleasedHead
+from fedaux_pl.scoring import ClassStatistics, ReleasedHead
+from fedaux_pl.scoring.pooled_statistics import pool_statistics, stack_heads
 
 MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
 MAX_NAMES = 10  # of further missing classes, a note has the number
@@ -33,7 +34,7 @@ class RunNotes:
             self._noise = []
             for name in federation.clients:
                 own = [h for h in federation.heads if federation.architectures[h.client] == name]
-                if text := describe_noise(own):
+                if own and (text := _describe_release(own, federation)):
                     self._noise.append((f"noise of {name}", text))
             self._counts = class_counts(federation)
         found = list(self._noise)
@@ -100,11 +101,21 @@ def describe_missing_classes(
     return f"round {round_}: no client of the round holds class {listed}"
 
 
-def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
-    """Say that the noise of the vectors released for one architecture hides how clients differ.
+def _describe_release(heads: Sequence[ReleasedHead], federation: Any) -> str | None:
+    """Say that noise hides what the clients of an architecture have released, if it does."""
+    scorer = federation.scoring.scorer
+    if isinstance(scorer, ClassStatistics):
+        pooled = pool_statistics(heads, len(federation.data.classes), scorer.second_moment)
+        what = f"the mean rows of {len(pooled.means)} classes that the clients released"
+        return describe_noise(pooled.means, pooled.variances.sqrt(), what)
+    return describe_noise(*stack_heads(heads), f"the vectors that {len(heads)} clients released")
 
-    A client releases w_i = v_i + noise with sigma_i in each of d coordinates; scores use the
-    differences between the clients. If there were none (equal v_i), then
+
+def describe_noise(vectors: Tensor, sigmas: Tensor, what: str) -> str | None:
+    """Say that noise hides how vectors differ: those of clients, or the means of classes.
+
+    A vector is w_i = v_i + noise with sigma_i in each of d coordinates; scores use the differences
+    between the vectors. If there were none (equal v_i), then
 
         T = sum_i |w_i - mean(w)|^2 / sigma_i^2,
 
@@ -113,10 +124,8 @@ def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
     used. The noise of a single vector is no criterion: v_i lies in the few directions in which
     data vary, so scores can work although the norm sigma sqrt(d) exceeds that of v_i.
     """
-    if len(heads) < 2 or any(head.release.sigma == 0 for head in heads):
+    if len(vectors) < 2 or bool((sigmas == 0).any()):
         return None
-    vectors = torch.stack([head.weight.double().cpu() for head in heads])
-    sigmas = vectors.new_tensor([head.release.sigma for head in heads])
     count, dimensions = vectors.shape
     weights = 1 / sigmas.square()
     mean = weights @ vectors / weights.sum()
@@ -126,8 +135,7 @@ def describe_noise(heads: Sequence[ReleasedHead]) -> str | None:
     noise = dimensions * float(sigmas.square().mean())
     signal = max(0.0, float(vectors.square().sum(dim=1).mean()) - noise)
     return (
-        f"noise exceeds the signal: the vectors that {count} clients released differ by no more "
-        f"than their noise (of norm {math.sqrt(noise):.2g}, around vectors of norm about "
-        f"{math.sqrt(signal):.2g}); raise epsilon, lower the dimensions of the feature map, or "
-        "give clients more data"
+        f"noise exceeds the signal: {what} differ by no more than their noise (of norm "
+        f"{math.sqrt(noise):.2g}, around vectors of norm about {math.sqrt(signal):.2g}); raise "
+        "epsilon, lower the dimensions of the feature map, or give clients more data"
     )

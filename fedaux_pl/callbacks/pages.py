@@ -13,7 +13,7 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
     accuracies = [r"^(val/)?accuracy$", r"^(val/)?averaged_accuracy/.*$"]
     results = {"accuracy: student, average, teachers": accuracies}
     if algorithm.distills:
-        accuracies.append(r"^(val/)?teachers/accuracy$")
+        accuracies.append(r"^(val/)?(teachers|statistics)/accuracy$")
     results["accuracy of each class"] = [r"^(val/)?class_accuracy/.*$"]
     if federation.scores:
         results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
@@ -52,6 +52,8 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         "split over clients": split,
         "seed": federation.seed,
     }
+    if (scoring := federation.scoring) is not None:  # as it was planned
+        rows["what clients release"] = f"`{scoring.scorer}` of `{scoring.feature_map}`"
     lines = ["| setting | value |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in rows.items()]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
@@ -80,6 +82,8 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
             ", `teachers/accuracy` that of the clients' ensemble, from which the student learns "
             "(if only some rounds have a validation, without those remembered from the others)"
         )
+    if federation.labels and federation.scores:
+        measured += ", `statistics/accuracy` that of the classifier of the class statistics"
     yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
     yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"
     if federation.scores:

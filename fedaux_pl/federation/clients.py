@@ -95,7 +95,7 @@ class LocalClients:
         negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
         released = {}
         mine = self.context.processes.local(clients)
-        with self.context.progress.stage("scoring heads", len(mine), "client") as stage:
+        with self.context.progress.stage("releases", len(mine), "client") as stage:
             for client in mine:
                 name = self.context.architectures[client]
                 own = h0[name], negatives.get(name), maps[name]

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedaux_pl.algorithms import Update
+from fedaux_pl.algorithms import Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
@@ -21,7 +21,7 @@ from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import average_updates, gather_answers
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.scores import ServerFeatures, label_data, score_data
+from fedaux_pl.federation.scores import ServerFeatures, fit_student_heads
 from fedaux_pl.functional import derive_seed, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
@@ -92,7 +92,7 @@ class Federation(FederationModule):
         self._learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
-            preparation.context, self.algorithm.scoring, self.h0, self.heads
+            preparation.context, self.scoring, self.h0, self.all_heads
         )
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
@@ -112,22 +112,44 @@ class Federation(FederationModule):
                 load_backbone(self.students[name], state)
 
     def _release_heads(self) -> None:
-        """Collect the heads of all clients; in later rounds, of sites that had not answered."""
-        scoring, is_complete = self.algorithm.scoring, len(self.heads) == len(self.architectures)
-        if scoring is None or (is_complete and (self.scores or self.labels)):
+        """Collect the releases of all clients; in later rounds, of sites that had not answered."""
+        if self.scoring is None or (self.is_released and (self.scores or self.labels)):
             return
         context, is_first = self.preparation.context, not self.heads
         features = ServerFeatures(self.data, self._extractors(), context.runner.predict_features)
         self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, scoring, features, restored=self.heads
+            self.pool, self.scoring, features, restored=self.heads
         )
-        if self.algorithm.trains_clients:  # s_i(x) for x in D_distill
-            self.scores = score_data(context, scoring, self.heads, features)
-            return
-        self.labels, linear_heads = label_data(context, self.algorithm, self.heads, features)
-        if is_first:  # later, the students' heads have been trained
-            for name, head in linear_heads.items():
+        released = self._release_further(features)
+        self.labels = self.algorithm.label(released)
+        self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
+        if self.labels and is_first:  # later, the students' heads have been trained
+            labels, rows = self.labels["distill"], released.reference
+            for name, head in fit_student_heads(labels, rows, self.processes).items():
                 self.students[name].load_state_dict(head, strict=False)
+
+    def _release_further(self, features: ServerFeatures) -> Released:
+        """Ask clients for what the method needs after the first release, and return all of it."""
+        assert self.scoring is not None  # noqa: S101 - for mypy
+        data, asked = self.data, set[str]()
+        released = Released(
+            self.scoring,
+            self.heads,
+            architectures=self.architectures,
+            sizes=data.client_sizes,
+            num_negatives=len(data.negative_inputs),
+            num_classes=len(data.classes),
+            parts=features.parts(),
+            further=self.further,
+        )
+        while (step := self.algorithm.next_release(released, asked)) is not None:
+            name, release = step
+            self.further[name], cost = self.preparation.release_further(
+                self.pool, release, features, first=self.heads
+            )
+            self.total_cost = cost or self.total_cost
+            asked.add(name)
+        return released
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
@@ -160,18 +182,16 @@ class Federation(FederationModule):
             students = averages
             if self.algorithm.distills:
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
-                    soft_labels = self.labels.get("distill")
-                    if soft_labels is None:
-                        soft_labels = self.server.soft_labels(round_, self.scores)
+                    if self.algorithm.trains_clients:
+                        soft_labels = self.server.soft_labels(round_, self.scores, self.labels)
+                    else:
+                        soft_labels = self.labels["distill"]
                 with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
             if self.is_measured(t):
                 with self.timed("evaluation"):
-                    measured = self.server.evaluate(round_, self.scores)
-                    if self.labels:
-                        classes = self.labels["evaluation"].argmax(dim=1)
-                        measured["teachers/accuracy"] = self.server.predictor.accuracy(classes)
+                    measured = self.server.evaluate(round_, self.scores, self.labels)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.carried.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates, payloads)

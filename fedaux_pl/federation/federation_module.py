@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
-from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine.checkpoints import (
     FORMAT,
@@ -41,7 +41,8 @@ from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import PrivacySpent, ReleasedHead
+from fedaux_pl.scoring import PrivacySpent, ReleasedHead, Scoring
+from fedaux_pl.scoring.plan import PublicNumbers, further
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
 
@@ -98,7 +99,9 @@ class FederationModule(Students):
         """Forget everything that a run has learned."""
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
+        self.scoring: Scoring | None = None  # what clients release, as it is planned
         self.heads: list[ReleasedHead] = []  # ordered by client
+        self.further: dict[str, FurtherRelease] = {}  # what clients release after their heads
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
@@ -128,6 +131,7 @@ class FederationModule(Students):
         elif stage == "fit" and self.current_epoch == 0:
             self._begin()
             self.students.clear()
+        self.scoring = self.plan_scoring() if stage == "fit" else None
         if not self.students:
             pretrained = self.algorithm.pretrained
             self.create_students(self.data.input_shape, self.data.classes, pretrained)
@@ -139,6 +143,28 @@ class FederationModule(Students):
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
+
+    def plan_scoring(self) -> Scoring | None:
+        """Return what clients release; real sites tell their sizes too late to plan by them."""
+        data, numbers = self.data, None
+        if data.holds is None:
+            pairs = list(zip(self.architectures, data.client_sizes, strict=True))
+            sizes = {name: [size for own, size in pairs if own == name] for name in self.clients}
+            numbers = PublicNumbers(sizes, len(data.classes))
+        return self.algorithm.plan(numbers)
+
+    @property
+    def all_heads(self) -> list[ReleasedHead]:
+        """The vectors of all releases."""
+        return [*self.heads, *(head for own in self.further.values() for head in own.heads)]
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all clients have released all that they are asked for."""
+        further = self.further.values()
+        return len(self.heads) == len(self.architectures) and all(
+            len(own.heads) == len(own.clients) for own in further
+        )
 
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""
@@ -193,10 +219,12 @@ class FederationModule(Students):
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
-        lines, scoring = describe_privacy(self.heads, self.total_cost), self.algorithm.scoring
+        heads, scoring = self.all_heads, self.algorithm.scoring
+        privacy = None if scoring is None else scoring.privacy
+        lines = describe_privacy(heads, self.total_cost, privacy)
         if not self.algorithm.trains_clients and scoring is not None:
             besides = "and what the next line says" if self.holds_out else ""
-            lines = describe_all(self.heads, scoring, self.total_cost, besides)
+            lines = describe_all(heads, scoring, self.total_cost, besides)
         if self.carry:
             lines.append(
                 "NOT private: the optimizer states of the clients, which the server's checkpoint "
@@ -273,6 +301,16 @@ class FederationModule(Students):
             "round": self.metrics,  # not in the history if saved right after validation
             "h0": self.h0,
             "heads": pack(self.heads) if self.heads else {},
+            "site_sizes": dict(data.site_sizes),
+            "further": {
+                name: {
+                    "kind": own.kind,
+                    "clients": list(own.clients),
+                    "sent": own.scoring.scorer.tensors(),
+                    "heads": pack(own.heads),
+                }
+                for name, own in self.further.items()
+            },
             "privacy": self.privacy(),
             **vars(carried),
             "memory": memory,
@@ -288,8 +326,13 @@ class FederationModule(Students):
         self.use_threads(content["settings"].setdefault("threads", self.threads))
         check_resumable(content, self.settings())
         self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
-        if content["heads"] and self.algorithm.scoring is not None:
-            self.heads = unpack(content["heads"], self.algorithm.scoring)
+        self.data.site_sizes |= content.get("site_sizes", {})
+        if content["heads"] and self.scoring is not None:
+            self.heads = unpack(content["heads"], self.scoring)
+            for name, own in content.get("further", {}).items():
+                scoring = further(self.scoring, own["kind"], own["sent"])
+                heads = unpack(own["heads"], scoring)
+                self.further[name] = FurtherRelease(own["kind"], scoring, own["clients"], heads)
         device = trainer.strategy.root_device
         self.carried = CarriedState(
             self.carried.memory,

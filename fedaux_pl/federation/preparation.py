@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine.inference import predict_features
@@ -28,6 +29,7 @@ from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
+from fedaux_pl.scoring.plan import further
 from fedaux_pl.scoring.records import pack, unpack
 from fedaux_pl.scoring.release_once import release_once
 
@@ -105,6 +107,8 @@ class Preparation:
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
+        clients: Sequence[int] | None = None,
+        maps: Mapping[str, PublicMap] | None = None,
     ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
         """Return the released heads, ordered by client, and their total cost.
 
@@ -114,6 +118,14 @@ class Preparation:
         Earlier heads of the same settings and data, or those that a checkpoint restored, are used
         again: a second release would cost privacy again. Those with secret noise are in the ledger
         of the machine, simulated ones in the cache.
+
+        Args:
+            pool: The clients.
+            scoring: What they release.
+            features: h_0, and its features of public data.
+            restored: Heads that were released before.
+            clients: The clients that are asked; None for all.
+            maps: The feature map of each architecture; None to fit them.
         """
         data, h0 = self.context.data, features.h0
         if data.shared_rows and self.secret_noise:
@@ -123,12 +135,12 @@ class Preparation:
             )
 
         known = {head.client for head in restored}
-        everyone = range(len(self.context.architectures))
+        everyone = range(len(self.context.architectures)) if clients is None else clients
         missing = [client for client in everyone if client not in known]
 
         def ask() -> list[ReleasedHead]:
-            maps = {name: self._public_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, maps, missing)
+            own = maps or {name: self._public_map(scoring, features, name) for name in h0}
+            return pool.prepare(scoring, features, own, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
@@ -137,11 +149,11 @@ class Preparation:
         key = self._release_key(scoring, h0)
         if self.secret_noise:
             processes = self.context.processes
-            clients = everyone if processes.first else ()  # only the first uses the ledger
+            recorded = everyone if processes.first else ()  # only the first uses the ledger
             heads, total = release_once(
                 Ledger(data.key_id),
                 [key, self._former_key(scoring, h0)],
-                {client: data.record_digests(client) for client in clients},
+                {client: data.record_digests(client) for client in recorded},
                 scoring,
                 ask,
                 restored=restored,
@@ -162,6 +174,36 @@ class Preparation:
             ]
         return heads, total
 
+    def release_further(
+        self,
+        pool: ClientPool,
+        release: FurtherRelease,
+        features: ServerFeatures,
+        first: Sequence[ReleasedHead],
+    ) -> tuple[FurtherRelease, PrivacySpent | None]:
+        """Return a further release with the heads of its clients, and the total cost.
+
+        Args:
+            pool: The clients.
+            release: What they release, and heads that were released before.
+            features: h_0, and its features of public data.
+            first: The heads of the first release, whose feature maps are used again.
+        """
+        tensors, scoring = release.scoring.scorer.tensors(), release.scoring
+        if tensors and self.secret_noise and not release.heads:
+            # the noise of its heads is in no other release
+            heads = [head.weight for head in first if head.client in release.clients]
+            settings = _as_text(scoring.release_settings())
+            key: _Key = {"kind": "sent", "heads": tensor_digest(*heads), "release": settings}
+            # rounded otherwise, it would be another release
+            kept = self._first_result(key, lambda: tensors)
+            scoring = further(scoring, release.kind, kept)
+        maps = {self.context.architectures[head.client]: head.public_map for head in first}
+        released, total = self.release_heads(
+            pool, scoring, features, release.heads, release.clients, maps
+        )
+        return replace(release, scoring=scoring, heads=released), total
+
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
 
@@ -178,6 +220,8 @@ class Preparation:
         }
         if scoring.feature_map.uses_auxiliary:
             key["auxiliary"] = data.fingerprints["auxiliary"]
+        if tensors := scoring.scorer.tensors():
+            key["sent"] = tensor_digest(*tensors.values())
         if scoring.depends_on_negatives:
             key["negatives"] = tensor_digest(data.negative_inputs)
         return _as_text(key)

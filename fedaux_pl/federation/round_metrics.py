@@ -62,12 +62,13 @@ def preparation_traffic(
 ) -> tuple[int, int]:
     """Return the bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
 
-    Clients send scoring heads. They receive h_0, feature maps and, if the scorer uses them,
-    features of the negatives.
+    Clients send what they release. They receive h_0, feature maps and, if the scorer uses them,
+    features of the negatives. What they receive for a further release is less than 1 % of that.
     """
     up = sum(state_bytes({"weight": head.weight}) for head in heads)
     down = sum(state_bytes(h0[name]) for name in context.architectures if name in h0)
-    down += sum(state_bytes(head.public_map.tensors()) for head in heads)
+    maps = {head.client: head.public_map.tensors() for head in heads}
+    down += sum(map(state_bytes, maps.values()))
     if scoring is not None and scoring.scorer.uses_negatives:
         count, classes = len(context.data.negative_inputs), len(context.data.classes)
         lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)

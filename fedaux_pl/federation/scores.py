@@ -1,17 +1,14 @@
-"""What the server computes on public data from the clients' releases: scores or soft labels."""
+"""The features of h_0 at the server, and heads of students that are fitted to soft labels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm, Released
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.federation.context import Context
 from fedaux_pl.functional import fit_linear_head
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.scoring import ReleasedHead, Scoring
+from fedaux_pl.processes import Processes
 
 
 class ServerFeatures:
@@ -58,57 +55,18 @@ class ServerFeatures:
         }
 
 
-def score_data(
-    context: Context, scoring: Scoring, heads: Sequence[ReleasedHead], features: ServerFeatures
-) -> dict[str, Tensor]:
-    """Return s_i(x) of every client on D_distill and on the evaluated data, shapes (n, N).
+def fit_student_heads(
+    labels: Tensor, features: Mapping[str, Tensor], processes: Processes
+) -> dict[str, State]:
+    """Fit a head for the student of each architecture to soft labels on D_distill.
 
-    Both are calibrated on D_distill. A client that has released nothing has scores of 0.
+    Args:
+        labels: Shape (N, C).
+        features: h_0(x) on D_distill, by architecture.
+        processes: All get the heads of the first one.
     """
-    parts, architectures = features.parts(), context.architectures
-    denoised: dict[int, ReleasedHead] = {}
-    for name in features.h0:
-        group = [head for head in heads if architectures[head.client] == name]
-        denoised |= {head.client: head for head in scoring.shrink_heads(group)}
-    scores: dict[str, Tensor] = {}
-    for part, rows in parts.items():
-        example = next(iter(rows.values()))
-        # filled row by row: stacking the rows of many clients would take twice the memory
-        scores[part] = torch.zeros(len(architectures), len(example), device=example.device)
-    for head in heads:
-        name = architectures[head.client]
-        logits = {part: denoised[head.client].logits(rows[name]) for part, rows in parts.items()}
-        for part, values in logits.items():
-            scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
-    return scores
-
-
-def label_data(
-    context: Context, algorithm: Algorithm, heads: Sequence[ReleasedHead], features: ServerFeatures
-) -> tuple[dict[str, Tensor], dict[str, State]]:
-    """Let a teacher that is made of releases alone label public data, and fit students' heads.
-
-    Returns:
-        The soft labels on D_distill (``distill``) and on the evaluated data (``evaluation``),
-        shapes (N, C), and for each architecture a head that is fitted to those on D_distill.
-    """
-    data, parts = context.data, features.parts()
-    labels = {
-        part: algorithm.label(
-            Released(
-                heads,
-                architectures=context.architectures,
-                sizes=data.client_sizes,
-                num_negatives=len(data.negative_inputs),
-                num_classes=len(data.classes),
-                features=rows,
-                reference=parts["distill"],
-            )
-        ).float()
-        for part, rows in parts.items()
-    }
     students: dict[str, State] = {}
-    for name, rows in parts["distill"].items():
-        weight, bias = fit_linear_head(rows, labels["distill"])
+    for name, rows in features.items():
+        weight, bias = fit_linear_head(rows, labels)
         students[name] = {"head.weight": weight.float(), "head.bias": bias.float()}
-    return labels, context.processes.broadcast(students)
+    return processes.broadcast(students)

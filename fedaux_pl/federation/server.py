@@ -16,6 +16,8 @@ from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
 
+_LEAST = 1e-12  # of a sum of scores: a client's can be 0
+
 
 @dataclass(frozen=True)
 class Predictor:
@@ -155,19 +157,29 @@ class Server:
         seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
         return Round(number, updates, clients, averages, buffers, seed)
 
-    def soft_labels(self, round_: Round, scores: Mapping[str, Tensor]) -> Tensor:
-        """Return the soft labels on D_distill, shape (N, C); scores are empty without scoring."""
+    def soft_labels(
+        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the soft labels on D_distill, shape (N, C).
+
+        Args:
+            round_: The models of the round.
+            scores: s_i(x) of all clients on each part of the data; empty without scoring.
+            labels: p(c | x) of a teacher that is made of releases alone; empty without one.
+        """
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
-            labels = self._aggregate(round_, "distill", scores, lambda _: stage.update(1))
-        if bool(labels.isnan().any()):
+            found = self._aggregate(round_, "distill", scores, labels, lambda _: stage.update(1))
+        if bool(found.isnan().any()):
             raise FloatingPointError(
                 f"the clients' predictions hold NaN or infinity in round {round_.number}: lower "
                 "local.lr (--model.local.lr)"
             )
-        return labels
+        return found
 
-    def evaluate(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
+    def evaluate(
+        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
+    ) -> dict[str, float]:
         """Return the accuracy of the averages before distillation, and metrics of the teachers.
 
         Only measured rounds are evaluated. The logits of other rounds' clients on the evaluated
@@ -178,15 +190,25 @@ class Server:
         for name, state in round_.averages.items():
             classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)
             metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
+        if labels:
+            of_whom = "statistics" if self.algorithm.trains_clients else "teachers"
+            classes = labels["evaluation"].argmax(dim=1)
+            metrics[f"{of_whom}/accuracy"] = self.predictor.accuracy(classes)
         if self.algorithm.distills and self.algorithm.trains_clients:
-            metrics |= self._evaluate_teachers(round_, scores)
+            metrics |= self._evaluate_teachers(round_, scores, labels)
         return metrics
 
-    def _evaluate_teachers(self, round_: Round, scores: Mapping[str, Tensor]) -> dict[str, float]:
+    def _evaluate_teachers(
+        self, round_: Round, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
+    ) -> dict[str, float]:
         """Return how good soft labels are on labeled data, and how certain the teachers are."""
         votes: list[Tensor] = []
         labels = self._aggregate(
-            round_, "evaluation", scores, lambda logits: votes.append(logits.argmax(dim=1))
+            round_,
+            "evaluation",
+            scores,
+            statistics,
+            lambda logits: votes.append(logits.argmax(dim=1)),
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
@@ -196,7 +218,7 @@ class Server:
         }
         if scores:
             certainty = scores["distill"][list(round_.clients)]
-            weights = certainty / certainty.sum(dim=0)
+            weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
                 "certainty/mean": float(certainty.mean()),
                 "certainty/min": float(certainty.min()),
@@ -210,6 +232,7 @@ class Server:
         round_: Round,
         part: str,
         scores: Mapping[str, Tensor],
+        labels: Mapping[str, Tensor],
         on_prediction: Callable[[Tensor], None],
     ) -> Tensor:
         """Return the method's soft labels on one part of the data, the same in every process.
@@ -227,6 +250,7 @@ class Server:
             predict,
             shape=(len(self.predictor.inputs(part)), len(self.context.data.classes)),
             scores=scores.get(part),
+            labels=labels.get(part),
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,

@@ -1,12 +1,19 @@
 """The paper's mathematics: pure functions of tensors, one for each equation."""
 
 from fedaux_pl.functional.averaging import average_states as average_states
-from fedaux_pl.functional.class_means import discriminant_directions as discriminant_directions
-from fedaux_pl.functional.class_means import pool_class_means as pool_class_means
+from fedaux_pl.functional.class_statistics import class_priors as class_priors
+from fedaux_pl.functional.class_statistics import pool_class_means as pool_class_means
+from fedaux_pl.functional.class_statistics import split_statistics as split_statistics
+from fedaux_pl.functional.class_statistics import statistics_sensitivity as statistics_sensitivity
+from fedaux_pl.functional.class_statistics import sum_statistics as sum_statistics
+from fedaux_pl.functional.discriminant import LinearClassifier as LinearClassifier
+from fedaux_pl.functional.discriminant import linear_discriminant as linear_discriminant
 from fedaux_pl.functional.linear_head import fit_linear_head as fit_linear_head
 from fedaux_pl.functional.losses import distillation_loss as distillation_loss
 from fedaux_pl.functional.losses import nt_xent_loss as nt_xent_loss
 from fedaux_pl.functional.losses import proximal_penalty as proximal_penalty
+from fedaux_pl.functional.newton_step import newton_step as newton_step
+from fedaux_pl.functional.newton_step import sum_residuals as sum_residuals
 from fedaux_pl.functional.packed_logits import pack_logits as pack_logits
 from fedaux_pl.functional.packed_logits import unpack_logits as unpack_logits
 from fedaux_pl.functional.partition import dirichlet_partition as dirichlet_partition

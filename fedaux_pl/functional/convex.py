@@ -4,6 +4,8 @@ Where the gradient of a lambda-strongly convex function has norm g, the point is
 of the minimizer. Weights have the shape (1, d).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,7 +84,9 @@ def newton(
     for _ in range(max_iter):
         if not norm > tolerance:  # NaN too
             break
-        step = _conjugate_gradients(objective, weight, gradient, 0.1 * tolerance)
+        product = partial(objective.hessian_product, objective.curvature(weight))
+        iterations = 2 * weight.shape[1] + 50
+        step = conjugate_gradients(product, gradient, 0.1 * tolerance, iterations)
         size = 1.0
         for _ in range(40):
             candidate = weight - size * step
@@ -97,23 +101,29 @@ def newton(
     return weight, norm
 
 
-def _conjugate_gradients(
-    objective: Objective, weight: Tensor, target: Tensor, tolerance: float
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor], target: Tensor, tolerance: float, max_iter: int
 ) -> Tensor:
-    """Solve H(w) step = target to a residual of ``tolerance`` or rounding; H is never formed."""
-    curvature = objective.curvature(weight)
+    """Solve H step = target to a residual of ``tolerance`` or rounding.
+
+    Args:
+        product: H times a vector, for a positive definite H that need not be formed.
+        target: Of any shape.
+        tolerance: The norm of the residual at which to stop; at least 1e-6 of that of the target.
+        max_iter: The maximum number of iterations.
+    """
     floor = torch.finfo(target.dtype).tiny
     step = torch.zeros_like(target)
     residual, direction = target, target
     energy = residual.square().sum()
     goal = (1e-12 * energy).clamp(min=tolerance**2)
-    for _ in range(2 * weight.shape[1] + 50):
+    for _ in range(max_iter):
         if bool(energy <= goal):
             break
-        product = objective.hessian_product(curvature, direction)
-        length = energy / (direction * product).sum().clamp(min=floor)
+        image = product(direction)
+        length = energy / (direction * image).sum().clamp(min=floor)
         step = step + length * direction
-        residual = residual - length * product
+        residual = residual - length * image
         before, energy = energy, residual.square().sum()
         direction = residual + energy / before.clamp(min=floor) * direction
     return step

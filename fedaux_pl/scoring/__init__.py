@@ -9,8 +9,10 @@ of this package.
 from fedaux_pl.scoring.calibration import Calibration as Calibration
 from fedaux_pl.scoring.calibration import Sigmoid as Sigmoid
 from fedaux_pl.scoring.calibration import Standardized as Standardized
-from fedaux_pl.scoring.class_scorers import ClassMeans as ClassMeans
+from fedaux_pl.scoring.class_scorers import ClassCounts as ClassCounts
 from fedaux_pl.scoring.class_scorers import ClassScorer as ClassScorer
+from fedaux_pl.scoring.class_scorers import ClassStatistics as ClassStatistics
+from fedaux_pl.scoring.class_scorers import Residuals as Residuals
 from fedaux_pl.scoring.class_scorers import ScoresAndHead as ScoresAndHead
 from fedaux_pl.scoring.feature_maps import Centered as Centered
 from fedaux_pl.scoring.feature_maps import FeatureMap as FeatureMap
@@ -19,6 +21,7 @@ from fedaux_pl.scoring.feature_maps import PublicMap as PublicMap
 from fedaux_pl.scoring.feature_maps import Whitened as Whitened
 from fedaux_pl.scoring.ledger import Ledger as Ledger
 from fedaux_pl.scoring.ledger import PrivacySpent as PrivacySpent
+from fedaux_pl.scoring.release import Part as Part
 from fedaux_pl.scoring.release import Privacy as Privacy
 from fedaux_pl.scoring.release import Release as Release
 from fedaux_pl.scoring.release import ReleasedHead as ReleasedHead

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl.functional import fit_softmax_head, softmax_sensitivity
+from fedaux_pl.functional import (
+    LinearClassifier,
+    fit_softmax_head,
+    softmax_sensitivity,
+    statistics_sensitivity,
+    sum_residuals,
+    sum_statistics,
+)
+from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 
@@ -42,50 +50,123 @@ class ClassScorer(Scorer):
 
 
 @dataclass(frozen=True)
-class ClassMeans(ClassScorer):
-    """Releases 1/n sum e_y (x) [row, 1] / sqrt(2): class by class, the sum of rows and the count.
+class ClassStatistics(ClassScorer):
+    """Releases the sums of rows and the counts of records class by class, and the second moment.
 
-    Sensitivity: sqrt(2) / n for n = |D_i|. Proof: a record adds the vector [row, 1] / sqrt(2), of
-    norm at most 1, to the block of its class. If the replaced record had the same class, the
-    constants cancel and the sum changes by |row - row'| / sqrt(2) <= 2 / sqrt(2) = sqrt(2). If it
-    had another class, the two vectors lie in different blocks, so they are orthogonal and the sum
-    changes by at most sqrt(1 + 1) = sqrt(2). Both cases attain the bound, so that class counts cost
-    nothing: without them (and without the factor 1 / sqrt(2)) the sensitivity would be 2 / n for
-    the same sums.
+    Sums over records, not means: sums of several clients can be added up, by the server or before
+    it. ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
+
+    Attributes:
+        second_moment: rho, the weight of the second moment; up to 1/2 it costs the sums nothing,
+            and the counts have sqrt(1 / (1 - rho)) of the noise that they have without it.
+        releases: 2 for a second release, of ``Residuals`` of the classifier that the first one
+            makes, with half of the budget; 1 for none; null to choose by the noise.
 
     Example:
-        >>> rows, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(3)[:2]
-        >>> vector = ClassMeans().class_vector(rows, labels, rows[:0])
-        >>> ClassMeans().class_sums(vector, num_classes=3)
-        tensor([[0.5000, 0.0000, 0.5000],
-                [0.0000, 0.5000, 0.5000],
-                [0.0000, 0.0000, 0.0000]])
-        >>> round(ClassMeans().sensitivity(num_positives=100, num_negatives=0), 6)
-        0.014142
+        >>> rows, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double(), torch.eye(3)[:2]
+        >>> vector = ClassStatistics().class_vector(rows, labels, rows[:0])
+        >>> len(vector), ClassStatistics().sensitivity(num_positives=100, num_negatives=0)
+        (12, 2.0)
     """
 
-    what = "the sums of its feature rows and the counts of its records, class by class"
+    what = "the sums of its feature rows and its records by class, and the second moment of rows"
+
+    second_moment: float = 0.15
+    releases: int | None = None
+
+    def __post_init__(self) -> None:
+        statistics_sensitivity(self.second_moment)  # raises if it is invalid
+        if self.releases not in (None, 1, 2):
+            raise ValueError(f"releases must be 1, 2 or null, but is {self.releases!r}")
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Compute the vector, shape (C (k + 1),)."""
-        return (labels.to(rows).T @ _with_constant(rows) / len(rows)).flatten()
+        """Compute the vector, shape (C (k + 1) + k (k + 1) / 2,)."""
+        return sum_statistics(rows, labels, self.second_moment)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
-        """sqrt(2) / |D_i|."""
-        return math.sqrt(2) / num_positives
+        """D, for any number of records."""
+        return statistics_sensitivity(self.second_moment)[1]
 
     def largest_norm(self, num_positives: int, num_negatives: int) -> float:
-        """1: the vector is a mean of vectors of norm at most 1."""
-        return 1.0
+        """|D_i| times the largest norm of the vector of a record."""
+        constant, _ = statistics_sensitivity(self.second_moment)
+        return num_positives * math.sqrt(1 + constant**2 + self.second_moment)
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """C (k + 1) + k (k + 1) / 2."""
+        return num_classes * (row_length + 1) + row_length * (row_length + 1) // 2
+
+
+@dataclass(frozen=True)
+class ClassCounts(ClassScorer):
+    """Releases the number of records of each class, where ``ClassStatistics`` are a secure sum.
+
+    Sensitivity: sqrt(2). Proof: a record of another class moves two counts by 1.
+
+    Example:
+        >>> ClassCounts().class_vector(torch.zeros(2, 4), torch.eye(3)[:2], torch.zeros(0, 4))
+        tensor([1., 1., 0.])
+    """
+
+    what = "the number of its records in each class"
+
+    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+        """Compute the counts, shape (C,)."""
+        return labels.to(rows).sum(dim=0)
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """sqrt(2)."""
+        return math.sqrt(2)
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """|D_i|, if all records have one class."""
+        return float(num_positives)
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """C."""
+        return num_classes
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals(ClassScorer):
+    """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
+
+    Attributes:
+        weight: The weight of the classifier, shape (C, k). It may depend on what was released
+            before: the cost of releases with Gaussian noise adds up in the same way if each is
+            chosen by the earlier ones (see ``spent``).
+        bias: Its bias, shape (C,).
+    """
+
+    what = "the gradient of a classifier on its feature rows"
+
+    weight: Tensor
+    bias: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The classifier."""
+        return {"weight": self.weight, "bias": self.bias}
+
+    @property
+    def classifier(self) -> LinearClassifier:
+        """The classifier."""
+        return LinearClassifier(self.weight, self.bias)
+
+    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+        """Compute the gradient, shape (C (k + 1),)."""
+        return sum_residuals(rows, labels, self.classifier).flatten()
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """That of ``sum_residuals``."""
+        return RESIDUAL_SENSITIVITY
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """|D_i| times half of the sensitivity, which is the largest norm of a record's part."""
+        return num_positives * RESIDUAL_SENSITIVITY / 2
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """C (k + 1)."""
         return num_classes * (row_length + 1)
-
-    @staticmethod
-    def class_sums(vector: Tensor, num_classes: int) -> Tensor:
-        """1/n sum e_y (x) [row, 1], shape (C, k + 1); noise of sigma is then sqrt(2) sigma."""
-        return vector.view(num_classes, -1) * math.sqrt(2)
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,10 @@ class Whitened(FeatureMap):
 
     Attributes:
         dimensions: The number of components; fewer if public features vary in fewer directions.
+            null to choose it by the noise.
         whitening: A component of variance v gets variance v^(1 - whitening). At 1 all components
-            count equally; below 1 those of large variance, which are less noisy, count more.
+            count equally; below 1 those of large variance, which are less noisy, count more. null
+            to choose it by the dimensions.
 
     Example:
         >>> features = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
@@ -131,13 +133,13 @@ class Whitened(FeatureMap):
         tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64)
     """
 
-    dimensions: int = 128
-    whitening: float = 0.75
+    dimensions: int | None = None
+    whitening: float | None = None
 
     def __post_init__(self) -> None:
-        if self.dimensions < 1:
+        if self.dimensions is not None and self.dimensions < 1:
             raise ValueError(f"dimensions must be at least 1, but is {self.dimensions}")
-        if not 0 <= self.whitening <= 1:
+        if self.whitening is not None and not 0 <= self.whitening <= 1:
             raise ValueError(f"whitening must lie in [0, 1], but is {self.whitening}")
 
     def fit(self, features: Tensor) -> PublicMap:
@@ -149,13 +151,15 @@ class Whitened(FeatureMap):
             covariance += (part - center).T @ (part - center)
         variances, vectors = torch.linalg.eigh(covariance.cpu() / len(features))
         variances, vectors = variances.flip(0), vectors.flip(1)
-        count = min(self.dimensions, int((variances > _NEGLIGIBLE * variances[0]).sum()))
+        count = int((variances > _NEGLIGIBLE * variances[0]).sum())
+        count = min(self.dimensions or count, count)
         if not variances[0] > 0 or count == 0:
             raise ValueError("the public features do not vary: there is nothing to whiten")
         vectors = vectors[:, :count]
         # The sign of an eigenvector is arbitrary: make its largest entry positive.
         largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
-        directions = vectors * largest.sign() / variances[:count].pow(self.whitening / 2)
+        whitening = 0.5 if self.whitening is None else self.whitening
+        directions = vectors * largest.sign() / variances[:count].pow(whitening / 2)
         return PublicMap(center.cpu(), directions.contiguous())
 
 

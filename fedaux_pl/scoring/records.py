@@ -11,7 +11,7 @@ from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import PrivacySpent
-from fedaux_pl.scoring.release import Release, ReleasedHead, round_to_grid
+from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 
 _NOT_ROUNDED = (
@@ -65,14 +65,26 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
     return heads
 
 
-def describe_privacy(heads: Sequence[ReleasedHead], total: PrivacySpent | None = None) -> list[str]:
+def describe_privacy(
+    heads: Sequence[ReleasedHead],
+    total: PrivacySpent | None = None,
+    privacy: Privacy | None = None,
+) -> list[str]:
     """Return one sentence for each kind of release, for their total and for what is not covered.
 
     Args:
         heads: What the clients have released.
         total: What all releases about their records cost, if the ledger has them.
+        privacy: That of all releases together, if there are several kinds.
     """
-    lines = [_describe(release) for release in _most_noise(heads)]
+    releases = _most_noise(heads)
+    lines = [_describe(release) for release in releases]
+    kinds = {release.what for release in releases}
+    if len(kinds) > 1 and privacy is not None and privacy.epsilon is not None:
+        lines.append(
+            "the releases of each client together cost (epsilon "
+            f"{privacy.epsilon:g}, delta {privacy.delta:g}), by exact composition"
+        )
     lines += [] if total is None else [total.describe()]
     sent = "the model updates and training losses that clients send in every round"
     return [*lines, f"NOT private: {sent}"]
@@ -92,10 +104,11 @@ def describe_all(
         total: What all releases about their records cost, if the ledger has them.
         besides: What leaves a client besides; empty for nothing.
     """
-    sent = f"one release of {scoring.scorer.what}{_describe_total(heads, scoring)}"
+    kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
+    sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
     rest = f"; {besides}" if besides else ""
     return [
-        *describe_privacy(heads, total)[:-1],
+        *describe_privacy(heads, total, scoring.privacy)[:-1],
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
         f"{rest}. No model update and no loss is sent",
     ]
@@ -145,6 +158,13 @@ def _describe(release: Release) -> str:
         return (
             f"NOT private: each client released {release.what} with noise that claims to be "
             f"{guarantee}, but is not: {release.flaw}"
+        )
+    if release.summands > 1:
+        return (
+            f"simulated: the sum over {release.summands} clients of {release.what} would be "
+            f"{guarantee} with secret noise, if the server sees it alone and at most one client "
+            f"adds no noise ({noise}). Here the noise comes from the seed of the run and protects "
+            "nothing"
         )
     if release.simulated:
         return (

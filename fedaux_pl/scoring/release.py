@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -22,8 +23,12 @@ VERSION = 1
 Raise it with every change of what is released. Stored releases of another version are not used.
 """
 
+Sums = Literal["local", "secure"]
+
 LARGEST_NOISE = 38
 """No draw of ``standard_normal``, rounded to the grid, has more standard deviations."""
+
+_MARGIN = 1 + 1e-8  # more than the rounding errors of composing parts
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Release:
         what: The name of what was released.
         simulated: Whether the noise came from a seed. Whoever knows or guesses the seed can remove
             it, so (epsilon, delta) is what the release would cost with secret noise.
+        summands: The number of clients of a secure sum, whose (epsilon, delta) it is; 1 if the
+            server sees each client's vector.
     """
 
     epsilon: float
@@ -50,6 +57,7 @@ class Release:
     flaw: str = ""
     what: str = "its scoring head"
     simulated: bool = False
+    summands: int = 1
 
     @property
     def is_private(self) -> bool:
@@ -66,8 +74,30 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The part that one release has of all that clients release.
+
+    Attributes:
+        share: Its share of mu^2, the budget in Gaussian differential privacy: releases whose
+            shares sum to 1 cost together what one release with all of it does.
+        summands: The number of clients n whose secure sum is released; 1 for none. Every client
+            then adds noise of variance sigma^2 / (n - 1): sigma^2 in the sum without that of one
+            client which adds none.
+
+    Example:
+        >>> whole = Privacy(epsilon=1.0).record(sensitivity=1.0)
+        >>> half = Privacy(epsilon=1.0).record(sensitivity=1.0, part=Part(share=0.5))
+        >>> round(half.sigma / whole.sigma, 3), round(half.epsilon, 3)
+        (1.414, 0.684)
+    """
+
+    share: float = 1.0
+    summands: int = 1
+
+
+@dataclass(frozen=True)
 class Privacy:
-    """The privacy of the one release of a client.
+    """The privacy of all that a client releases.
 
     Attributes:
         epsilon: Greater than 0; null for no noise and no guarantee.
@@ -76,6 +106,9 @@ class Privacy:
         secret: false derives the noise from the seed of the run: a simulation, which can be
             repeated and protects nothing. true takes it from the operating system and records the
             release in the ledger of this machine, as a deployment must.
+        sums: Whom class statistics are private from. ``local``: from the server, which sees the
+            vector of each client. ``secure``: the server sees their sum over the clients alone,
+            and each adds a part of the noise, enough if all but one do; simulated only.
 
     Example:
         >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
@@ -87,21 +120,48 @@ class Privacy:
     delta: float = 1e-5
     mechanism: Mechanism = "analytic"
     secret: bool = False
+    sums: Sums = "local"
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
+        if self.sums not in get_args(Sums):
+            raise ValueError(f"sums must be local or secure, but is {self.sums!r}")
+        if self.sums == "secure" and self.secret:
+            raise ValueError(
+                "secure sums are simulated only: set privacy.secret to false, or privacy.sums to "
+                "local"
+            )
 
-    def record(self, sensitivity: float, simulated: bool = False) -> Release:
-        """Return the record of a release of a vector with this l2-sensitivity."""
+    def record(
+        self, sensitivity: float, simulated: bool = False, part: Part | None = None
+    ) -> Release:
+        """Return the record of a release of a vector with this l2-sensitivity.
+
+        Args:
+            sensitivity: The bound on how far replacing one record can move the vector.
+            simulated: Whether the noise comes from a seed.
+            part: The release's part of all that clients release; by default it is all.
+        """
         if self.epsilon is None:
             return Release(math.inf, 0.0, 0.0, 0.0, "none")
-        sigma = gaussian_sigma(self.epsilon, self.delta, sensitivity, self.mechanism)
-        return Release(
-            self.epsilon, self.delta, sigma, sensitivity, self.mechanism, simulated=simulated
-        )
+        part, epsilon = part or Part(), self.epsilon
+        sigma = gaussian_sigma(epsilon, self.delta, sensitivity, self.mechanism)
+        if part.share < 1:
+            factor = _MARGIN / math.sqrt(part.share)
+            unit = gaussian_sigma(epsilon, self.delta, 1.0, self.mechanism)
+            epsilon = gaussian_epsilon(self.delta, factor * unit)
+            sigma *= factor
+        if part.summands > 1:
+            sigma /= math.sqrt(part.summands - 1)
+        own = sigma, sensitivity, self.mechanism
+        return Release(epsilon, self.delta, *own, simulated=simulated, summands=part.summands)
 
     def release(
-        self, vector: Tensor, sensitivity: float, noise_seed: int | None = None
+        self,
+        vector: Tensor,
+        sensitivity: float,
+        noise_seed: int | None = None,
+        part: Part | None = None,
     ) -> tuple[Tensor, Release]:
         """Add the noise that makes the release of a vector (epsilon, delta)-private.
 
@@ -113,12 +173,13 @@ class Privacy:
                 repeatable: the release is marked as simulated and guarantees nothing. The noise
                 depends on the seed, the vector and the privacy, so that two releases share their
                 noise only if they are equal.
+            part: The release's part of all that clients release; by default it is all.
 
         Returns:
             The vector with noise (without if epsilon is None), float64 on the CPU, and the record.
             With secret noise its entries are on a grid, see ``round_to_grid``.
         """
-        record = self.record(sensitivity, simulated=noise_seed is not None)
+        record = self.record(sensitivity, noise_seed is not None, part)
         vector = vector.detach().cpu().double()
         if self.epsilon is None:
             return vector.clone(), record
@@ -126,6 +187,8 @@ class Privacy:
             noise = standard_normal(len(vector), random.SystemRandom())
             return round_to_grid(vector + record.sigma * noise, record.sigma), record
         settings = [noise_seed, self.epsilon, self.delta, self.mechanism, sensitivity]
+        if part is not None and part != Part():
+            settings += [part.share, part.summands]
         digest = hashlib.sha256(json.dumps(settings).encode() + vector.numpy().tobytes())
         source = random.Random(digest.digest())  # noqa: S311 - a simulation
         return vector + record.sigma * standard_normal(len(vector), source), record

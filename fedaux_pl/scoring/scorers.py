@@ -32,6 +32,10 @@ class Scorer(ABC):
         """Why the sensitivity does not hold with these options; empty if it holds."""
         return ""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the public tensors that clients need for ``vector``, by name."""
+        return {}
+
     @abstractmethod
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Compute w_i before noise, shape (k,).

@@ -13,7 +13,14 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Privacy, Release, ReleasedHead
+from fedaux_pl.scoring.release import (
+    LARGEST_NOISE,
+    VERSION,
+    Part,
+    Privacy,
+    Release,
+    ReleasedHead,
+)
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -47,6 +54,7 @@ class Scoring:
     norm_bound: NormBound
     privacy: Privacy
     shrink: bool
+    part: Part = Part()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         parts = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
@@ -94,7 +102,8 @@ class Scoring:
         privacy again. The entries below are part of the keys of ledgers and caches: never rename,
         reorder or remove one.
         """
-        return {
+        parts = {} if self.part == Part() else {"part": vars(self.part)}
+        return parts | {
             "scorer": plain_settings(self.scorer),
             "feature_map": plain_settings(self.feature_map),
             "norm_bound": self.norm_bound,
@@ -138,7 +147,7 @@ class Scoring:
 
     def record(self, sensitivity: float, simulated: bool) -> Release:
         """Return the record of a release of a vector with this l2-sensitivity."""
-        record = self.privacy.record(sensitivity, simulated)
+        record = self.privacy.record(sensitivity, simulated, self.part)
         return replace(record, flaw=self.flaw, what=self.scorer.what)
 
     def release(
@@ -171,7 +180,7 @@ class Scoring:
         else:
             vector = self.scorer.vector(rows, others)
         sensitivity = self.sensitivity(len(positives), len(negatives))
-        weight, record = self.privacy.release(vector, sensitivity, noise_seed)
+        weight, record = self.privacy.release(vector, sensitivity, noise_seed, self.part)
         record = replace(record, flaw=self.flaw, what=self.scorer.what)
         return ReleasedHead(client, weight, public_map, record)
 
@@ -220,4 +229,5 @@ def plain_settings(part: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
     kind, name = type(part), type(part).__name__
     if not kind.__module__.startswith("fedaux_pl."):
         name = f"{kind.__module__}.{kind.__qualname__}"
-    return {"class": name, **vars(part)}
+    sent = part.tensors() if isinstance(part, Scorer) else {}
+    return {"class": name, **vars(part)} if not sent else {"class": name}

@@ -4,7 +4,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,16 @@ from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Ledger,
+    PrivacySpent,
+    PublicMap,
+    ReleasedHead,
+    Scoring,
+)
 from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.plan import further
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
@@ -30,8 +38,25 @@ from fedaux_pl.sites.wire import (
 )
 
 MAX_NEGATIVES = 10_000_000
+MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
 Serve = Callable[[Callable[[Message], Message], int], None]
 _Answer = tuple[dict[str, Any], bytes, str]  # plain values, tensors, and the guarantee
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The key of a release in the ledger; ``received`` is the part that the server determines."""
+
+    start: str
+    received: str
+    end: str
+
+    def __str__(self) -> str:
+        return self.start + self.received + self.end
+
+    def is_like(self, key: str) -> bool:
+        """Return whether a key has the same settings and data."""
+        return key.startswith(self.start) and key.endswith(self.end)
 
 
 class Site:
@@ -55,6 +80,7 @@ class Site:
     def run(self, _: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(self.federation, self.limits.rehearsal)
+        self.federation.scoring = self.federation.plan_scoring()  # with secret noise
         self.own_agreement = agreement(self.federation)
         self.serve(self.answer, max(map(self._largest_request, self.federation.students)))
 
@@ -128,12 +154,13 @@ class Site:
         return fields, write_tensors(sent), "a model update and its training loss: NOT private"
 
     def _release(self, client: int, request: Message) -> _Answer:
-        """Return the head in this site's ledger, or a new one if the budget allows it."""
-        federation, scoring = self.federation, self.algorithm.scoring
-        if scoring is None:
-            raise RefusalError("settings", "the method of this configuration releases no heads")
+        """Return the release in this site's ledger, or a new one if the budget allows it."""
+        federation, first = self.federation, self.federation.scoring
+        if first is None:
+            raise RefusalError("settings", "the method of this configuration releases nothing")
         name, data = federation.architectures[client], federation.data
-        h0, negatives, public_map = self._read_preparation(name, scoring, request)
+        h0, negatives, public_map, sent = self._read_preparation(name, first, request)
+        scoring = further(first, "residuals", sent) if sent else first
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
@@ -143,14 +170,17 @@ class Site:
         if self.algorithm.secret_noise:
             received = [*h0.values(), *public_map.tensors().values()]
             received += [] if negatives is None else [negatives]
-            # the key of a release in all ledgers: do not change it
-            own = (
-                f"{name} {federation.model_options} ",
-                f" {scoring.release_settings()} {data.fingerprints['private']}",
-            )
-            key = f"{tensor_digest(*received)} {public_map.bound!r}".join(own)
+
+            def key_of(scoring: Scoring, *received: Tensor) -> _Key:
+                # in all ledgers: do not change it
+                start = f"{name} {federation.model_options} "
+                end = f" {scoring.release_settings()} {data.fingerprints['private']}"
+                return _Key(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
+
+            key = key_of(scoring, *received, *sent.values())
+            earlier = key_of(first, *received) if sent else None
             count = 0 if negatives is None else len(negatives)
-            head, total = self._recorded(key, own, scoring, release, count)
+            head, total = self._recorded(key, earlier, scoring, release, count)
         else:
             head = release()
         fields = {
@@ -164,8 +194,8 @@ class Site:
 
     def _recorded(
         self,
-        key: str,
-        own: tuple[str, str],
+        key: _Key,
+        earlier: _Key | None,
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,
@@ -174,7 +204,7 @@ class Site:
 
         Args:
             key: The key of the release.
-            own: What the key begins and ends with: all of it but what the server has sent.
+            earlier: That of the release which must be in the ledger before; None for none.
             scoring: What is released.
             release: Computes it.
             num_negatives: |D^-|.
@@ -184,18 +214,24 @@ class Site:
         limit = self.limits.epsilon_limit or scoring.privacy.epsilon or 0.0
 
         def check(entries: Sequence[Entry]) -> None:
-            known = [e for e in entries if e.key.startswith(own[0]) and e.key.endswith(own[1])]
+            if earlier is not None and all(entry.key != str(earlier) for entry in entries):
+                raise RefusalError(
+                    "budget",
+                    "the server asks for the second release, but the ledger does not have the "
+                    "first one with this h_0 and feature map: let the server ask for it before",
+                )
+            planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
+            known = any(map(key.is_like, (entry.key for entry in entries)))
             if known and not self.limits.allow_new_h0:
                 raise RefusalError(
                     "budget",
                     "the ledger has a release with these settings about these data, but the server "
-                    "now sends another h_0, feature map or negatives, so it would be a second one: "
-                    "let the server use what it sent before (in its state folder and cache), or "
-                    "start the site with --allow_new_h0 true, which costs epsilon "
-                    f"{scoring.privacy.epsilon} again, within its epsilon_limit",
+                    "now sends another h_0, feature map, negatives or classifier, so it would be a "
+                    "second one: let the server use what it sent before (in its state folder and "
+                    "cache), or start the site with --allow_new_h0 true, which costs epsilon "
+                    f"{planned.epsilon:.4g} again, within its epsilon_limit",
                 )
-            planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
-            entry = Entry(key, {}, {0: planned}, {0: digests})
+            entry = Entry(str(key), {}, {0: planned}, {0: digests})
             cost = ledger.total([digests], scoring.privacy.delta, [entry]).epsilon
             if not cost <= limit:
                 raise RefusalError(
@@ -206,7 +242,7 @@ class Site:
 
         [head], total = release_once(
             ledger,
-            [key],
+            [str(key)],
             {0: digests},
             scoring,
             lambda: [replace(release(), client=0)],  # a site does not choose its number
@@ -217,10 +253,10 @@ class Site:
 
     def _read_preparation(
         self, name: str, scoring: Scoring, request: Message
-    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap]:
-        """Read h_0, h_0(x) on D^- if the scorer uses it, and the feature map."""
+    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
+        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
         fields, student = request.fields, self.federation.students[name]
-        width = int(student.feature_dim)  # type: ignore[arg-type]
+        columns = width = int(student.feature_dim)  # type: ignore[arg-type]
         like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
         if fields.get("center") is True:
             like["map/center"] = torch.empty(width, dtype=torch.float64, device="meta")
@@ -230,7 +266,18 @@ class Site:
         if scoring.scorer.uses_negatives:
             rows = read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
+        if (release := fields.get("release", "")) not in ("", "residuals"):
+            raise RefusalError("message", "it asks for an unknown release")
+        if release:
+            if not _has_second(scoring):
+                raise RefusalError("settings", "this configuration has no second release")
+            classes = len(self.federation.data.classes)
+            for part, shape in {"weight": (classes, columns), "bias": (classes,)}.items():
+                like[f"sent/{part}"] = torch.empty(shape, dtype=torch.float64, device="meta")
         tensors = read_tensors(request.body, like)
+        sent = {k.removeprefix("sent/"): v for k, v in tensors.items() if k.startswith("sent/")}
+        if any(bool((tensor.abs() > MAX_WEIGHT).any()) for tensor in sent.values()):
+            raise RefusalError("message", f"the classifier has weights above {MAX_WEIGHT:g}")
         public_map = PublicMap(
             tensors.get("map/center"),
             tensors.get("map/directions"),
@@ -240,17 +287,23 @@ class Site:
         h0 = {k.removeprefix("h0/"): v for k, v in tensors.items() if k.startswith("h0/")}
         if (negatives := tensors.get("negatives")) is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
-        return h0, negatives, public_map
+        return h0, negatives, public_map, sent
 
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""
         student = self.federation.students[name]
         size = largest_body(student.state_dict())
-        if (scoring := self.algorithm.scoring) is not None:
+        if (scoring := self.federation.scoring) is not None:
             width = int(student.feature_dim)  # type: ignore[arg-type]
             size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions
+            if _has_second(scoring):  # of a classifier
+                size += 2 * 1024 + 8 * (width + 1) * len(self.federation.data.classes)
             size += 4 * width * MAX_NEGATIVES * scoring.scorer.uses_negatives
         return size
+
+
+def _has_second(scoring: Scoring) -> bool:
+    return isinstance(scoring.scorer, ClassStatistics) and scoring.scorer.releases == 2
 
 
 def say(text: str) -> None:

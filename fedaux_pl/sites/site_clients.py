@@ -38,7 +38,7 @@ _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
 _HELLO = 5.0  # seconds in which a site says that it is there
 _FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
-_STAGES = {"prepare": "scoring heads", "train": "clients"}
+_STAGES = {"prepare": "releases", "train": "clients"}
 _T = TypeVar("_T")
 
 
@@ -146,17 +146,19 @@ class SiteClients:
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
-        """Algorithm 1: let each site release its head once; later it returns the stored one."""
+        """Algorithm 1: let each site release a vector once; later it returns the stored one."""
         architectures, questions = self.context.architectures, {}
+        sent = {f"sent/{k}": v for k, v in scoring.scorer.tensors().items()}
         for name in {architectures[client] for client in clients}:
             public_map, h0 = maps[name], features.h0[name]
             tensors = {f"h0/{k}": v for k, v in h0.state_dict().items() if not of_head(k)}
-            tensors |= {f"map/{k}": v for k, v in public_map.tensors().items()}
+            tensors |= {f"map/{k}": v for k, v in public_map.tensors().items()} | sent
             directions = public_map.directions
             fields: dict[str, Any] = {
                 "bound": public_map.bound,
                 "center": public_map.center is not None,
                 "directions": None if directions is None else directions.shape[1],
+                "release": "residuals" if sent else "",
             }
             if scoring.scorer.uses_negatives:
                 tensors["negatives"] = features.negatives(name)

@@ -76,10 +76,11 @@ class Limits:
 
     Args:
         epsilon_limit: The largest epsilon that all releases about a record may cost together, at
-            the delta of the method; null for the epsilon of the method, which allows one release.
+            the delta of the method; null for the epsilon of the method, which allows each release
+            of the method once.
         allow_new_h0: Whether to release again, under the same settings and about the same data, if
-            the server sends another h_0, feature map or negatives than before. Each time costs the
-            epsilon of the method once more, up to ``epsilon_limit``.
+            the server sends another h_0, feature map, negatives or classifier than before. Each
+            time costs the epsilon of the release once more, up to ``epsilon_limit``.
         max_epochs: The largest number of local epochs in a round.
         min_batch_size: The smallest batch size of the local training.
         max_batch_size: The largest one.
@@ -112,6 +113,7 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', and "
             "no method whose clients keep tensors (Scaffold)"
         )
+    federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:
         federation.algorithm.use_secret_noise()
 

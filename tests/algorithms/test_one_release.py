@@ -1,4 +1,4 @@
-"""Methods whose clients send one release and nothing else."""
+"""Methods whose clients send private releases once, and nothing else."""
 
 import pytest
 import torch
@@ -7,15 +7,15 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedClassMeans, Released
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Examples, FederatedDataModule
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.functional import soft_labels
-from fedaux_pl.scoring import ClassMeans, Mean, Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Mean, Residuals, ScoresAndHead, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
 METHODS = [FedClassMeans, FedAUXfdp]
 MAP = Whitened(dimensions=8)
+TWO = ClassStatistics(releases=2)
 
 
 def method(kind, **options):
@@ -56,7 +56,7 @@ def test_only_the_release_is_sent(kind, tmp_path, monkeypatch):
     )
     federation = run(tmp_path, method(kind), 2)
     assert trained == []
-    sizes = {FedClassMeans: 10 * 9, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
+    sizes = {FedClassMeans: 10 * 9 + 36, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
     for entry in federation.history:
         assert (entry["bytes/up"], entry["bytes/down"]) == (0, 0)
         assert entry["bytes/up_total"] == 3 * 8 * sizes[kind]
@@ -169,8 +169,8 @@ def released(algorithm, rows, labels, public, sizes=(30, 30)):
         scoring.release(i, rows[own], public, public_map, i, one_hot[own])
         for i, own in enumerate(torch.arange(len(rows)).split(list(sizes)))
     ]
-    features = {"resnet8": public}
-    return Released(heads, ["resnet8"] * len(sizes), sizes, len(public), 10, features, features)
+    parts = {"distill": {"resnet8": public}, "evaluation": {"resnet8": public[:5]}}
+    return Released(scoring, heads, ["resnet8"] * len(sizes), sizes, len(public), 10, parts)
 
 
 def blobs(count=60, seed=0):
@@ -184,7 +184,7 @@ def blobs(count=60, seed=0):
 def test_teachers_of_exact_releases_know_the_classes(kind):
     rows, labels = blobs()
     algorithm = method(kind, epsilon=None)
-    found = algorithm.label(released(algorithm, rows, labels, rows))
+    found = algorithm.label(released(algorithm, rows, labels, rows))["distill"]
     torch.testing.assert_close(found.sum(dim=1), torch.ones(60).to(found))
     assert (found.argmax(dim=1) == labels).float().mean() > 0.9
 
@@ -202,18 +202,8 @@ def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
         constant = torch.cat([public, torch.ones(60, 1)], dim=1) / 2**0.5
         logits.append(constant @ matrix.T)
     expected = soft_labels(torch.stack(logits), torch.stack(scores))
-    torch.testing.assert_close(algorithm.teach(sent).softmax(dim=1), expected)
-
-
-def test_class_means_are_pooled_in_records():
-    algorithm = method(FedClassMeans, epsilon=2.0)
-    rows, labels = blobs()
-    sent = released(algorithm, rows, labels, rows, sizes=(20, 40))
-    sums, counts, sigmas = algorithm.class_sums(sent)
-    assert (sums.shape, counts.shape) == ((2, 10, 8), (2, 10))
-    # sigma of a sum in records is the same for all clients: sqrt(2) sqrt(2) / n times n
-    multiplier = Privacy(2.0).record(1.0).sigma
-    torch.testing.assert_close(sigmas, torch.full((2,), 2 * multiplier).double())
+    found = algorithm._teach(sent, sent.reference).softmax(dim=1)
+    torch.testing.assert_close(found, expected)
 
 
 def test_settings_are_those_of_the_constructor():
@@ -227,12 +217,43 @@ def test_settings_are_those_of_the_constructor():
 
 
 def test_what_a_method_cannot_use_is_refused():
-    with pytest.raises(ConfigurationError, match="2 architectures"):
-        create(method(FedClassMeans), {"resnet8": 2, "shufflenet": 1})
     with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
-        FedAUX(scorer=ClassMeans())
+        FedAUX(scorer=ScoresAndHead())
 
 
-def test_fedauxfdp_mixes_architectures(tmp_path):
-    federation = run(tmp_path, method(FedAUXfdp), 1, clients={"resnet8": 2, "shufflenet": 1})
+@pytest.mark.parametrize("kind", METHODS)
+def test_architectures_are_mixed(kind, tmp_path):
+    federation = run(tmp_path, method(kind), 1, clients={"resnet8": 2, "shufflenet": 1})
     assert {"accuracy/resnet8", "accuracy/shufflenet"} <= set(federation.history[0])
+
+
+def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    algorithm = method(FedClassMeans, epsilon=1.0, secret=True, scorer=TWO)
+    federation, again = create(algorithm), create(algorithm)
+    fit(tmp_path, federation, 0)
+    [second] = federation.further.values()
+    assert isinstance(second.scoring.scorer, Residuals)
+    assert second.heads[0].weight.shape == (10 * 9,)
+    assert len(federation.all_heads) == 2 * len(federation.heads)
+    cost = federation.total_cost  # both together: the epsilon of the method
+    assert (cost.releases, cost.epsilon) == (2, pytest.approx(1.0, rel=1e-6))
+    assert cost.epsilon <= 1.0
+    text = " ".join(federation.privacy())
+    assert "together cost (epsilon 1, delta 1e-05), by exact composition" in text
+    assert "and one of the gradient of a classifier" in text
+    fit(tmp_path, again, 0)  # the ledger's releases are used again
+    assert again.total_cost.releases == 2
+    assert torch.equal(next(iter(again.further.values())).heads[0].weight, second.heads[0].weight)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
+def test_a_run_with_two_releases_resumes(tmp_path):
+    whole, first, resumed = (create(method(FedClassMeans, scorer=TWO)) for _ in range(3))
+    fit(tmp_path, whole, 2)
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
+    fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
+    [path] = (tmp_path / "saved").glob("*.ckpt")
+    fit(tmp_path, resumed, 2, ckpt_path=path)
+    assert resumed.further.keys() == {"residuals/resnet8"}
+    assert_same(weights(resumed), weights(whole))

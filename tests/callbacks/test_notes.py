@@ -13,6 +13,7 @@ from fedaux_pl.callbacks.notes import (
     describe_noise,
 )
 from fedaux_pl.scoring import Release, ReleasedHead
+from fedaux_pl.scoring.pooled_statistics import stack_heads
 
 
 @pytest.mark.parametrize(
@@ -100,32 +101,35 @@ def heads(signal, sigma, count=10, dimensions=24, seed=0):
     return [ReleasedHead(i, weight, None, release) for i, weight in enumerate(weights)]
 
 
+def hidden(released):
+    return describe_noise(*stack_heads(released), f"the vectors of {len(released)} clients")
+
+
 def test_noise_that_hides_the_clients():
     """0.5 in every coordinate is what clients have in common: no score can use it."""
-    text = describe_noise(heads(signal=0.05, sigma=0.3))
+    text = hidden(heads(signal=0.05, sigma=0.3))
     assert "10 clients" in text
     assert "of norm 1.5, around vectors of norm about 2." in text  # 0.3 sqrt(24), 0.5 sqrt(24)
 
 
 def test_noise_below_the_signal():
-    assert describe_noise(heads(signal=3.0, sigma=0.3)) is None
-    assert describe_noise(heads(signal=0.05, sigma=0.0)) is None
-    assert describe_noise(heads(signal=0.05, sigma=0.3, count=1)) is None
-    assert describe_noise([]) is None
+    assert hidden(heads(signal=3.0, sigma=0.3)) is None
+    assert hidden(heads(signal=0.05, sigma=0.0)) is None
+    assert hidden(heads(signal=0.05, sigma=0.3, count=1)) is None
 
 
 def test_a_client_of_pure_noise_does_not_hide_the_others():
     others = heads(signal=3.0, sigma=0.3)
     [_, noisy] = heads(signal=0.0, sigma=30.0, count=2)
-    assert describe_noise([*others, noisy]) is None
+    assert hidden([*others, noisy]) is None
 
 
 def test_noise_twice_the_signal_can_still_tell_many_clients_apart():
     """The norm of the noise is 1.5, that of each client's own part 0.7."""
-    assert describe_noise(heads(signal=0.7, sigma=0.3, count=200)) is None
+    assert hidden(heads(signal=0.7, sigma=0.3, count=200)) is None
 
 
 def test_pure_noise_is_recognized_in_nearly_all_runs():
     """Two standard deviations: about 2 of 100 draws exceed them."""
-    found = [describe_noise(heads(signal=0.0, sigma=1.0, seed=seed)) for seed in range(100)]
+    found = [hidden(heads(signal=0.0, sigma=1.0, seed=seed)) for seed in range(100)]
     assert sum(text is not None for text in found) >= 93

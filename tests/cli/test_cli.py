@@ -372,7 +372,7 @@ def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
     assert capsys.readouterr().out == printed
     cli = commands.parse("fit", [f"--config={tmp_path / 'printed.yaml'}"])
     assert cli.model.participation == 0.7
-    assert cli.model.algorithm.scoring.feature_map == Whitened(dimensions=9, whitening=0.75)
+    assert cli.model.algorithm.scoring.feature_map == Whitened(dimensions=9)
     assert "class_path: fedaux_pl.scoring.Whitened" in printed
     assert cli.datamodule.num_clients == 3
 

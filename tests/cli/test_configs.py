@@ -108,7 +108,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
     others |= {"fedavgm", "fedadam", "scaffold", "fedauxfdp", "fedclassmeans"}  # not the paper's
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
-    assert names("scoring") == papers | {"whitened_mean", "whitened_logistic"}
+    assert names("scoring") == papers | {"whitened_mean", "whitened_logistic", "posterior"}
     assert names("participation") == {"c20", "c40", "c80", "c100"}
     alphas = (0.01, 0.04, 0.16, 0.64, 2.56, 10.24, 100)
     assert names("heterogeneity") == {f"alpha_{alpha:g}" for alpha in alphas}
@@ -360,7 +360,7 @@ def test_options_of_a_part_are_merged(created):
     more = ["--model.algorithm.feature_map.dimensions=64", "--model.algorithm.scorer=Logistic"]
     more.append("--model.algorithm.scorer.regularization=0.5")
     scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
-    assert scoring.feature_map == Whitened(dimensions=64, whitening=0.75)
+    assert scoring.feature_map == Whitened(dimensions=64)
     assert scoring.scorer == Logistic(regularization=0.5)
     assert scoring.privacy.epsilon == 1.0
     more = ["--model.algorithm.privacy.epsilon=null", "--model.algorithm.privacy.secret=true"]

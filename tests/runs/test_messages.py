@@ -305,7 +305,7 @@ def refused(capsys, *args):
             "--model.algorithm.norm_bound=foo",
             "algorithm.norm_bound must be a number, negatives, unit or private, but is foo",
         ),
-        ("--model.algorithm.scorer=Median", "scorer must be one of ClassMeans, Logistic, Mean, "),
+        ("--model.algorithm.scorer=Median", "scorer must be one of ClassCounts, ClassStatistics, "),
         (
             "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
             "model.algorithm.scorer: Mean has no option regularization; all options: fedaux-pl fit "
@@ -317,7 +317,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.feature_map.dimensions=many",
-            "model.algorithm.feature_map.dimensions must be an integer, but is many",
+            "model.algorithm.feature_map.dimensions must be an integer or null, but is many",
         ),
         ("--model.local.optimizer=lbfgs", "local.optimizer must be adam, adamw or sgd, but is lbf"),
         (

@@ -20,11 +20,13 @@ from fedaux_pl import scoring as package
 from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import (
     Centered,
-    ClassMeans,
+    ClassCounts,
     ClassScorer,
+    ClassStatistics,
     Logistic,
     Mean,
     Privacy,
+    Residuals,
     Scorer,
     ScoresAndHead,
     Whitened,
@@ -153,8 +155,8 @@ def test_sound_scorings_survive(scorer, options, tight):
 def test_every_scorer_is_attacked():
     parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
-    with_labels = {ClassScorer, ClassMeans, ScoresAndHead}  # in test_class_scorers.py
-    assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
+    with_labels = {ClassStatistics, ClassCounts, Residuals, ScoresAndHead}  # test_class_scorers.py
+    assert set(kinds) == {Scorer, ClassScorer, Mean, Logistic} | with_labels
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma, split_statistics
 from fedaux_pl.scoring import (
-    ClassMeans,
+    ClassCounts,
+    ClassStatistics,
     Logistic,
     Mean,
+    Part,
     Privacy,
+    Residuals,
     ScoresAndHead,
     Scoring,
     Standardized,
@@ -24,7 +27,16 @@ from tests.scoring.test_audit import epsilon_lower_bound
 EPSILON, DELTA, ALL = 1.0, 0.05, 6_000
 C, K = 3, 4
 
-SCORERS = st.just(ClassMeans()) | st.builds(
+
+def residuals(scale=0.0):
+    """Those of a classifier that is undecided between the first two classes on the row 0."""
+    weight = scale * torch.randn(C, K, generator=torch.Generator().manual_seed(0)).double()
+    return Residuals(weight, torch.tensor([0.0, 0.0, -50.0]).double())
+
+
+STATISTICS = [ClassStatistics(second_moment=rho) for rho in (0.1, 0.5, 1.0, 3.0)]
+OTHERS = [ClassCounts(), residuals(), residuals(1.0), residuals(30.0)]
+SCORERS = st.sampled_from([*STATISTICS, *OTHERS]) | st.builds(
     ScoresAndHead,
     scorer=st.sampled_from([Mean(), Logistic(regularization=0.01, tolerance=1e-8)]),
     regularization=st.sampled_from([1e-3, 0.01, 0.1, 10.0]),
@@ -42,24 +54,22 @@ def vector(scorer, rows, labels, negatives=None):
     return scorer.class_vector(rows, torch.eye(C).double()[labels], negatives)
 
 
-def test_class_means_are_sums_and_counts():
+@pytest.mark.parametrize("scorer", [*STATISTICS[:1], *OTHERS[:2], ScoresAndHead()])
+def test_the_length_of_a_vector_is_that_of_the_scorer(scorer):
+    """By which a server of sites refuses a message."""
+    rows, labels = unit(torch.randn(6, K, dtype=torch.float64)), torch.arange(6) % C
+    assert len(vector(scorer, rows, labels)) == scorer.vector_length(K, C)
+
+
+def test_class_statistics_and_counts_are_those_of_the_records():
     rows = unit(torch.randn(10, K, dtype=torch.float64))
     labels = torch.tensor([0, 0, 2, 2, 2, 0, 2, 2, 2, 2])
-    table = ClassMeans.class_sums(vector(ClassMeans(), rows, labels), C)
-    for c in range(C):
-        own = rows[labels == c]
-        torch.testing.assert_close(table[c, :-1], own.sum(dim=0) / 10)
-        assert float(table[c, -1]) == pytest.approx(len(own) / 10)
-    assert ClassMeans().row_length(table.flatten(), C) == K
-
-
-def test_the_rows_of_class_means_add_up_to_the_mean_of_the_rows():
-    """So the signal-to-noise ratio of the scores is that of ``Mean``."""
-    rows, labels = unit(torch.randn(10, K, dtype=torch.float64)), torch.arange(10) % C
-    table = ClassMeans.class_sums(vector(ClassMeans(), rows, labels), C)
-    torch.testing.assert_close(table[:, :-1].sum(dim=0), Mean().vector(rows, rows[:0]))
-    noise = math.sqrt(2) * ClassMeans().sensitivity(10, 0)
-    assert noise == pytest.approx(Mean().sensitivity(10, 0))
+    scorer = ClassStatistics(second_moment=0.7)
+    sums, counts, moment = split_statistics(vector(scorer, rows, labels), C, 0.7)
+    torch.testing.assert_close(sums[2], rows[labels == 2].sum(dim=0))
+    torch.testing.assert_close(moment, rows.T @ rows)
+    assert counts.tolist() == pytest.approx([3, 0, 7])
+    assert vector(ClassCounts(), rows, labels).tolist() == [3, 0, 7]
 
 
 def test_scores_and_head_are_recovered():
@@ -121,15 +131,30 @@ def test_a_replaced_record_moves_the_vector_by_at_most_the_sensitivity(
     assert float(before.norm()) <= scorer.largest_norm(*sizes) * (1 + 1e-12)
 
 
-def test_class_means_attain_their_sensitivity_with_the_same_and_with_another_label():
-    rows = torch.eye(K).double()[:1].repeat(5, 1)
-    opposite = rows.clone()
-    opposite[0] *= -1
-    labels, other = torch.zeros(5).long(), torch.tensor([1, 0, 0, 0, 0])
-    bound = ClassMeans().sensitivity(5, 0)
-    for new_rows, new_labels in ((opposite, labels), (rows, other)):
-        moved = vector(ClassMeans(), rows, labels) - vector(ClassMeans(), new_rows, new_labels)
-        assert float(moved.norm()) == pytest.approx(bound, rel=1e-12)
+def replaced(row, label):
+    """Two data sets of two records, the first of which is replaced by another record."""
+    rows = torch.eye(K).double()[:1].repeat(2, 1)
+    other = rows.clone()
+    other[0] = torch.tensor(row, dtype=torch.float64)
+    return rows, torch.tensor([0, 0]), other, torch.tensor([label, 0])
+
+
+OPPOSITE, SAME, ORTHOGONAL = [-1.0, 0, 0, 0], [1.0, 0, 0, 0], [0, 1.0, 0, 0]
+WORST = [
+    (ClassStatistics(), (OPPOSITE, 0)),
+    (ClassStatistics(), (ORTHOGONAL, 1)),
+    (ClassStatistics(1.0), ([-0.5, math.sqrt(0.75), 0, 0], 0)),
+    (ClassStatistics(1.0), (ORTHOGONAL, 1)),
+    (ClassCounts(), (SAME, 1)),
+    (residuals(), (SAME, 1)),
+]
+
+
+@pytest.mark.parametrize(("scorer", "pair"), WORST)
+def test_the_sensitivity_is_attained(scorer, pair):
+    rows, labels, new_rows, new_labels = replaced(*pair)
+    moved = vector(scorer, rows, labels) - vector(scorer, new_rows, new_labels)
+    assert float(moved.norm()) == pytest.approx(scorer.sensitivity(2, 0), rel=1e-9)
 
 
 def climb(regularization, size, steps=60):
@@ -165,6 +190,8 @@ def test_a_search_for_the_worst_pair_stays_below_the_bound(regularization, size,
 def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
     """A lower bound on epsilon from releases on two neighboring data sets."""
     vectors = vector(scorer, rows, labels), vector(scorer, new_rows, new_labels)
+    differ = vectors[0] != vectors[1]  # noise is independent: the other entries tell nothing
+    vectors = vectors[0][differ], vectors[1][differ]
     budget, sensitivity = Privacy(EPSILON, DELTA), claimed or scorer.sensitivity(len(rows), 0)
     samples = [
         torch.stack([budget.release(v, sensitivity, side * ALL + i)[0] for i in range(ALL)])
@@ -174,25 +201,29 @@ def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
     return epsilon_lower_bound(*samples, DELTA)
 
 
-def relabeled(sign=1.0):
-    """Two data sets of two records, one of which has another label and perhaps the opposite row."""
-    rows = torch.eye(K).double()[:1].repeat(2, 1)
-    other = rows.clone()
-    other[0] *= sign
-    return rows, torch.tensor([0, 0]), other, torch.tensor([1, 0])
-
-
 @pytest.mark.parametrize(
-    ("scorer", "sign", "tight"),
-    [(ClassMeans(), 1.0, 0.5), (ScoresAndHead(regularization=10.0), -1.0, 0.3)],
+    ("scorer", "pair", "tight"),
+    [
+        *((scorer, pair, 0.45) for scorer, pair in (WORST[0], WORST[3], *WORST[4:])),
+        (ScoresAndHead(regularization=10.0), (OPPOSITE, 1), 0.3),
+    ],
 )
-def test_releases_survive_an_attack_that_is_not_blind(scorer, sign, tight):
-    assert tight < attack(scorer, *relabeled(sign)) <= EPSILON
+def test_releases_survive_an_attack_that_is_not_blind(scorer, pair, tight):
+    assert tight < attack(scorer, *replaced(*pair)) <= EPSILON
 
 
-def test_the_attack_catches_a_sensitivity_that_forgets_the_labels():
-    """1 / (sqrt(2) n), as if a replaced record could not leave its class's block."""
-    assert attack(ClassMeans(), *relabeled(), claimed=math.sqrt(2) / 2 / 2) > EPSILON
+@pytest.mark.parametrize(("scorer", "pair"), [WORST[1], *WORST[4:]])
+def test_the_attack_catches_a_sensitivity_that_is_too_small(scorer, pair):
+    """About that of a record that is removed, not replaced."""
+    assert attack(scorer, *replaced(*pair), claimed=scorer.sensitivity(2, 0) / 2) > EPSILON
+
+
+@pytest.mark.parametrize("scorer", [*STATISTICS, *OTHERS])
+def test_no_vector_is_longer_than_the_bound_and_that_of_equal_records_attains_it(scorer):
+    rows, labels = torch.eye(K).double()[:1].repeat(7, 1), torch.zeros(7).long()
+    norm, bound = float(vector(scorer, rows, labels).norm()), scorer.largest_norm(7, 0)
+    assert norm <= bound * (1 + 1e-12)
+    assert scorer in OTHERS[2:] or norm == pytest.approx(bound, rel=1e-9)
 
 
 def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
@@ -204,16 +235,25 @@ def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
         vector(ScoresAndHead(), torch.eye(K).double(), torch.zeros(K).long())
 
 
-def test_the_whole_release_has_the_noise_of_its_sensitivity():
+@pytest.mark.parametrize(
+    "scorer", [ClassStatistics(1.0), ClassCounts(), residuals(), ScoresAndHead()]
+)
+def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     labels = torch.eye(C)[torch.arange(40) % C]
-    for scorer in (ClassMeans(), ScoresAndHead()):
-        scoring = Scoring(scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), shrink=False)
+    for part in (Part(), Part(0.25)):
+        own = scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), False, part
+        scoring = Scoring(*own)
         public_map = scoring.fit_map(features, features)
         head = scoring.release(0, features, features[:0], public_map, 1, labels)
-        assert head.release.sigma == gaussian_sigma(0.5, 1e-5, scorer.sensitivity(40, 0))
+        whole = gaussian_sigma(0.5, 1e-5, scorer.sensitivity(40, 0))
+        sigma = whole / math.sqrt(part.share)
+        assert head.release.sigma == pytest.approx(sigma, rel=1e-7)
+        assert head.release.what == scorer.what
         exact = scorer.class_vector(public_map.rows(features), labels, features[:0])
-        assert 0.5 < float((head.weight - exact).std()) / head.release.sigma < 2
+        assert 0.4 < float((head.weight - exact).square().mean().sqrt()) / sigma < 2
+        assert float(head.weight.abs().max()) <= scoring.largest_entry(40, 0)
+        scoring.check_release(head, 40, 0)
         with pytest.raises(ValueError, match="needs the labels"):
             scoring.release(0, features, features[:0], public_map, 1)
 
@@ -224,7 +264,7 @@ def test_the_whole_release_has_the_noise_of_its_sensitivity():
         ({"share": 0.0}, "share must lie strictly between 0 and 1, but is 0.0"),
         ({"share": 1.0}, "share must lie strictly"),
         ({"regularization": 0.0}, "lambda must be positive"),
-        ({"scorer": ClassMeans()}, "without labels"),
+        ({"scorer": ClassStatistics()}, "without labels"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -232,6 +272,14 @@ def test_wrong_options_are_refused(options, message):
         ScoresAndHead(**options)
 
 
-def test_labels_are_needed():
-    with pytest.raises(TypeError, match="ClassMeans needs labels"):
-        ClassMeans().vector(torch.eye(2), torch.eye(2))
+def test_wrong_options_of_class_statistics_are_refused():
+    with pytest.raises(ValueError, match="releases must be 1, 2 or null, but is 3"):
+        ClassStatistics(releases=3)
+    with pytest.raises(ValueError, match="rho must be positive"):
+        ClassStatistics(second_moment=0.0)
+
+
+@pytest.mark.parametrize("scorer", [ClassStatistics(), ClassCounts(), residuals()])
+def test_labels_are_needed(scorer):
+    with pytest.raises(TypeError, match=f"{type(scorer).__name__} needs labels"):
+        scorer.vector(torch.eye(2), torch.eye(2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.scoring import Privacy, Release, spent
+from fedaux_pl.scoring import Part, Privacy, Release, spent
 from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
@@ -28,6 +28,15 @@ def test_the_noise_is_gaussian_with_the_sigma_of_the_guarantee():
     noise = torch.cat(draws) / sigma
     assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-4
     assert len(noise.unique()) > 0.7 * len(noise)  # of about 6,000 multiples of sigma / 1,024
+
+
+@pytest.mark.parametrize("delta", [1e-100, 1e-5, 0.5])
+@pytest.mark.parametrize("epsilon", [1e-5, 0.04, 0.1, 1.0, 3.0, 100.0])
+def test_halves_of_the_budget_cost_together_no_more_than_it(epsilon, delta):
+    """Otherwise a site whose limit is the epsilon of the method would refuse the second one."""
+    halves = [Privacy(epsilon, delta).record(d, part=Part(0.5)) for d in (2.0, 1.4 * 1.25**0.5)]
+    assert 0.99 * epsilon < spent(halves, delta)[0] <= epsilon
+    assert Privacy(epsilon, delta).record(0.0, part=Part(0.5)).epsilon == halves[0].epsilon
 
 
 def test_low_order_bits_do_not_tell_the_vector():
@@ -58,8 +67,8 @@ def test_two_seeded_releases_do_not_cancel():
         (first, a), (second, b) = one, other
         return (first * b.sigma - second * a.sigma) / (b.sigma - a.sigma)
 
-    def release(epsilon, sensitivity=1.0, vector=VECTOR, **options):
-        return Privacy(epsilon, **options).release(vector, sensitivity, noise_seed=7)
+    def release(epsilon, sensitivity=1.0, vector=VECTOR, part=None, **options):
+        return Privacy(epsilon, **options).release(vector, sensitivity, noise_seed=7, part=part)
 
     pairs = [
         (release(0.1), release(0.04)),
@@ -67,6 +76,8 @@ def test_two_seeded_releases_do_not_cancel():
         (release(0.1), release(0.1, delta=1e-6)),
         (release(0.1), release(0.1, mechanism="classical")),
         (release(0.1), release(0.1, 0.5, VECTOR.flip(0))),
+        (release(0.1), release(0.1, part=Part(0.5))),
+        (release(0.1), release(0.1, part=Part(1.0, summands=3))),
     ]
     for one, other in pairs:
         assert (solve(one, other) - VECTOR).norm() > VECTOR.norm()
@@ -231,3 +242,47 @@ def test_totals_refuse():
         gaussian_epsilon(0, 1)
     with pytest.raises(ValueError, match=r"they are 0.1 and 0"):
         gaussian_epsilon(0.1, 0)
+
+
+# --- Parts of a budget, and secure sums -------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (0.5, 0.5), (0.49, 0.49, 0.02)])
+@pytest.mark.parametrize("delta", [1e-10, 1e-5, 1e-2])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 3.0, 30.0])
+def test_parts_cost_together_what_the_whole_does(epsilon, delta, shares):
+    """At most, and hardly less; with secret noise and for any sensitivities."""
+    sensitivities = 2.0, 1.565, math.sqrt(2)
+    records = [
+        Privacy(epsilon, delta).record(own, part=Part(share))
+        for own, share in zip(sensitivities, shares, strict=False)
+    ]
+    assert 0.999999 * epsilon <= spent(records, delta)[0] <= epsilon
+    assert all(own.is_private and own.epsilon <= epsilon for own in records)
+    assert all(spent([own], delta)[0] == pytest.approx(own.epsilon) for own in records)
+
+
+def test_parts_of_the_classical_mechanism_cost_less():
+    records = [Privacy(0.5, mechanism="classical").record(1.0, part=Part(0.5))] * 2
+    assert spent(records, 1e-5)[0] < 0.4
+
+
+@pytest.mark.parametrize("clients", [3, 10])
+def test_the_noise_of_a_secure_sum_is_that_of_the_guarantee_without_one_client(clients):
+    """n / (n - 1) times the variance, so that any n - 1 of the clients protect all."""
+    part, vectors = Part(0.5, summands=clients), torch.arange(clients)[:, None].expand(-1, 3000)
+    released = [Privacy(0.5).release(v.double(), 2.0, noise_seed=0, part=part) for v in vectors]
+    total = torch.stack([vector for vector, _ in released]).sum(dim=0) - vectors.sum(dim=0)
+    sigma = gaussian_sigma(0.5, 1e-5, 2.0) * math.sqrt(2)
+    assert float(total.std()) == pytest.approx(math.sqrt(clients / (clients - 1)) * sigma, rel=0.04)
+    record = released[0][1]
+    assert record.sigma * math.sqrt(clients - 1) == pytest.approx(sigma)
+    assert (record.summands, record.simulated) == (clients, True)
+    assert record.epsilon == Privacy(0.5).record(2.0, part=Part(0.5)).epsilon  # of the sum
+
+
+def test_secure_sums_are_simulated_only():
+    with pytest.raises(ValueError, match="secure sums are simulated only"):
+        Privacy(sums="secure", secret=True)
+    with pytest.raises(ValueError, match="sums must be local or secure, but is 'sum'"):
+        Privacy(sums="sum")

@@ -18,7 +18,7 @@ from fedaux_pl.algorithms import (
 )
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Identity, Logistic, Privacy, Sigmoid, Whitened
+from fedaux_pl.scoring import ClassStatistics, Identity, Logistic, Privacy, Sigmoid, Whitened
 from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
 from tests import texts
@@ -27,6 +27,9 @@ from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, prepare
 
 SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+# what real sites cannot plan is given
+MAP = {"feature_map": Whitened(dimensions=8, whitening=0.5), "privacy": Privacy(1.0)}
+TWO = "FedClassMeans, two releases"
 PAPER = FedAUX(
     scorer=Logistic(),
     feature_map=Identity(),
@@ -42,7 +45,10 @@ METHODS = {
     "FedDF": FedDF(),
     "FedBE": FedBE(),
     "FedAUX": SMALL_AUX,
-    "FedClassMeans": FedClassMeans(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
+    "FedClassMeans": FedClassMeans(scorer=ClassStatistics(releases=1), **MAP),
+    TWO: FedClassMeans(scorer=ClassStatistics(releases=2), **MAP),
+    "FedAUX, statistics": FedAUX(scorer=ClassStatistics(releases=1), **MAP),
+    "FedAUX, two releases": FedAUX(scorer=ClassStatistics(releases=2), **MAP),
     "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
     "FedAUX of the paper": PAPER,
 }
@@ -73,23 +79,25 @@ def all_but(quick, cases):
     return [c if c in quick else pytest.param(c, marks=pytest.mark.sites) for c in cases]
 
 
-@pytest.mark.parametrize("method", all_but(["FedAVG", "FedAUX of the paper"], METHODS))
+QUICK = ["FedAVG", "FedAUX, statistics", "FedAUX of the paper"]
+
+
+@pytest.mark.parametrize("method", all_but(QUICK, METHODS))
 def test_methods_end_bit_for_bit_as_local_clients(method, tmp_path):
     auxiliary = {} if METHODS[method].needs_auxiliary else {"auxiliary": None}
     assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3, **auxiliary))
 
 
-def test_one_private_message_is_all_that_a_site_sends(tmp_path):
-    federation, hub = assert_equal_runs(
-        tmp_path, images(METHODS["FedClassMeans"], {"resnet8": 3}), split(3)
-    )
-    assert len(hub.sent) == 3
+@pytest.mark.parametrize(("method", "count"), [("FedClassMeans", 3), (TWO, 6)])
+def test_private_messages_are_all_that_a_site_sends(method, count, tmp_path):
+    federation, hub = assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3))
+    assert len(hub.sent) == len(federation.all_heads) == count
     request = Message({"kind": "train", "request": "x", "client": 0, "round": 1})
     request = replace(request, fields={**request.fields, "agreement": agreement(federation)})
     assert hub.sites["site-0"].answer(request).fields == {"request": "x", "code": "settings"}
 
 
-@pytest.mark.parametrize("method", all_but(["FedDF"], ["FedAVG", "FedDF", "FedAUX"]))
+@pytest.mark.parametrize("method", all_but(["FedDF", TWO], ["FedAVG", "FedDF", "FedAUX", TWO]))
 def test_mixed_architectures(method, tmp_path):
     clients = {"resnet8": 2, "shufflenet": 1}
     assert_equal_runs(tmp_path, images(METHODS[method], clients, participation=0.7), split(3))

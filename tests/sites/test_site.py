@@ -3,6 +3,7 @@
 import math
 import shutil
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
+from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.wire import (
     CODES,
@@ -26,7 +28,7 @@ from fedaux_pl.sites.wire import (
 )
 from tests.federations import split
 from tests.sites.loopback import apart, fit, prepare
-from tests.sites.test_same_results import images
+from tests.sites.test_same_results import METHODS, TWO, images
 
 AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 SECRET = Limits()
@@ -247,7 +249,7 @@ def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, 
     other = Message(request.fields, write_tensors(tensors))
     site.limits = Limits(epsilon_limit=2.0)
     assert site.answer(other).fields["code"] == "budget"
-    assert "--allow_new_h0 true, which costs epsilon 1.0 again" in capsys.readouterr().out
+    assert "--allow_new_h0 true, which costs epsilon 1 again" in capsys.readouterr().out
     site.limits = Limits(allow_new_h0=True)
     assert site.answer(other).fields["code"] == "budget"
     assert "above the epsilon_limit 1" in capsys.readouterr().out
@@ -324,6 +326,128 @@ def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, ca
     released(tmp_path, other, Limits(epsilon_limit=2.0))
     assert len(ledger().entries()) == 6
     assert "spent so far: epsilon 1.4" in capsys.readouterr().out
+
+
+# --- a second release --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_run(tmp_path_factory):
+    """A site after a run with two releases, the requests that it has answered, and the folder."""
+    root, seen = tmp_path_factory.mktemp("two"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(root / "state"))
+        federation, data, hub = secret(root, METHODS[TWO])
+        hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
+        fit(root, federation, data, rounds=1)
+    [further] = federation.further.values()
+    assert len(federation.heads) == len(further.heads) == 3
+    return federation, hub, seen, root
+
+
+@pytest.fixture
+def two(two_run, ledger, tmp_path):
+    """The first site, and its two requests; the limits and the ledger are those of the test."""
+    _, hub, requests, root = two_run
+    shutil.copytree(root / "state", tmp_path / "state")
+    site = hub.sites["site-0"]
+    site.limits = SECRET
+    return site, *requests
+
+
+def with_tensors(request, change, **fields):
+    tensors = load(request.body)
+    change(tensors)
+    return Message({**request.fields, **fields}, write_tensors(tensors))
+
+
+def test_two_releases_cost_the_budget_of_one(two_run, two, tmp_path, ledger, capsys):
+    federation, *_ = two_run
+    assert "(epsilon 1, delta 1e-05)" in " ".join(federation.privacy())
+    first, second = (entry.releases[0] for entry in ledger().entries()[::3])
+    assert first.is_private
+    assert first.what != second.what
+    assert math.isclose(first.mu, second.mu)
+    assert 1 - 1e-6 < spent([first, second], 1e-5)[0] <= 1
+    again = released(tmp_path, METHODS[TWO])  # another server, the same releases
+    assert len(ledger().entries()) == 6
+    for one, other in zip(federation.all_heads, again.all_heads, strict=True):
+        assert torch.equal(one.weight, other.weight)
+    assert "spent so far: epsilon 1 in at most 2" in capsys.readouterr().out
+
+
+def test_a_server_gets_the_gradient_of_one_classifier(two, ledger, capsys):
+    site, _, second = two
+    other = with_tensors(second, lambda t: t["sent/bias"].add_(1e-9))
+    site.limits = Limits(epsilon_limit=2.0)
+    assert site.answer(other).fields["code"] == "budget"
+    assert "--allow_new_h0 true, which costs epsilon 0.6841 again" in capsys.readouterr().out
+    site.limits = Limits(allow_new_h0=True)
+    assert site.answer(other).fields["code"] == "budget"
+    assert "above the epsilon_limit 1" in capsys.readouterr().out
+    assert len(ledger().entries()) == 6
+    site.limits = Limits(epsilon_limit=2.0, allow_new_h0=True)
+    assert "code" not in site.answer(other).fields
+    assert "code" not in site.answer(second).fields  # as before
+    assert len(ledger().entries()) == 7
+
+
+def cut(name):
+    return lambda tensors: tensors.update({name: tensors[name][:-1].clone()})
+
+
+WRONG_SECOND = {
+    "another h_0": (lambda t: t["h0/conv1.weight"].mul_(1.5), {}, "budget"),
+    "fewer classes": (cut("sent/weight"), {}, "message"),
+    "no bias": (lambda t: t.pop("sent/bias"), {}, "message"),
+    "float32": (lambda t: t.update({"sent/bias": t["sent/bias"].float()}), {}, "message"),
+    "NaN": (lambda t: t["sent/weight"].fill_(math.nan), {}, "diverged"),
+    "logits that overflow": (lambda t: t["sent/weight"].fill_(1.7e308), {}, "message"),
+    "an unknown release": (lambda t: None, {"release": ["counts"]}, "message"),
+    "a classifier for the first": (lambda t: None, {"release": ""}, "message"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SECOND)
+def test_a_wrong_second_request_is_refused(case, two, ledger):
+    site, _, second = two
+    change, fields, code = WRONG_SECOND[case]
+    site.limits = Limits(epsilon_limit=9.0, allow_new_h0=True)
+    assert site.answer(with_tensors(second, change, **fields)).fields["code"] == code
+    assert len(ledger().entries()) == 6
+
+
+def test_the_second_release_follows_the_first(two, tmp_path, ledger, capsys):
+    site, first, second = two
+    shutil.rmtree(tmp_path / "state" / "fedaux_pl" / "ledger")
+    assert site.answer(second).fields["code"] == "budget"
+    assert "the ledger does not have the first one" in capsys.readouterr().out
+    assert "code" not in site.answer(first).fields
+    assert "code" not in site.answer(second).fields
+    assert len(ledger().entries()) == 2
+
+
+def test_one_release_allows_no_second(two, monkeypatch):
+    site, _, second = two
+    planned = site.federation.scoring
+    one = replace(planned, scorer=replace(planned.scorer, releases=1))
+    monkeypatch.setattr(site.federation, "scoring", one)
+    assert site.answer(second).fields["code"] == "settings"
+
+
+def test_each_architecture_has_its_own_classifier(tmp_path, ledger):
+    mixed = images(METHODS[TWO], {"resnet8": 2, "shufflenet": 1})
+    federation, data, _ = prepare(tmp_path, mixed, split(3), limits=SECRET, rehearsal=False)
+    fit(tmp_path, federation, data, rounds=1)
+    one, other = (own.scoring.scorer.weight for own in federation.further.values())
+    assert not torch.equal(one, other)
+    assert len(ledger().entries()) == 6
+
+
+def test_a_site_may_allow_the_first_release_alone(tmp_path, ledger):
+    federation = released(tmp_path, METHODS[TWO], Limits(epsilon_limit=0.7))
+    assert [len(own.heads) for own in federation.further.values()] == [0]
+    assert len(federation.heads) == len(ledger().entries()) == 3
 
 
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):

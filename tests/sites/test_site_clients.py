@@ -1,5 +1,6 @@
 """What the server does when a site does not answer, or not as it should."""
 
+import copy
 import dataclasses
 import json
 
@@ -7,18 +8,18 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, Scaffold
+from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, FedClassMeans, Scaffold
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Privacy, Whitened
 from fedaux_pl.sites import Limits, Sites
 from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.wire import Message
 from tests.federations import FewDigits, assert_same, create, split, weights
 from tests.sites.loopback import Given, fit, prepare
-from tests.sites.test_same_results import images
+from tests.sites.test_same_results import METHODS, TWO, images
 
 AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 
@@ -191,6 +192,50 @@ def test_a_run_resumes_with_its_checkpoint(tmp_path):
     assert len(hub.sent) == 3  # the heads were in the checkpoint: one round of updates alone
 
 
+def test_a_late_site_makes_both_releases(tmp_path, monkeypatch):
+    federation, data, hub = prepare(tmp_path, images(METHODS[TWO], {"resnet8": 3}), split(3))
+    hub.away, asked, ask = {"site-2"}, [], hub.ask
+
+    def ask_and_come(requests, timeout):
+        if requests:
+            asked.append((list(requests), next(iter(requests.values()))))
+            hub.away = {"site-2"} if len(asked) < 2 else set()
+        yield from ask(requests, timeout)
+
+    monkeypatch.setattr(hub, "ask", ask_and_come)
+    trainer = fit(tmp_path, federation, data, rounds=2)
+    early, late = ["site-0", "site-1"], ["site-2"]
+    assert [names for names, _ in asked] == [early, early, late, late]
+    one, other = (load(asked[i][1].body)["sent/weight"] for i in (1, 3))
+    assert torch.equal(one, other)  # nobody is asked for the gradient of another classifier
+    [second] = federation.further.values()
+    assert [head.client for head in second.heads] == [0, 1, 2]
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    resumed, data, hub = prepare(tmp_path, images(METHODS[TWO], {"resnet8": 3}), split(3))
+    fit(tmp_path, resumed, data, 3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
+    assert not hub.sent
+    assert data.client_sizes == federation.data.client_sizes
+    assert torch.equal(resumed.labels["distill"], federation.labels["distill"])
+
+
+@pytest.mark.parametrize("sensitivity", [0, 5e-324, 1e300])
+def test_a_second_release_with_another_sensitivity_is_left_out(sensitivity, tmp_path, capsys):
+    federation, data, hub = prepare(tmp_path, images(METHODS[TWO], {"resnet8": 3}), split(3))
+
+    def change(answer, request):
+        message = answer(request)
+        own = (
+            {"sensitivity": sensitivity, "sigma": sensitivity} if request.fields["release"] else {}
+        )
+        return Message({**message.fields, **own}, message.body)
+
+    hub.faults["site-1"] = change
+    fit(tmp_path, federation, data, rounds=1)
+    [second] = federation.further.values()
+    assert [head.client for head in second.heads] == [0, 2]
+    assert "site-1 gave no answer to prepare: the release of client 1" in capsys.readouterr().out
+
+
 def test_refusals_of_all_sites_end_the_run_with_their_codes(tmp_path):
     federation, data, _ = fedavg(tmp_path, limits=Limits(max_batch_size=8, rehearsal=True))
     with pytest.raises(ConfigurationError, match="site-0: limits, site-1: limits"):
@@ -208,11 +253,18 @@ def test_the_server_runs_where_no_private_data_exist(plain, tmp_path):
     assert "private" not in data.fingerprints
 
 
+SECURE = FedClassMeans(
+    scorer=ClassStatistics(releases=1),
+    feature_map=Whitened(dimensions=8),
+    privacy=Privacy(sums="secure"),
+)
 WRONG = {
     "clients": ({"names": ["a", "b"]}, {}, {}, "2 sites, but the federation has 3 clients"),
     "data": ({}, {"holds": None}, {}, "data.holds must be public"),
     "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
     "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
+    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, releases"),
+    "secure": ({}, {}, {"algorithm": SECURE}, "privacy.sums to local"),
 }
 
 
@@ -244,7 +296,7 @@ def test_wrong_settings_of_sites(options, words, tmp_path):
 def test_noise_is_secret_unless_it_is_a_rehearsal(tmp_path):
     settings = Sites(["a", "b", "c"], tmp_path)
     data = FederatedDataModule(Given(), holds="public", num_clients=3)
-    federation = create(FedAUX())
+    federation = create(copy.deepcopy(AUX))
     attach(federation, data, settings)
     assert federation.algorithm.secret_noise
 

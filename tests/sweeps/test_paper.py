@@ -25,6 +25,7 @@ CELLS = {
     "paper/fig13": 208,
     "paper/local_epochs": 30,
     "paper/fully_private": 3 * 2 * 6 * 4,
+    "paper/class_statistics": 4 * 4,
     "paper/digits_table1": 18,
     "paper/digits_fig3": 12 + 1,
 }
@@ -40,6 +41,7 @@ PUBLISHED = {
 ROUNDS = {
     "paper/table3": 1,
     "paper/fig4": 20,
+    "paper/class_statistics": 20,
     "paper/fig5": 10,
     "paper/fig13": 50,
     "paper/fully_private": 5,

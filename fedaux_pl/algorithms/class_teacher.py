@@ -1,0 +1,128 @@
+"""A teacher of classes that the server makes of the class statistics of all clients."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.algorithms.steps import FurtherRelease, Released
+from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
+from fedaux_pl.functional.discriminant import Discriminant
+from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Residuals
+from fedaux_pl.scoring.plan import further
+from fedaux_pl.scoring.pooled_statistics import count_classes, pool_statistics, stack_heads
+
+TEMPERATURE = 2.0
+"""The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain.
+
+With much noise its means are shrunk, and it is not.
+"""
+
+_LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
+
+
+def teach_classes(released: Released) -> dict[str, Tensor]:
+    """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures."""
+    members: dict[str, list[Tensor]] = {part: [] for part in released.parts}
+    for name, classifier in _classifiers(released).items():
+        public_map = released.group(name)[0].public_map
+        for part, features in released.parts.items():
+            rows = public_map.rows(features[name])
+            members[part].append(classifier.logits(rows).softmax(dim=1).float())
+    return {part: torch.stack(own).mean(dim=0) for part, own in members.items()}
+
+
+def _classifiers(released: Released) -> dict[str, LinearClassifier]:
+    """A classifier of the rows of each architecture: the better one after a second release."""
+    classifiers = {}
+    for name in released.reference:
+        if not (heads := released.group(name)):  # of sites that have never been there
+            continue
+        rows = heads[0].public_map.rows(released.reference[name])
+        moments = _estimate(released, heads, rows)
+        classifiers[name] = moments.classifier
+        second = released.further.get(f"residuals/{name}")
+        # a gradient without some clients would lead away from the classes that they hold
+        if second is not None and len(second.heads) == len(heads):
+            assert isinstance(second.scoring.scorer, Residuals)  # noqa: S101 - for mypy
+            vectors, sigmas = stack_heads(second.heads)
+            records = sum(released.sizes[head.client] for head in heads)
+            classifiers[name] = newton_step(
+                second.scoring.scorer.classifier,
+                gradient=vectors.sum(dim=0).view(released.num_classes, -1) / records,
+                noise=float(sigmas.norm()) / records,
+                records=records,
+                public=rows,
+                moments=moments,
+            )
+    return classifiers
+
+
+def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -> Discriminant:
+    """The discriminant of the statistics of an architecture; ``rows`` are its public ones."""
+    rho = _rho(released)
+    pooled = pool_statistics(heads, released.num_classes, rho)
+    records = sum(released.sizes[head.client] for head in heads)
+    noise = pooled.noise * math.sqrt(rho) * released.num_classes / records
+    found = linear_discriminant(
+        pooled.means,
+        pooled.variances,
+        pooled.priors,
+        moment=pooled.moment / records,
+        noise=pooled.noise / records,
+        public=torch.cov(rows.T).cpu(),
+    )
+    return found.cooled(TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
+
+
+def _rho(released: Released) -> float:
+    scorer = released.scoring.scorer
+    assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
+    return scorer.second_moment
+
+
+def next_release(
+    released: Released, asked: Collection[str], counts: bool
+) -> tuple[str, FurtherRelease] | None:
+    """Return a release that clients have not been asked for yet; None after the last one.
+
+    Args:
+        released: What has been released.
+        asked: The names of the further releases that clients have been asked for.
+        counts: Whether the class counts of each client are needed.
+    """
+    scoring, scorer = released.scoring, released.scoring.scorer
+    assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
+    if counts and scoring.part.summands > 1 and "counts" not in asked:
+        own = released.further.get("counts")
+        own = own or FurtherRelease("counts", further(scoring, "counts", {}))
+        return "counts", replace(own, clients=[head.client for head in released.heads])
+    for architecture in released.reference if scorer.releases == 2 else ():
+        name, heads = f"residuals/{architecture}", released.group(architecture)
+        if name in asked or not heads:
+            continue
+        own = released.further.get(name)
+        if own is None:
+            rows = heads[0].public_map.rows(released.reference[architecture])
+            tensors = _estimate(released, heads, rows).classifier._asdict()
+            own = FurtherRelease("residuals", further(scoring, "residuals", tensors))
+        return name, replace(own, clients=[head.client for head in heads])
+    return None
+
+
+def class_holders(released: Released) -> Tensor:
+    """Return n_ic / n_c of all clients, shape (n, C); 0 for those that have released nothing.
+
+    With p(c | x) they make p(client i | x) = sum_c p(c | x) n_ic / n_c.
+    """
+    heads, rho = released.heads, None
+    if "counts" in released.further:
+        heads = released.further["counts"].heads
+    else:
+        rho = _rho(released)
+    counts = count_classes(heads, released.num_classes, rho)
+    holders = counts.new_zeros(len(released.architectures), released.num_classes)
+    holders[[head.client for head in heads]] = counts / counts.sum(dim=0)
+    return holders

@@ -1,0 +1,188 @@
+"""Joint statistics of rows and labels: class sums, class counts and second moment in one vector.
+
+A record with the row r and the label y adds phi = (e_y (x) [r, t], sqrt(rho) r r^T) to the vector.
+Of the symmetric matrix only the upper triangle is kept, its entries off the diagonal times sqrt(2),
+so that the norm of the vector is that of the matrix.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.functional.shrinkage import shrink_to_mean
+
+
+def statistics_sensitivity(rho: float) -> tuple[float, float]:
+    """Bound by how much replacing one record moves the sum of phi, and choose t.
+
+    With t = sqrt(1 - rho) and D^2 = 4 for rho <= 1/2, else with t = 1 / (2 sqrt(rho)) and D^2 = 2 +
+    2 rho + 1 / (2 rho). Proof, for rows r and r' with s = |r|^2 <= 1, s' = |r'|^2 <= 1 and c =
+    <r, r'>: If the label stays, the constants cancel and
+
+        |phi - phi'|^2 = s + s' - 2 c + rho (s^2 + s'^2 - 2 c^2),
+
+    which rises in s and s', and larger s and s' only widen the range of c: so s = s' = 1 is the
+    worst case, 2 - 2 c + rho (2 - 2 c^2) for c in [-1, 1]. It is a parabola in c with its maximum
+    at c = -1 / (2 rho), which lies in the range if rho >= 1/2: 2 + 2 rho + 1 / (2 rho); else the
+    maximum is at c = -1: 4. If the label changes, the two blocks are orthogonal:
+
+        |phi - phi'|^2 = s + s' + 2 t^2 + rho (s^2 + s'^2 - 2 c^2) <= 2 + 2 t^2 + 2 rho,
+
+    and t is chosen so that this equals the other case: counts and second moment are then as exact
+    as they can be at the price of the sums.
+
+    Args:
+        rho: The weight of the second moment, above 0.
+
+    Returns:
+        t and D.
+
+    Example:
+        >>> statistics_sensitivity(rho=1.0)[0], round(statistics_sensitivity(rho=1.0)[1] ** 2, 6)
+        (0.5, 4.5)
+    """
+    if not 0 < rho < math.inf:
+        raise ValueError(f"rho must be positive and finite, but is {rho}")
+    if rho <= 0.5:
+        return math.sqrt(1 - rho), 2.0
+    return 0.5 / math.sqrt(rho), math.sqrt(2 + 2 * rho + 0.5 / rho)
+
+
+def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
+    """Sum phi over records.
+
+    Args:
+        rows: Shape (n, k), of norm at most 1.
+        labels: One-hot, shape (n, C).
+        rho: The weight of the second moment.
+
+    Returns:
+        A vector of length C (k + 1) + k (k + 1) / 2.
+
+    Example:
+        >>> rows, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).double(), torch.eye(2)
+        >>> sums, counts, moment = split_statistics(sum_statistics(rows, labels, 0.5), 2, 0.5)
+        >>> counts, moment
+        (tensor([1., 1.], dtype=torch.float64), tensor([[1.3600, 0.4800],
+                [0.4800, 0.6400]], dtype=torch.float64))
+    """
+    constant, _ = statistics_sensitivity(rho)
+    one_hot = labels.to(rows)
+    sums = torch.cat([one_hot.T @ rows, constant * one_hot.sum(dim=0)[:, None]], dim=1)
+    above, factors = _triangle(rows.shape[1])
+    moment = rows.T @ rows
+    entries = moment[above[0], above[1]] * factors.to(rows)
+    return torch.cat([sums.flatten(), math.sqrt(rho) * entries])
+
+
+def split_statistics(vector: Tensor, num_classes: int, rho: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Split a vector of ``sum_statistics`` into what it sums up.
+
+    With noise of standard deviation sigma in the vector, the sums have sigma, the counts sigma / t,
+    the diagonal of the second moment sigma / sqrt(rho) and its other entries 1 / sqrt(2) of that.
+
+    Returns:
+        The sums of rows, shape (C, k), the counts, shape (C,), and the second moment, shape (k, k).
+    """
+    k = statistics_row_length(len(vector), num_classes)
+    constant, _ = statistics_sensitivity(rho)
+    border = num_classes * (k + 1)
+    table, entries = vector[:border].view(num_classes, k + 1), vector[border:]
+    above, factors = _triangle(k)
+    moment = vector.new_zeros(k, k)
+    moment[above[0], above[1]] = entries / factors.to(vector)
+    moment = (moment + moment.triu(1).T) / math.sqrt(rho)
+    return table[:, :-1], table[:, -1] / constant, moment
+
+
+def pool_class_means(
+    sums: Tensor, counts: Tensor, sigmas: Tensor, count_sigmas: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Estimate the mean row of each class from the noisy sums and counts of several clients.
+
+    If the counts were known, s_ic = n_ic m_c + noise would give the least-squares estimate
+
+        m_c = sum_i n_ic s_ic / sigma_i^2 / sum_i n_ic^2 / sigma_i^2
+
+    with noise of variance 1 / sum_i n_ic^2 / sigma_i^2. ``known_counts`` are used in their place.
+
+    Args:
+        sums: s_ic, shape (n, C, k).
+        counts: n_ic, shape (n, C).
+        sigmas: sigma_i, the noise of the sums, shape (n,).
+        count_sigmas: The noise of the counts, shape (n,).
+
+    Returns:
+        m_c, shape (C, k), and the variance of its noise, shape (C,).
+
+    Example:
+        >>> sums, sigmas = torch.tensor([[[8.0, 0.0]], [[0.1, 0.1]]]), torch.tensor([1.0, 1.0])
+        >>> pool_class_means(sums, torch.tensor([[4.0], [0.1]]), sigmas, sigmas)
+        (tensor([[2., 0.]]), tensor([0.0625]))
+    """
+    precision = torch.where(sigmas > 0, 1 / sigmas.square(), 1.0)[:, None]
+    known = known_counts(counts, count_sigmas)
+    total = (known.square() * precision).sum(dim=0)
+    means = torch.einsum("nc,nck->ck", known * precision, sums) / total[:, None]
+    noise = (known.square() * precision.square() * sigmas.square()[:, None]).sum(dim=0)
+    return means, noise / total.square()
+
+
+def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
+    """Set noisy counts to 0 that may be noise alone, because they are below twice their noise.
+
+    If a class has no count above, its largest one is kept. If noise explains more than half of how
+    the counts of clients differ, they are shrunk to their mean instead. In both cases a class has
+    no less than the noise: by a smaller number the noise of its sum would be divided.
+
+    Args:
+        counts: n_ic, shape (n, C).
+        sigmas: The noise of the counts of each client, shape (n,).
+
+    Example:
+        >>> known_counts(torch.tensor([[9.0, 1.0], [1.5, -1.0]]), torch.tensor([1.0, 1.0]))
+        tensor([[9., 1.],
+                [0., 0.]])
+    """
+    noise = sigmas.square().mean()
+    if len(counts) > 1 and counts.var(dim=0).mean() < 2 * noise:
+        shrunk = shrink_to_mean(counts, sigmas).clamp(min=0.0)
+        lack: Tensor = sigmas.norm() - shrunk.sum(dim=0)
+        return shrunk + lack.clamp(min=0.0) / len(counts)
+    known = torch.where(counts > 2 * sigmas[:, None], counts, 0.0)
+    least = sigmas[:, None].clamp(min=1e-6).expand_as(counts)
+    first = counts.argmax(dim=0, keepdim=True)
+    largest = torch.zeros_like(counts).scatter(0, first, counts.maximum(least).gather(0, first))
+    return torch.where((known > 0).any(dim=0), known, largest)
+
+
+def class_priors(counts: Tensor, sigma: float) -> Tensor:
+    """Estimate the shares of the classes from noisy counts: uniform if noise explains them.
+
+    No count is less than its noise, however small it was observed.
+
+    Args:
+        counts: Shape (C,).
+        sigma: The standard deviation of their noise.
+
+    Example:
+        >>> class_priors(torch.tensor([60.0, 40.0]), sigma=0.0)
+        tensor([0.6000, 0.4000])
+        >>> class_priors(torch.tensor([60.0, 40.0]), sigma=20.0)
+        tensor([0.5000, 0.5000])
+    """
+    shrunk = shrink_to_mean(counts[:, None], counts.new_full((len(counts),), sigma))[:, 0]
+    shrunk = shrunk.clamp(min=max(sigma, 1e-6 * float(counts.sum()), 1e-12))
+    return shrunk / shrunk.sum()
+
+
+def statistics_row_length(length: int, num_classes: int) -> int:
+    """Return k, from the length C (k + 1) + k (k + 1) / 2 of a vector."""
+    return round(math.sqrt((num_classes - 0.5) ** 2 + 2 * length) - num_classes - 0.5)
+
+
+def _triangle(k: int) -> tuple[Tensor, Tensor]:
+    """The indices of the upper triangle, shape (2, k (k + 1) / 2), and the factors of entries."""
+    above = torch.triu_indices(k, k)
+    return above, torch.where(above[0] == above[1], 1.0, 2.0).double().sqrt()

@@ -1,0 +1,153 @@
+"""A linear classifier from noisy class means and a noisy second moment, by empirical Bayes.
+
+Everything here is post-processing of what was released. Public data tell in which directions rows
+vary, and by how much: ``linear_discriminant`` works in the eigenbasis of their covariance, diag(d).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_EIGENVALUE = 0.03  # the least variance within classes, relative to the prior
+_SCALES = torch.linspace(-3.0, 1.5, 10, dtype=torch.float64).exp()  # of beta, around its moment
+
+
+class LinearClassifier(NamedTuple):
+    """<w_c, row> + b_c: ``weight`` of shape (C, k), ``bias`` of shape (C,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits, shape (N, C)."""
+        return rows @ self.weight.to(rows).T + self.bias.to(rows)
+
+
+class Discriminant(NamedTuple):
+    """A classifier, and the estimated moments of all rows.
+
+    Attributes:
+        classifier: The linear discriminant.
+        mean: The mean of rows, shape (k,).
+        covariance: Their covariance, shape (k, k): within and between classes.
+    """
+
+    classifier: LinearClassifier
+    mean: Tensor
+    covariance: Tensor
+
+    def cooled(self, temperature: float) -> "Discriminant":
+        """Return it with the logits of the classifier divided by a temperature."""
+        weight, bias = self.classifier
+        return self._replace(classifier=LinearClassifier(weight / temperature, bias / temperature))
+
+
+def linear_discriminant(
+    means: Tensor,
+    variances: Tensor,
+    priors: Tensor,
+    moment: Tensor,
+    noise: float,
+    public: Tensor,
+) -> Discriminant:
+    """Compute S w_c = m_c - m and b_c = log pi_c - <m_c - m, w_c> / 2 - <m, w_c>.
+
+    m = sum_c pi_c m_c, and S is the covariance within classes: the second moment minus that of the
+    class means. Means and covariance are posterior means, see ``shrink_means`` and
+    ``shrink_covariance``. Without noise this is Fisher's linear discriminant.
+
+    Args:
+        means: Class means m_c with noise, shape (C, k).
+        variances: The variance of the noise in an entry of each mean, shape (C,).
+        priors: pi_c, shape (C,), which sum to 1.
+        moment: The mean of r r^T with noise, shape (k, k).
+        noise: The standard deviation of the noise in its diagonal; 1 / sqrt(2) of it elsewhere.
+        public: The covariance of public rows, shape (k, k); also () for k = 1, as of torch.cov.
+
+    Example:
+        >>> means = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()
+        >>> moment = torch.tensor([[1.5, 0.0], [0.0, 0.5]]).double()  # 0.5 within, 1 between
+        >>> half = torch.tensor([0.5, 0.5]).double()
+        >>> linear_discriminant(means, 0 * half, half, moment, 0.0, half.diag()).classifier.weight
+        tensor([[ 2.0000,  0.0000],
+                [-2.0000,  0.0000]], dtype=torch.float64)
+    """
+    scales, basis = torch.linalg.eigh(public.view(2 * means.shape[1:]))
+    # rows may vary in fewer directions, or not at all
+    scales = scales.clamp(min=max(1e-9 * float(scales.max()), 1e-30))
+    means, moment = means @ basis, basis.T @ moment @ basis
+    mean = priors @ means
+    offsets, uncertainty = shrink_means(means - mean, variances, scales)
+    between = (offsets.T * priors) @ offsets
+    left = (priors @ uncertainty).diag()  # variance of the means that shrinkage takes away
+    within = moment - mean.outer(mean) - between - left
+    covariance = shrink_covariance(within, noise, scales) + left
+    weight = torch.linalg.solve(covariance, offsets.T).T
+    bias = priors.clamp(min=1e-12).log() - (offsets / 2 + mean).mul(weight).sum(dim=1)
+    classifier = LinearClassifier(weight @ basis.T, bias)
+    return Discriminant(classifier, basis @ mean, basis @ (covariance + between) @ basis.T)
+
+
+def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the posterior mean and variance of class means around their mean.
+
+    Model: an entry in direction j is N(0, beta d_j^2): classes differ most where rows vary most. It
+    is observed with noise of variance v_c. beta maximizes the likelihood on a grid around the
+    estimate by moments.
+
+    Args:
+        offsets: m_c - m with noise, shape (C, k).
+        variances: v_c, shape (C,).
+        public: d, shape (k,).
+
+    Returns:
+        The posterior means and variances, shapes (C, k).
+    """
+    shape = public.square() / public.square().mean()
+    noise = variances[:, None]
+    weights = 1 / (variances / variances.min().clamp(min=1e-30)).clamp(min=1.0)
+    moment = weights @ (offsets.square().mean(dim=1) - variances) / weights.sum()
+    # at least a thousandth of the variance of rows: without a signal no direction would be left
+    signal = max(float(moment), 1e-3 * float(public.mean()))
+
+    def likelihood(beta: Tensor) -> Tensor:
+        total = beta * shape + noise
+        return -(total.log() + offsets.square() / total).sum()
+
+    candidates = signal * _SCALES.to(offsets)
+    beta = candidates[torch.stack([likelihood(beta) for beta in candidates]).argmax()]
+    factor = beta * shape / (beta * shape + noise)
+    return factor * offsets, factor * noise
+
+
+def shrink_covariance(matrix: Tensor, noise: float, public: Tensor) -> Tensor:
+    """Compute the posterior mean of a covariance that is observed with noise.
+
+    Model: entry ij is N(c d_i [i = j], g c^2 d_i d_j) and is observed with noise, of variance
+    noise^2 on the diagonal and half of it elsewhere. c is that of the trace; g, one for the
+    diagonal and one for the rest, is found by iterated weighted moments. Eigenvalues are at least
+    0.03 times the prior, and the noise that is left is added to the diagonal.
+
+    Args:
+        matrix: Symmetric, shape (k, k).
+        noise: The standard deviation of the noise on the diagonal.
+        public: d, shape (k,).
+    """
+    on = torch.eye(len(public), dtype=torch.bool, device=matrix.device)
+    prior = max(float(matrix.trace()), 0.2 * float(public.sum())) / float(public.sum()) * public
+    scale, rest = prior.outer(prior), matrix - prior.diag()
+    variance = torch.where(on, 1.0, 0.5).to(matrix) * max(noise, 1e-9) ** 2
+    spread = torch.zeros_like(matrix)
+    for part in (on, ~on):
+        g = 0.05
+        for _ in range(6):
+            weight = scale[part] / (g * scale[part] + variance[part]).square()
+            excess = ((rest[part].square() - variance[part]) * weight).sum()
+            g = max(float(excess / (weight * scale[part]).sum()), 1e-5)
+        spread[part] = g * scale[part]
+    factor = spread / (spread + variance)
+    root = prior.sqrt()
+    values, vectors = torch.linalg.eigh((prior.diag() + factor * rest) / root.outer(root))
+    floored: Tensor = (vectors * values.clamp(min=_EIGENVALUE)) @ vectors.T * root.outer(root)
+    return floored + (factor * variance).sum(dim=1).sqrt().diag()

@@ -1,0 +1,164 @@
+"""The plan of what clients release, by public numbers: dimensions, releases, and their budgets."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional import gaussian_sigma
+from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
+from fedaux_pl.scoring.feature_maps import Whitened
+from fedaux_pl.scoring.release import Part, Privacy
+from fedaux_pl.scoring.scorers import Scorer
+from fedaux_pl.scoring.scoring import Scoring
+
+_LEAST, _LARGEST = 16, 512  # dimensions
+_COUNT_NOISE = 0.05  # of the class counts of a client, relative to the mean size of a client
+_COUNT_SHARES = 0.02, 0.2  # the least and the largest share of the counts in the budget
+
+
+@dataclass(frozen=True)
+class PublicNumbers:
+    """What is public about the data of all clients.
+
+    Attributes:
+        sizes: |D_i| of the clients of each architecture.
+        classes: The number of classes.
+    """
+
+    sizes: Mapping[str, Sequence[int]]
+    classes: int
+
+    @property
+    def records(self) -> float:
+        """The mean number of records that share an architecture."""
+        return sum(map(sum, self.sizes.values())) / len(self.sizes)
+
+    @property
+    def client_size(self) -> float:
+        """The mean number of records of a client."""
+        return self.records * len(self.sizes) / sum(map(len, self.sizes.values()))
+
+    @property
+    def clients(self) -> int:
+        """The smallest number of clients that share an architecture."""
+        return min(map(len, self.sizes.values()))
+
+
+def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Scoring:
+    """Choose what the options of a scoring leave open, and the release's part of the budget.
+
+    Args:
+        scoring: The scoring of a method.
+        numbers: None if they are not known before the release, as with real sites.
+        counts: Whether the server needs the class counts of each client.
+
+    Raises:
+        ConfigurationError: If an option is open and the numbers are not known.
+
+    Example:
+        >>> from fedaux_pl import FedClassMeans
+        >>> numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
+        >>> plan(FedClassMeans().scoring, numbers).feature_map
+        Whitened(dimensions=64, whitening=0.5)
+    """
+    scorer, feature_map, privacy = scoring.scorer, scoring.feature_map, scoring.privacy
+    is_secure = privacy.sums == "secure"
+    if is_secure and not isinstance(scorer, ClassStatistics):
+        raise ConfigurationError(
+            f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
+            "set privacy.sums to local, or scorer to ClassStatistics"
+        )
+    opened = isinstance(feature_map, Whitened) and feature_map.dimensions is None
+    opened |= isinstance(scorer, ClassStatistics) and scorer.releases is None
+    if numbers is None and (opened or is_secure):
+        raise ConfigurationError(
+            "real sites tell the numbers of their records with the release, so they cannot plan "
+            "it: set dimensions of feature_map, releases of the scorer (1 or 2), and privacy.sums "
+            "to local"
+        )
+    if is_secure and numbers is not None and numbers.clients < 3:
+        raise ConfigurationError(
+            f"privacy.sums is secure, but {numbers.clients} clients share an architecture: a sum "
+            "needs at least 3 of them; set privacy.sums to local"
+        )
+    if numbers is not None:
+        if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
+            dimensions = choose_dimensions(scorer, privacy, numbers)
+            feature_map = replace(feature_map, dimensions=dimensions)
+        if isinstance(scorer, ClassStatistics) and scorer.releases is None:
+            scorer = replace(scorer, releases=choose_releases(privacy, numbers))
+    if isinstance(feature_map, Whitened) and feature_map.whitening is None:
+        whitening = choose_whitening(scorer, feature_map.dimensions or _LARGEST)
+        feature_map = replace(feature_map, whitening=whitening)
+    part = Part()
+    if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
+        part = Part(1 / scorer.releases)
+        if is_secure and numbers is not None:
+            others = count_share(privacy, numbers) if counts else 0.0
+            part = Part((1 - others) / scorer.releases, numbers.clients)
+    return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
+
+
+def further(scoring: Scoring, kind: str, tensors: Mapping[str, Tensor]) -> Scoring:
+    """Return a further release of a planned scoring of class statistics.
+
+    Args:
+        scoring: What ``plan`` has returned.
+        kind: ``counts`` or ``residuals``.
+        tensors: The public tensors that clients get for it: those of ``Residuals``.
+    """
+    if kind == "residuals":
+        return replace(scoring, scorer=Residuals(**tensors))
+    assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
+    rest = 1 - (scoring.scorer.releases or 1) * scoring.part.share
+    return replace(scoring, scorer=ClassCounts(), part=Part(rest))
+
+
+def _multiplier(privacy: Privacy) -> float:
+    """The noise of a release of sensitivity 1 with the whole budget; 0 without noise."""
+    if privacy.epsilon is None:
+        return 0.0
+    return gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
+
+
+def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) -> int:
+    """Return the number of dimensions of rows, a power of 2 between 16 and 512.
+
+    It is near n / (C m J^(1/4)) for class statistics of n records and C classes, where J noises of
+    m times the sensitivity are added up, and near |D_i| / m for a vector of each client.
+    """
+    if (multiplier := _multiplier(privacy)) == 0:
+        return _LARGEST
+    if isinstance(scorer, ClassStatistics):
+        noise = numbers.classes * multiplier * _noises(privacy, numbers) ** 0.25
+        ratio = numbers.records / noise
+    else:
+        ratio = numbers.client_size / multiplier
+    return int(min(max(2.0 ** round(math.log2(ratio)), _LEAST), _LARGEST))
+
+
+def choose_whitening(scorer: Scorer, dimensions: int) -> float:
+    """Return the whitening of rows: more for a vector of each client in many dimensions."""
+    return 0.5 if isinstance(scorer, ClassStatistics) or dimensions < 64 else 0.75
+
+
+def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
+    """Return 2 if the noise is small enough for a second release to pay."""
+    noise = _multiplier(privacy) * math.sqrt(_noises(privacy, numbers))
+    return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
+
+
+def _noises(privacy: Privacy, numbers: PublicNumbers) -> int:
+    """The number of noises that are added up in a sum over clients."""
+    return 1 if privacy.sums == "secure" else numbers.clients
+
+
+def count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
+    """Return the share of the budget with which counts have noise of 5 % of a client's size."""
+    noise = math.sqrt(2) * _multiplier(privacy) / numbers.client_size
+    needed = (noise / _COUNT_NOISE) ** 2
+    least, largest = _COUNT_SHARES
+    return min(max(needed, least), largest)

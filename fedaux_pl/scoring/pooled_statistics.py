@@ -1,0 +1,82 @@
+"""The class statistics of several clients, pooled at the server."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.functional import (
+    class_priors,
+    pool_class_means,
+    split_statistics,
+    statistics_sensitivity,
+)
+from fedaux_pl.functional.class_statistics import known_counts
+from fedaux_pl.scoring.release import ReleasedHead
+
+
+@dataclass(frozen=True)
+class PooledStatistics:
+    """The statistics of the clients of one architecture.
+
+    Attributes:
+        means: The mean row of each class with noise, shape (C, k).
+        variances: The variance of the noise in an entry of each mean, shape (C,).
+        priors: The shares of the classes, shape (C,).
+        moment: The sum of r r^T with noise, shape (k, k).
+        noise: The standard deviation of the noise in its diagonal.
+    """
+
+    means: Tensor
+    variances: Tensor
+    priors: Tensor
+    moment: Tensor
+    noise: float
+
+
+def pool_statistics(
+    heads: Sequence[ReleasedHead], num_classes: int, rho: float
+) -> PooledStatistics:
+    """Pool what the clients of an architecture have released.
+
+    Args:
+        heads: Their releases of ``ClassStatistics``.
+        num_classes: C.
+        rho: The weight of the second moment in them.
+    """
+    vectors, sigmas = stack_heads(heads)
+    if heads[0].release.summands > 1:  # the server sees their sum alone
+        vectors, sigmas = vectors.sum(dim=0, keepdim=True), sigmas.norm()[None]
+    constant, _ = statistics_sensitivity(rho)
+    parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
+    sums, counts, moments = (torch.stack(entries) for entries in zip(*parts, strict=True))
+    total = float(sigmas.norm())
+    return PooledStatistics(
+        *pool_class_means(sums, counts, sigmas, sigmas / constant),
+        priors=class_priors(counts.sum(dim=0), total / constant),
+        moment=moments.sum(dim=0),
+        noise=total / math.sqrt(rho),
+    )
+
+
+def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
+    """Return the known class counts of each client, shape (n, C).
+
+    Args:
+        heads: The clients' releases of ``ClassStatistics`` or, if rho is None, ``ClassCounts``.
+        num_classes: C.
+        rho: The weight of the second moment in them.
+    """
+    counts, sigmas = stack_heads(heads)
+    if rho is not None:
+        counts = torch.stack([split_statistics(own, num_classes, rho)[1] for own in counts])
+        sigmas = sigmas / statistics_sensitivity(rho)[0]
+    return known_counts(counts, sigmas)
+
+
+def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
+    """The vectors, shape (n, length), and the standard deviations of their noise, shape (n,)."""
+    vectors = torch.stack([head.weight for head in heads])
+    return vectors, vectors.new_tensor([head.release.sigma for head in heads])

@@ -1,0 +1,158 @@
+"""FedAUX whose scores are p(client | x), made of class statistics."""
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
+from fedaux_pl.algorithms.class_teacher import class_holders, teach_classes
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional import soft_labels
+from fedaux_pl.scoring import ClassStatistics, Mean, Privacy, Whitened
+from fedaux_pl.scoring.plan import PublicNumbers
+from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
+
+MAP = Whitened(dimensions=8)
+
+
+def posterior(epsilon=5.0, releases=1, **privacy):
+    scorer = ClassStatistics(releases=releases)
+    return FedAUX(scorer=scorer, feature_map=MAP, privacy=Privacy(epsilon, **privacy))
+
+
+def blobs(count=90, classes=3):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % classes
+    centers = 4 * torch.randn(classes, 12, generator=generator)
+    return centers[labels] + torch.randn(count, 12, generator=generator), labels
+
+
+def released(algorithm, owners, classes=3):
+    """The releases of clients that own these records of the blobs."""
+    rows, labels = blobs()
+    sizes = [len(own) for own in owners]
+    scoring = algorithm.plan(PublicNumbers({"resnet8": sizes}, classes))
+    public_map, one_hot = scoring.fit_map(rows, rows), torch.eye(classes)[labels]
+    heads = [
+        scoring.release(i, rows[own], rows[:0], public_map, i, one_hot[own])
+        for i, own in enumerate(owners)
+    ]
+    parts = {"distill": {"resnet8": rows}}
+    return Released(scoring, heads, ["resnet8"] * len(sizes), sizes, 0, classes, parts), labels
+
+
+def by_class():
+    """Client 0 has class 0 and half of class 1, client 1 the other half, client 2 has class 2."""
+    rows = torch.arange(90)
+    half = rows[rows % 3 == 1]
+    return [torch.cat([rows[rows % 3 == 0], half[:15]]), half[15:], rows[rows % 3 == 2]]
+
+
+def test_weights_are_the_probabilities_of_the_clients():
+    algorithm = posterior(epsilon=None)
+    sent, labels = released(algorithm, by_class())
+    known = algorithm.label(sent)
+    torch.testing.assert_close(known["distill"].sum(dim=1), torch.ones(90))
+    assert (known["distill"].argmax(dim=1) == labels).float().mean() > 0.95
+    scores = algorithm.score(sent, known)["distill"]
+    shares = torch.tensor([[1.0, 0.5, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 1.0]])  # n_ic / n_c
+    torch.testing.assert_close(class_holders(sent).float(), shares)
+    expected = torch.stack([(known["distill"] * shares[i]).sum(dim=1) for i in range(3)])
+    torch.testing.assert_close(scores, expected)
+
+
+def test_the_statistics_speak_for_clients_that_do_not_teach():
+    algorithm = posterior(epsilon=None)
+    sent, _ = released(algorithm, by_class())
+    labels = algorithm.label(sent)
+    scores = algorithm.score(sent, labels)["distill"]
+    logits = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
+    update = Update(1, "resnet8", 15, 0.0, {})
+    ensemble = Ensemble(
+        Round(1, [update], [1]), lambda *_: logits, (90, 3), scores, labels["distill"]
+    )
+    found = algorithm.soft_labels(ensemble)
+    both = torch.stack([logits, labels["distill"].clamp(min=1e-6).log()])
+    expected = soft_labels(both, torch.stack([scores[1], scores[0] + scores[2]]))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
+@pytest.mark.parametrize("sums", ["local", "secure"])
+def test_a_resumed_run_ends_with_the_same_weights(sums, tmp_path):
+    whole, first, resumed = (create(posterior(releases=2, sums=sums)) for _ in range(3))
+    fit(tmp_path, whole, 2)
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
+    fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
+    [path] = (tmp_path / "saved").glob("*.ckpt")
+    fit(tmp_path, resumed, 2, ckpt_path=path)
+    counts = {"counts"} if sums == "secure" else set()
+    assert resumed.further.keys() == counts | {"residuals/resnet8"}
+    assert_same(weights(resumed), weights(whole))
+
+
+def test_students_start_from_the_statistics(tmp_path):
+    federation = create(posterior(epsilon=None))
+    fit(tmp_path, federation, 1, split(3, auxiliary=FewDigits(auxiliary=400)))
+    first = federation.history[0]
+    assert first["statistics/accuracy"] > 0.3
+    assert first["certainty/max"] <= 1 + 1e-6
+
+
+def test_secure_sums_have_the_noise_of_one_client(tmp_path):
+    """n = 3 clients: each adds noise of sigma / sqrt(2), and what they share is said."""
+    local, secure = (run(tmp_path, posterior(sums=sums), 0) for sums in ("local", "secure"))
+    alone, part = local.heads[0].release, secure.heads[0].release
+    share = secure.scoring.part.share
+    assert part.sigma == pytest.approx(alone.sigma / 2**0.5 / share**0.5, rel=1e-6)
+    assert secure.further["counts"].scoring.part.share == pytest.approx(1 - share)
+    text = " ".join(secure.privacy())
+    assert "the sum over 3 clients of the sums of its feature rows" in text
+    assert "together cost (epsilon 5, delta 1e-05)" in text
+
+
+def test_architectures_are_mixed(tmp_path):
+    clients = {"resnet8": 2, "shufflenet": 2}
+    federation = create(posterior(releases=2), clients)
+    fit(tmp_path, federation, 1, split(4))
+    assert federation.further.keys() == {"residuals/resnet8", "residuals/shufflenet"}
+    torch.testing.assert_close(
+        federation.scores["distill"].sum(dim=0).cpu(),
+        torch.ones(len(federation.data.distill_inputs)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        (FedAUX(scorer=Mean(), privacy=Privacy(sums="secure")), "Mean needs the vector of each"),
+        (posterior(sums="secure"), "2 clients share an architecture"),
+    ],
+)
+def test_secure_sums_that_cannot_be(algorithm, problem, tmp_path):
+    federation = create(algorithm, {"resnet8": 2})
+    with pytest.raises(ConfigurationError, match=problem):
+        fit(tmp_path, federation, 0, split(2))
+
+
+def test_a_class_that_no_client_holds_is_never_predicted():
+    algorithm = posterior(epsilon=None)
+    sent, labels = released(algorithm, by_class(), classes=4)
+    known = teach_classes(sent)["distill"]
+    assert bool(known.isfinite().all())
+    assert float(known[:, 3].max()) < 1e-3
+    assert bool(algorithm.score(sent, {"distill": known})["distill"].isfinite().all())
+    assert (known.argmax(dim=1) == labels).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e-3])
+@pytest.mark.parametrize(
+    "owners", [[torch.arange(90)], [torch.tensor([0, 1])], [torch.arange(4)] * 5]
+)
+def test_few_records_and_much_noise_give_finite_labels(owners, epsilon):
+    """One client, two records, fewer records than dimensions, noise that hides everything."""
+    algorithm = posterior(epsilon=epsilon)
+    sent, _ = released(algorithm, owners)
+    known = algorithm.label(sent)
+    assert bool(known["distill"].isfinite().all())
+    assert bool(algorithm.score(sent, known)["distill"].isfinite().all())

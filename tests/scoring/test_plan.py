@@ -1,0 +1,129 @@
+"""The plan of releases by public numbers."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedaux_pl import FedClassMeans
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.scoring import (
+    ClassCounts,
+    ClassStatistics,
+    Mean,
+    Part,
+    Privacy,
+    Residuals,
+    Whitened,
+    spent,
+)
+from fedaux_pl.scoring.plan import (
+    PublicNumbers,
+    choose_dimensions,
+    choose_releases,
+    count_share,
+    further,
+    plan,
+)
+
+NUMBERS = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
+LOCAL = {"sums": "local"}
+SECURE = {"sums": "secure"}
+EPSILONS = [1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
+
+
+def scoring(releases=None, dimensions=None, scorer=None, **privacy):
+    feature_map = Whitened(dimensions, None if dimensions is None else 0.6)
+    return dataclasses.replace(
+        FedClassMeans(feature_map=feature_map, privacy=Privacy(**privacy)).scoring,
+        scorer=scorer or ClassStatistics(releases=releases),
+    )
+
+
+def test_public_numbers_of_several_architectures():
+    numbers = PublicNumbers({"resnet8": [10, 30], "shufflenet": [5, 5, 10]}, classes=10)
+    assert (numbers.records, numbers.clients) == (30, 2)
+
+
+@pytest.mark.parametrize("sums", [LOCAL, SECURE])
+@pytest.mark.parametrize("epsilon", [None, 0.1, 10.0])
+def test_open_options_are_chosen(epsilon, sums):
+    planned = plan(scoring(epsilon=epsilon, **sums), NUMBERS)
+    assert planned.feature_map.dimensions >= 1
+    assert 0 <= planned.feature_map.whitening <= 1
+    assert planned.scorer.releases in (1, 2)
+    assert planned.part == Part(1 / planned.scorer.releases, 20 if sums == SECURE else 1)
+    assert plan(planned, NUMBERS) == planned
+
+
+@pytest.mark.parametrize("numbers", [NUMBERS, None])
+@pytest.mark.parametrize("releases", [1, 2])
+def test_explicit_options_stay(releases, numbers):
+    own = scoring(releases, dimensions=7, epsilon=0.1)
+    assert plan(own, numbers) == dataclasses.replace(own, part=Part(1 / releases))
+    mean = scoring(dimensions=7, scorer=Mean())
+    assert plan(mean, numbers) == mean
+
+
+@pytest.mark.parametrize(
+    "own", [scoring(dimensions=7), scoring(releases=1), scoring(1, dimensions=7, **SECURE)]
+)
+def test_real_sites_cannot_plan(own):
+    with pytest.raises(ConfigurationError, match="set dimensions of feature_map, releases of"):
+        plan(own, None)
+
+
+def test_secure_sums_are_refused():
+    few = PublicNumbers({"resnet8": [9] * 5, "shufflenet": [9] * 2}, classes=2)
+    with pytest.raises(ConfigurationError, match="2 clients share an architecture: a sum needs"):
+        plan(scoring(**SECURE), few)
+    with pytest.raises(ConfigurationError, match="Mean needs the vector of each client: set priv"):
+        plan(scoring(scorer=Mean(), **SECURE), NUMBERS)
+
+
+@pytest.mark.parametrize("sums", [LOCAL, SECURE])
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("releases", [1, 2])
+def test_all_releases_have_the_whole_budget(releases, counts, sums):
+    """The counts have a part of their own if the server sees the sum of the statistics alone."""
+    planned = plan(scoring(releases, epsilon=0.5, **sums), NUMBERS, counts)
+    tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
+    all_releases = [planned, further(planned, "residuals", tensors)][:releases]
+    if counts and sums == SECURE:
+        all_releases.append(further(planned, "counts", {}))
+        assert all_releases[-1].scorer == ClassCounts()
+        assert all_releases[-1].part.summands == 1
+    assert sum(own.part.share for own in all_releases) == pytest.approx(1, abs=1e-12)
+    # as if the server saw each vector: the guarantee of a sum is that of sigma sqrt(n - 1)
+    local = [dataclasses.replace(own, part=Part(own.part.share)) for own in all_releases]
+    records = [own.record(own.sensitivity(100, 0), simulated=False) for own in local]
+    assert 0.999999 * 0.5 <= spent(records, 1e-5)[0] <= 0.5
+
+
+def test_residuals_get_the_classifier_and_the_plan_of_the_statistics():
+    planned = plan(scoring(2, dimensions=7, **SECURE), NUMBERS, counts=True)
+    tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
+    second = further(planned, "residuals", tensors)
+    assert isinstance(second.scorer, Residuals)
+    assert second.scorer.tensors() == tensors
+    assert dataclasses.replace(second, scorer=planned.scorer) == planned
+
+
+def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts():
+    for sums in (LOCAL, SECURE):
+        budgets = [*(Privacy(e, **sums) for e in EPSILONS), Privacy(None, **sums)]
+        for scorer in (ClassStatistics(), Mean()):
+            dimensions = [choose_dimensions(scorer, own, NUMBERS) for own in budgets]
+            assert dimensions == sorted(dimensions)
+            assert 1 <= dimensions[0] < dimensions[-1]
+        releases = [choose_releases(own, NUMBERS) for own in budgets]
+        shares = [count_share(own, NUMBERS) for own in budgets]
+        assert releases == sorted(releases)
+        assert (releases[0], releases[-1]) == (1, 2)
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < shares[-1] < shares[0] < 0.5
+    for epsilon in EPSILONS:
+        local, secure = (
+            choose_releases(Privacy(epsilon, **own), NUMBERS) for own in (LOCAL, SECURE)
+        )
+        assert local <= secure

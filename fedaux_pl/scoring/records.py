@@ -79,11 +79,13 @@ def describe_privacy(
     """
     releases = _most_noise(heads)
     lines = [_describe(release) for release in releases]
-    kinds = {release.what for release in releases}
-    if len(kinds) > 1 and privacy is not None and privacy.epsilon is not None:
+    is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
+    if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
+        simulated = any(release.simulated for release in releases)
+        would = "would with secret noise " if simulated else ""
         lines.append(
-            "the releases of each client together cost (epsilon "
-            f"{privacy.epsilon:g}, delta {privacy.delta:g}), by exact composition"
+            f"the releases of each client {would}together cost (epsilon {privacy.epsilon:g}, delta "
+            f"{privacy.delta:g}), by exact composition"
         )
     lines += [] if total is None else [total.describe()]
     sent = "the model updates and training losses that clients send in every round"

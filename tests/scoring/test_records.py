@@ -95,5 +95,19 @@ def test_all_that_leaves_a_client(options, seed, says):
     assert last.endswith("which counts as public. No model update and no loss is sent")
 
 
+def test_the_cost_of_several_releases_is_claimed_only_if_all_hold():
+    scoring = paper_scoring(epsilon=0.5)
+    for flaw, seed, claim in (
+        ("", None, "the releases of each client together cost (epsilon 0.5, delta 1e-05)"),
+        ("", 3, "the releases of each client would with secret noise together cost (epsilon 0.5"),
+        ("a flaw", None, None),
+    ):
+        first = release(0, scoring, seed=seed)
+        changed = replace(first.release, what="something else", flaw=flaw)
+        heads = [first, replace(first, release=changed)]
+        found = [line for line in describe_privacy(heads, None, scoring.privacy) if "cost" in line]
+        assert [line.startswith(claim or "-") for line in found] == ([True] if claim else [])
+
+
 def test_without_releases_only_the_updates_are_mentioned():
     assert describe_privacy([]) == [UPDATES]

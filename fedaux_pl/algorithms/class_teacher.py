@@ -17,7 +17,7 @@ from fedaux_pl.scoring.pooled_statistics import count_classes, pool_statistics, 
 TEMPERATURE = 2.0
 """The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain.
 
-With much noise its means are shrunk, and it is not.
+With much noise the means are shrunk, which makes it less certain: logits then stay as they are.
 """
 
 _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
@@ -97,7 +97,7 @@ def next_release(
     assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
     if counts and scoring.part.summands > 1 and "counts" not in asked:
         own = released.further.get("counts")
-        own = own or FurtherRelease("counts", further(scoring, "counts", {}))
+        own = own or FurtherRelease(further(scoring, {}))
         return "counts", replace(own, clients=[head.client for head in released.heads])
     for architecture in released.reference if scorer.releases == 2 else ():
         name, heads = f"residuals/{architecture}", released.group(architecture)
@@ -107,7 +107,7 @@ def next_release(
         if own is None:
             rows = heads[0].public_map.rows(released.reference[architecture])
             tensors = _estimate(released, heads, rows).classifier._asdict()
-            own = FurtherRelease("residuals", further(scoring, "residuals", tensors))
+            own = FurtherRelease(further(scoring, tensors))
         return name, replace(own, clients=[head.client for head in heads])
     return None
 

@@ -109,13 +109,11 @@ class FurtherRelease:
     """A release that clients make after the first one.
 
     Attributes:
-        kind: ``counts`` or ``residuals``.
         scoring: What they release.
         clients: The clients that are asked for it.
         heads: The released vectors so far, ordered by client.
     """
 
-    kind: str
     scoring: Scoring
     clients: Sequence[int] = ()
     heads: Sequence[ReleasedHead] = ()

@@ -43,7 +43,8 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
     role = f"{federation.participation:.0%} of them in a round"
     if not algorithm.trains_clients:
-        role = "each sends one release and nothing else"
+        count = "two releases" if federation.further else "one release"
+        role = f"each sends {count} and nothing else"
     rows = {
         "method": algorithm.name,
         "private data": f"{source.data_name}, {len(federation.data.classes)} classes",

@@ -69,7 +69,8 @@ Common options:
                                        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.privacy.secret true
                                        noise that nobody can repeat, for deployments
-  --model.algorithm.scorer Mean        what a client releases: Mean, or Logistic (the paper's)
+  --model.algorithm.scorer Mean        what a client releases: Mean, ClassStatistics
+                                       or Logistic (the paper's)
   --model.algorithm.feature_map.dimensions 64
                                        dimensions of the features that it is computed from
   --model.clients '{{resnet8: 20}}'      clients per architecture: one or several architectures

@@ -22,7 +22,8 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
     role = f"{settings['participation']:.0%} take part in a round"
     if not algorithm.pop("trains_clients", True):
-        role = "each sends one release and no model"
+        count = "two releases" if federation.get("further") else "one release"
+        role = f"each sends {count} and no model"
     split = f"{data.get('num_clients')} given clients"
     if data.get("alpha") is not None:
         split = f"split over {data['num_clients']} clients by Dirichlet(alpha = {data['alpha']:g})"

@@ -92,7 +92,7 @@ class Federation(FederationModule):
         self._learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
-            preparation.context, self.scoring, self.h0, self.all_heads
+            preparation.context, self.scoring, self.h0, self.heads, self.further.values()
         )
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)

@@ -304,7 +304,6 @@ class FederationModule(Students):
             "site_sizes": dict(data.site_sizes),
             "further": {
                 name: {
-                    "kind": own.kind,
                     "clients": list(own.clients),
                     "sent": own.scoring.scorer.tensors(),
                     "heads": pack(own.heads),
@@ -330,9 +329,9 @@ class FederationModule(Students):
         if content["heads"] and self.scoring is not None:
             self.heads = unpack(content["heads"], self.scoring)
             for name, own in content.get("further", {}).items():
-                scoring = further(self.scoring, own["kind"], own["sent"])
+                scoring = further(self.scoring, own["sent"])
                 heads = unpack(own["heads"], scoring)
-                self.further[name] = FurtherRelease(own["kind"], scoring, own["clients"], heads)
+                self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
         self.carried = CarriedState(
             self.carried.memory,

@@ -197,7 +197,7 @@ class Preparation:
             key: _Key = {"kind": "sent", "heads": tensor_digest(*heads), "release": settings}
             # rounded otherwise, it would be another release
             kept = self._first_result(key, lambda: tensors)
-            scoring = further(scoring, release.kind, kept)
+            scoring = further(scoring, kept)
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
         released, total = self.release_heads(
             pool, scoring, features, release.heads, release.clients, maps

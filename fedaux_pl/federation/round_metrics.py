@@ -1,12 +1,12 @@
 """The metrics of a round that do not need predictions: seconds, losses, bytes, memory."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from fedaux_pl.algorithms import Answer, TeacherMemory, Update
+from fedaux_pl.algorithms import Answer, FurtherRelease, TeacherMemory, Update
 from fedaux_pl.federation.context import Context
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
@@ -59,16 +59,18 @@ def preparation_traffic(
     scoring: Scoring | None,
     h0: Mapping[str, State],
     heads: Sequence[ReleasedHead],
+    further: Collection[FurtherRelease] = (),
 ) -> tuple[int, int]:
     """Return the bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
 
     Clients send what they release. They receive h_0, feature maps and, if the scorer uses them,
-    features of the negatives. What they receive for a further release is less than 1 % of that.
+    features of the negatives, and the tensors of further releases.
     """
-    up = sum(state_bytes({"weight": head.weight}) for head in heads)
+    later = [head for own in further for head in own.heads]
+    up = sum(state_bytes({"weight": head.weight}) for head in [*heads, *later])
     down = sum(state_bytes(h0[name]) for name in context.architectures if name in h0)
-    maps = {head.client: head.public_map.tensors() for head in heads}
-    down += sum(map(state_bytes, maps.values()))
+    down += sum(state_bytes(head.public_map.tensors()) for head in heads)
+    down += sum(len(own.heads) * state_bytes(own.scoring.scorer.tensors()) for own in further)
     if scoring is not None and scoring.scorer.uses_negatives:
         count, classes = len(context.data.negative_inputs), len(context.data.classes)
         lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)

@@ -102,15 +102,15 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
 
 
-def further(scoring: Scoring, kind: str, tensors: Mapping[str, Tensor]) -> Scoring:
+def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
     """Return a further release of a planned scoring of class statistics.
 
     Args:
         scoring: What ``plan`` has returned.
-        kind: ``counts`` or ``residuals``.
-        tensors: The public tensors that clients get for it: those of ``Residuals``.
+        tensors: The public tensors that clients get for it: the classifier of ``Residuals``; none
+            for ``ClassCounts``.
     """
-    if kind == "residuals":
+    if tensors:
         return replace(scoring, scorer=Residuals(**tensors))
     assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
     rest = 1 - (scoring.scorer.releases or 1) * scoring.part.share

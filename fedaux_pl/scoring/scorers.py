@@ -46,12 +46,12 @@ class Scorer(ABC):
         """
 
     def row_length(self, vector: Tensor, num_classes: int) -> int:
-        """Return k, the length of a row, from a vector that was released."""
+        """Return k, the length of a row, from a vector whose length is linear in k."""
         none, one = (self.vector_length(k, num_classes) for k in (0, 1))  # linear in k
         return (len(vector) - none) // (one - none)
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
-        """Return the length of a vector that is released, linear in the length k of a row."""
+        """Return the length of a vector that is released, for rows of length k."""
         return row_length
 
     @abstractmethod

@@ -160,7 +160,7 @@ class Site:
             raise RefusalError("settings", "the method of this configuration releases nothing")
         name, data = federation.architectures[client], federation.data
         h0, negatives, public_map, sent = self._read_preparation(name, first, request)
-        scoring = further(first, "residuals", sent) if sent else first
+        scoring = further(first, sent) if sent else first
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)

@@ -242,6 +242,10 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path, monk
     text = " ".join(federation.privacy())
     assert "together cost (epsilon 1, delta 1e-05), by exact composition" in text
     assert "and one of the gradient of a classifier" in text
+    sent = 10 * 9 * 8  # bytes of a classifier
+    extra = federation.preparation_bytes[1] - 3 * sent
+    one = run(tmp_path, method(FedClassMeans, epsilon=1.0), 0)
+    assert extra == one.preparation_bytes[1]
     fit(tmp_path, again, 0)  # the ledger's releases are used again
     assert again.total_cost.releases == 2
     assert torch.equal(next(iter(again.further.values())).heads[0].weight, second.heads[0].weight)

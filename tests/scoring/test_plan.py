@@ -88,9 +88,9 @@ def test_all_releases_have_the_whole_budget(releases, counts, sums):
     """The counts have a part of their own if the server sees the sum of the statistics alone."""
     planned = plan(scoring(releases, epsilon=0.5, **sums), NUMBERS, counts)
     tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
-    all_releases = [planned, further(planned, "residuals", tensors)][:releases]
+    all_releases = [planned, further(planned, tensors)][:releases]
     if counts and sums == SECURE:
-        all_releases.append(further(planned, "counts", {}))
+        all_releases.append(further(planned, {}))
         assert all_releases[-1].scorer == ClassCounts()
         assert all_releases[-1].part.summands == 1
     assert sum(own.part.share for own in all_releases) == pytest.approx(1, abs=1e-12)
@@ -103,7 +103,7 @@ def test_all_releases_have_the_whole_budget(releases, counts, sums):
 def test_residuals_get_the_classifier_and_the_plan_of_the_statistics():
     planned = plan(scoring(2, dimensions=7, **SECURE), NUMBERS, counts=True)
     tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
-    second = further(planned, "residuals", tensors)
+    second = further(planned, tensors)
     assert isinstance(second.scorer, Residuals)
     assert second.scorer.tensors() == tensors
     assert dataclasses.replace(second, scorer=planned.scorer) == planned

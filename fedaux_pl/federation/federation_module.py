@@ -161,9 +161,11 @@ class FederationModule(Students):
     @property
     def is_released(self) -> bool:
         """Whether all clients have released all that they are asked for."""
-        further = self.further.values()
-        return len(self.heads) == len(self.architectures) and all(
-            len(own.heads) == len(own.clients) for own in further
+        assert self.scoring is not None  # noqa: S101 - for mypy
+        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
+        return not any(
+            self.preparation.missing(own.scoring, own.heads, own.clients)
+            for own in [first, *self.further.values()]
         )
 
     def use_threads(self, threads: int) -> None:

@@ -149,7 +149,11 @@ class Ledger:
             raise PrivacyError(self._refusal("written", error)) from error
 
     def total(
-        self, digests: Sequence[Digests], delta: float, planned: Sequence[Entry] = ()
+        self,
+        digests: Sequence[Digests],
+        delta: float,
+        planned: Sequence[Entry] = (),
+        alone: bool = False,
     ) -> PrivacySpent:
         """Compute what the releases about these records cost.
 
@@ -157,6 +161,7 @@ class Ledger:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             planned: Releases that are not made yet, to know their cost before.
+            alone: Whether to state what they cost if secure sums protect nothing.
         """
         pairs = [
             (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
@@ -166,11 +171,11 @@ class Ledger:
         owned = np.concatenate([own for own, _ in pairs])
         release_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
         known, position = np.unique(owned, return_inverse=True)
-        costs = np.array([release.mu**2 for _, release in pairs])
+        costs = np.array([(r.mu_alone if alone else r.mu) ** 2 for _, r in pairs])
         cost = np.bincount(position, weights=costs[release_of])
         cost[~np.isin(known, np.concatenate(digests))] = -1
         releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
-        return PrivacySpent(len(releases), *spent(releases, delta), self.folder)
+        return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

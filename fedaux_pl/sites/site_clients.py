@@ -163,8 +163,7 @@ class SiteClients:
             if scoring.scorer.uses_negatives:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
-            width = int(h0.feature_dim)  # type: ignore[arg-type]
-            row_length = width if directions is None else directions.shape[1]
+            row_length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
             length = scoring.scorer.vector_length(row_length, len(self.context.data.classes))
             like = {"weight": torch.empty(length, dtype=torch.double)}
             questions[name] = _Question(fields, write_tensors(tensors), like)

@@ -84,7 +84,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     kit = options.certificates
     name = transport.certificate_name(kit)
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
-    Site(cli.model, limits, serve)
+    Site(cli.model, limits, serve, name)
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     except ValueError as error:

@@ -111,9 +111,18 @@ def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
     """
     if tensors:
         return replace(scoring, scorer=Residuals(**tensors))
+    return replace(scoring, scorer=ClassCounts(), part=Part(_rest(scoring)))
+
+
+def has_counts(scoring: Scoring) -> bool:
+    """Return whether a planned scoring has a part of the budget for class counts."""
+    return scoring.part.secure and _rest(scoring) > 0.01
+
+
+def _rest(scoring: Scoring) -> float:
+    """The share of the budget that secure sums leave."""
     assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
-    rest = 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
-    return replace(scoring, scorer=ClassCounts(), part=Part(rest))
+    return 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
 
 
 def _multiplier(privacy: Privacy) -> float:

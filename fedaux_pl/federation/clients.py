@@ -138,9 +138,12 @@ class LocalClients:
         for client in clients:
             groups.setdefault(self.context.architectures[client], []).append(client)
         heads = []
-        with self.context.progress.stage("releases", len(processes.local(clients)), "client") as bar:
+        with self.context.progress.stage(
+            "releases", len(processes.local(clients)), "client"
+        ) as bar:
             for name, group in groups.items():
-                h0, public_map, own = features.h0[name], maps[name], []
+                h0, public_map = features.h0[name], maps[name]
+                own: list[Tensor] = []  # the sum of this process's clients
                 length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
                 secure = SecureSum(scoring, length, classes, len(group))
                 for client in processes.local(group):

@@ -158,16 +158,6 @@ class FederationModule(Students):
         """The vectors of all releases."""
         return [*self.heads, *(head for own in self.further.values() for head in own.heads)]
 
-    @property
-    def is_released(self) -> bool:
-        """Whether all clients have released all that they are asked for."""
-        assert self.scoring is not None  # noqa: S101 - for mypy
-        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
-        return not any(
-            self.preparation.missing(own.scoring, own.heads, own.clients)
-            for own in [first, *self.further.values()]
-        )
-
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""
         self.threads = self.hparams["threads"] = self._given_threads or threads

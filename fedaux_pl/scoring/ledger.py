@@ -48,6 +48,30 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class ReleaseKey:
+    """The key of a site's release; ``received`` is the part that the server determines."""
+
+    start: str
+    received: str
+    end: str
+
+    def __str__(self) -> str:
+        return self.start + self.received + self.end
+
+    def is_like(self, key: str) -> bool:
+        """Return whether a key has the same settings and data."""
+        return key.startswith(self.start) and key.endswith(self.end)
+
+    def is_of(self, key: str) -> bool:
+        """Return whether a key is this one, or that of an attempt at this secure sum."""
+        return key == str(self) or key.startswith(f"{self.start}{self.received} sum ")
+
+    def of_attempt(self, attempt: str) -> str:
+        """Return the key of an attempt at a secure sum."""
+        return f"{self.start}{self.received} sum {attempt}{self.end}"
+
+
+@dataclass(frozen=True)
 class PrivacySpent:
     """What all releases about a record cost together, for the record with the largest cost.
 

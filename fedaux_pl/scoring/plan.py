@@ -73,10 +73,12 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
         )
     opened = isinstance(feature_map, Whitened) and feature_map.dimensions is None
     opened |= isinstance(scorer, ClassStatistics) and scorer.releases is None
+    opened |= is_secure and counts and privacy.count_share is None
     if numbers is None and opened:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map, and releases of the scorer (1 or 2)"
+            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX with "
+            "secure sums, privacy.count_share (such as 0.1)"
         )
     if is_secure and numbers is not None and numbers.clients < privacy.least_clients:
         raise ConfigurationError(
@@ -96,7 +98,9 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
         part = Part(1 / scorer.releases)
         if is_secure:
-            others = count_share(privacy, numbers) if counts else 0.0
+            others = 0.0
+            if counts:
+                others = privacy.count_share or count_share(privacy, numbers)
             part = Part((1 - others) / scorer.releases / privacy.attempts, secure=True)
     return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
 
@@ -165,12 +169,8 @@ def _noises(privacy: Privacy, numbers: PublicNumbers) -> int:
 
 
 def count_share(privacy: Privacy, numbers: PublicNumbers | None) -> float:
-    """Return the share of the budget with which counts have noise of 5 % of a client's size.
-
-    It lies in 2 ... 20 %; it is 10 % if the sizes of clients are not known.
-    """
-    if numbers is None:
-        return 0.1
+    """Return the share of the budget with which counts have noise of 5 % of a client's size."""
+    assert numbers is not None  # noqa: S101 - for mypy: plan has refused it
     noise = math.sqrt(2) * _multiplier(privacy) / numbers.client_size
     needed = (noise / _COUNT_NOISE) ** 2
     least, largest = _COUNT_SHARES

@@ -156,7 +156,9 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 def _describe(release: Release, has_pins: bool) -> str:
     if release.mechanism == "none" and release.summands > 1:
-        return f"NOT private: the sum over {release.summands} clients of {release.what} has NO noise"
+        return (
+            f"NOT private: the sum over {release.summands} clients of {release.what} has NO noise"
+        )
     if release.mechanism == "none":
         return f"NOT private: each client released {release.what} WITHOUT noise"
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"

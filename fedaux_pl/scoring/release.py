@@ -131,6 +131,8 @@ class Privacy:
             and masks, or add no noise. It needs t + 2 clients.
         attempts: The attempts at each secure sum that epsilon pays for: a client that drops out in
             the middle of one costs the others an attempt.
+        count_share: The share of the budget for the class counts of each client, which FedAUX needs
+            besides a secure sum; null to choose it by the sizes of clients.
         pins: The public key of each site of a secure sum, as ``fedaux-pl sites pin`` prints it.
             Without pins the server could put keys of its own in their place.
 
@@ -147,6 +149,7 @@ class Privacy:
     sums: Sums = "local"
     colluders: int = 1
     attempts: int = 1
+    count_share: float | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -158,6 +161,10 @@ class Privacy:
                 "colluders and attempts must be at least 1, but are "
                 f"{self.colluders} and {self.attempts}"
             )
+        if self.count_share is not None and not 0 < self.count_share < 1:
+            raise ValueError(
+                f"count_share must lie strictly between 0 and 1, but is {self.count_share}"
+            )
 
     @property
     def least_clients(self) -> int:
@@ -168,7 +175,7 @@ class Privacy:
         """Return the options of secure sums as plain values; empty if there are none."""
         if self.sums == "local":
             return {}
-        names = ("colluders", "attempts", "pins")
+        names = ("colluders", "attempts", "count_share", "pins")
         return {"sums": {name: getattr(self, name) for name in names}}
 
     def record(
@@ -197,9 +204,8 @@ class Privacy:
             sigma *= factor
         if summands > 1:
             sigma /= math.sqrt(summands - self.colluders)
-        own = sigma, sensitivity, self.mechanism
-        sums = {"summands": summands, "colluders": self.colluders}
-        return Release(epsilon, self.delta, *own, simulated=simulated, **sums)
+        own = epsilon, self.delta, sigma, sensitivity, self.mechanism
+        return Release(*own, simulated=simulated, summands=summands, colluders=self.colluders)
 
     def release(
         self,

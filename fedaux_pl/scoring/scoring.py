@@ -104,15 +104,19 @@ class Scoring:
         """
         parts = {} if self.part == Part() else {"part": {"share": self.part.share, "summands": 1}}
         sums = self.privacy.sum_settings() if self.part.secure else {}
-        return parts | sums | {
-            "scorer": plain_settings(self.scorer),
-            "feature_map": plain_settings(self.feature_map),
-            "norm_bound": self.norm_bound,
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "mechanism": self.privacy.mechanism,
-            "version": VERSION,
-        }
+        return (
+            parts
+            | sums
+            | {
+                "scorer": plain_settings(self.scorer),
+                "feature_map": plain_settings(self.feature_map),
+                "norm_bound": self.norm_bound,
+                "epsilon": self.privacy.epsilon,
+                "delta": self.privacy.delta,
+                "mechanism": self.privacy.mechanism,
+                "version": VERSION,
+            }
+        )
 
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
         """Fit the public map, at the server.

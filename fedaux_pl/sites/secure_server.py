@@ -119,7 +119,7 @@ class Collector:
     def _masked(
         self, digest: str, attempt: Mapping[str, Any], length: int
     ) -> tuple[dict[str, tuple[str, Tensor]], dict[str, RefusalError]]:
-        """Step 2: the answers and the refusals of sites; those whose answer is lost are repeated."""
+        """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
         fields = {
             "sum": digest,
             "attempt": attempt["attempt"],

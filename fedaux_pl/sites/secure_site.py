@@ -7,26 +7,19 @@ site sends the same bytes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.scoring import Ledger, PublicMap, Release, Scoring
-from fedaux_pl.scoring.ledger import Digests, Entry
+from fedaux_pl.scoring.ledger import Digests, Entry, ReleaseKey
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
 from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, Member, agreement_digest
 from fedaux_pl.sites.wire import RefusalError, read_count, write_tensors
 
 Answer = tuple[dict[str, Any], bytes, str]
-
-
-class Key(Protocol):
-    """The key of a release in the ledger."""
-
-    def of_attempt(self, attempt: str) -> str:
-        """Return the key of an attempt."""
 
 
 def sum_digest(
@@ -72,8 +65,8 @@ class Pending:
     row_length: int
     num_classes: int
     noise: Callable[[int], ReadBytes]
-    key: Key
-    earlier: Key | None
+    key: ReleaseKey
+    earlier: ReleaseKey | None
     sent: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ from fedaux_pl.scoring import (
     ReleasedHead,
     Scoring,
 )
-from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
@@ -45,30 +45,6 @@ MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
 Serve = Callable[[Callable[[Message], Message], int], None]
 _Answer = tuple[dict[str, Any], bytes, str]  # plain values, tensors, and the guarantee
-
-
-@dataclass(frozen=True)
-class _Key:
-    """The key of a release in the ledger; ``received`` is the part that the server determines."""
-
-    start: str
-    received: str
-    end: str
-
-    def __str__(self) -> str:
-        return self.start + self.received + self.end
-
-    def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data."""
-        return key.startswith(self.start) and key.endswith(self.end)
-
-    def is_of(self, key: str) -> bool:
-        """Return whether a key is this one, or that of an attempt at this secure sum."""
-        return key == str(self) or key.startswith(f"{self.start}{self.received} sum ")
-
-    def of_attempt(self, attempt: str) -> str:
-        """Return the key of an attempt at a secure sum."""
-        return f"{self.start}{self.received} sum {attempt}{self.end}"
 
 
 class Site:
@@ -189,11 +165,11 @@ class Site:
         received = [*h0.values(), *public_map.tensors().values()]
         received += [] if negatives is None else [negatives]
 
-        def key_of(scoring: Scoring, *received: Tensor) -> _Key:
+        def key_of(scoring: Scoring, *received: Tensor) -> ReleaseKey:
             # in all ledgers: do not change it
             start = f"{name} {federation.model_options} "
             end = f" {scoring.release_settings()} {data.fingerprints['private']}"
-            return _Key(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
+            return ReleaseKey(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
 
         key = key_of(scoring, *received, *sent.values())
         earlier = key_of(first, *received) if sent else None
@@ -225,8 +201,8 @@ class Site:
         scoring: Scoring,
         extractor: nn.Module,
         public_map: PublicMap,
-        key: _Key,
-        earlier: _Key | None,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
         h0: Mapping[str, Tensor],
     ) -> None:
         """Compute the vector of a secure sum and keep it for the two steps."""
@@ -275,8 +251,8 @@ class Site:
     def _check_budget(
         self,
         entries: Sequence[Entry],
-        key: _Key,
-        earlier: _Key | None,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
         planned: Release,
         name: str,
     ) -> None:
@@ -325,8 +301,8 @@ class Site:
 
     def _recorded(
         self,
-        key: _Key,
-        earlier: _Key | None,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,

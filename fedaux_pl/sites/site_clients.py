@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -139,7 +138,7 @@ class SiteClients:
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
-        self._sum_metrics = Counter[str]()  # attempts and seconds of secure sums
+        self._sum_metrics: dict[str, float] = {}  # attempts and seconds of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
 
@@ -215,9 +214,7 @@ class SiteClients:
         heads, start = [], time.monotonic()
         collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait)
         for name, length in lengths.items():
-            names = [
-                self.sites.names[c] for c in clients if self.context.architectures[c] == name
-            ]
+            names = [self.sites.names[c] for c in clients if self.context.architectures[c] == name]
             h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
             digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
             joined, total = collector.collect(digest, names, length)
@@ -235,8 +232,10 @@ class SiteClients:
                     "cancelled, or a site has sent a false vector"
                 )
             heads.append(head)
-        self._sum_metrics["secure_sum/attempts"] += collector.attempts
-        self._sum_metrics["secure_sum/seconds"] += time.monotonic() - start
+        own = {"attempts": float(collector.attempts), "seconds": time.monotonic() - start}
+        for metric, value in own.items():
+            key = f"secure_sum/{metric}"
+            self._sum_metrics[key] = self._sum_metrics.get(key, 0.0) + value
         return heads
 
     def _ask(

@@ -59,10 +59,13 @@ def _pin(args: list[str]) -> None:
     options = parser.parse_args(args)
     if (options.name is None) == (options.certificates is None):
         parser.error("give one of --name and --certificates")
-    from fedaux_pl.sites import secure_sum, transport  # raise if NVFlare is not installed
+    from fedaux_pl.sites.secure_sum import pin, signing_key  # raises without fedaux-pl[sites]
 
-    name = options.name or transport.certificate_name(options.certificates)
-    print(PINNED.format(name=name, pin=secure_sum.pin(secure_sum.signing_key(name))))
+    if (name := options.name) is None:
+        from fedaux_pl.sites.transport import certificate_name  # NVFlare takes seconds
+
+        name = certificate_name(options.certificates)
+    print(PINNED.format(name=name, pin=pin(signing_key(name))))
 
 
 class SiteCLI(FederationCLI):

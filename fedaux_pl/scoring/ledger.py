@@ -64,7 +64,8 @@ class ReleaseKey:
 
     def is_of(self, key: str) -> bool:
         """Return whether a key is this one, or that of an attempt at this secure sum."""
-        return key == str(self) or key.startswith(f"{self.start}{self.received} sum ")
+        is_attempt = key.startswith(f"{self.start}{self.received} sum ")
+        return key == str(self) or (is_attempt and key.endswith(self.end))
 
     def of_attempt(self, attempt: str) -> str:
         """Return the key of an attempt at a secure sum."""

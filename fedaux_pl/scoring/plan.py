@@ -77,8 +77,8 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     if numbers is None and opened:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX with "
-            "secure sums, privacy.count_share (such as 0.1)"
+            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
+            "with secure sums, privacy.count_share (such as 0.1)"
         )
     if is_secure and numbers is not None and numbers.clients < privacy.least_clients:
         raise ConfigurationError(

@@ -175,8 +175,8 @@ def _describe(release: Release, has_pins: bool) -> str:
         honest = release.summands - release.colluders
         alone = (
             f"if at least {honest} of them add their noise and show the server neither it nor "
-            f"their masks; whatever the others do, it is (epsilon {release.epsilon_alone:.4g}, "
-            f"delta {release.delta:g})-private ({noise})"
+            f"their masks, and (epsilon {release.epsilon_alone:.4g}, delta {release.delta:g})-"
+            f"private whatever the others do ({noise})"
         )
         what = f"the sum over {release.summands} clients of {release.what}"
         if release.simulated:

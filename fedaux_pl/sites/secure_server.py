@@ -18,7 +18,7 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites.secure_site import masked_like
 from fedaux_pl.sites.secure_sum import add_masked, read_keys
-from fedaux_pl.sites.wire import Message, RefusalError, read_tensors
+from fedaux_pl.sites.wire import FINAL, Message, RefusalError, read_tensors
 
 Ask = Callable[[str, Sequence[str], Mapping[str, Any], State], Iterator[tuple[str, Any]]]
 """Sends a request of a kind to sites and yields their answers, or RefusalErrors."""
@@ -46,6 +46,7 @@ class Collector:
     wait: float
     attempts: int = 0
     joined: Sequence[str] = ()
+    _number: int = 0  # of the last attempt, which rises over all servers
 
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum.
@@ -81,6 +82,12 @@ class Collector:
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
                 return list(self.joined), total
+            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
+            if len(names) < self.privacy.least_clients:
+                raise ConfigurationError(
+                    f"a secure sum needs {self.privacy.least_clients} sites, but sites refuse "
+                    f"({reason}): agree with them on the same run.yaml, within their limits"
+                )
             lost += bool(answers)  # if none has left a site, nothing was spent
             if lost >= self.privacy.attempts:
                 raise ConfigurationError(
@@ -94,8 +101,8 @@ class Collector:
     def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
         """Step 1, until enough sites have sent keys; it costs nothing."""
         start, least = time.monotonic(), self.privacy.least_clients
-        number = int(time.time())
         while True:
+            self._number = number = max(self._number + 1, int(time.time()))
             fields, keys = {"sum": digest, "attempt": number}, {}
             for name, answer in self.ask("keys", names, fields, {}):
                 if isinstance(answer, Message):
@@ -113,7 +120,6 @@ class Collector:
                     f"a secure sum needs {least} sites, but {len(keys)} of {', '.join(names)} have "
                     "sent keys: start the others, or set privacy.sums to local"
                 )
-            number = max(number + 1, int(time.time()))
             time.sleep(_RETRY)
 
     def _masked(

@@ -96,7 +96,8 @@ class SecureReleases:
         """Step 1: a key for an attempt."""
         digest, pending = self._find(fields)
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
-        message = pending.member.keys(digest, attempt, self._last(pending, digest))
+        last = max(self._sent(pending, digest), default=0)
+        message = pending.member.keys(digest, attempt, last)
         return {"keys": message}, write_tensors({}), "a key: nothing depends on data"
 
     def masked(self, fields: Mapping[str, Any]) -> Answer:
@@ -104,7 +105,7 @@ class SecureReleases:
         digest, pending = self._find(fields)
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
         about = "the masked vector that it has sent before: nothing new"
-        if (sent := self._recorded(pending, digest, attempt)) is None:
+        if (sent := self._sent(pending, digest).get(attempt)) is None:
             sent, about = self._release(pending, digest, attempt, fields.get("messages"))
         transcript, masked = sent
         return {"transcript": transcript}, write_tensors({"masked": masked}), about
@@ -144,20 +145,14 @@ class SecureReleases:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
         return digest, self._pending[digest]
 
-    def _recorded(self, pending: Pending, digest: str, attempt: int) -> tuple[str, Tensor] | None:
-        """The transcript and the masked vector that have left in an attempt."""
-        return self._all(pending, digest).get(attempt)
-
-    def _last(self, pending: Pending, digest: str) -> int:
-        return max(self._all(pending, digest), default=0)
-
-    def _all(self, pending: Pending, digest: str) -> dict[int, tuple[str, Tensor]]:
+    def _sent(self, pending: Pending, digest: str) -> dict[int, tuple[str, Tensor]]:
+        """The transcript and the masked vector of each attempt in which one has left."""
         found = dict(pending.sent)
         if self.ledger is not None:
             with self.ledger[0].locked():
                 entries = self.ledger[0].entries()
             for entry in entries:
-                if (marker := f" sum {digest} ") in entry.key:
+                if pending.key.is_of(entry.key) and (marker := f" sum {digest} ") in entry.key:
                     attempt, transcript = entry.key.split(marker)[1].split(" ")[:2]
                     found[int(attempt)] = transcript, entry.heads["masked"]
         return found

@@ -27,6 +27,7 @@ from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import (
     CODES,
+    FINAL,
     Message,
     RefusalError,
     largest_body,
@@ -39,7 +40,6 @@ from fedaux_pl.sites.wire import (
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
 _HELLO = 5.0  # seconds in which a site says that it is there
-_FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
 _STAGES = {"prepare": "releases", "train": "clients"}
 _T = TypeVar("_T")
 
@@ -331,7 +331,7 @@ class SiteClients:
                         answers[client] = read(client, answer.fields, own, size)
                     except (RefusalError, PrivacyError) as error:
                         code = error.code if isinstance(error, RefusalError) else "message"
-                        if code in _FINAL:
+                        if code in FINAL:
                             refused[name] = code
                         self._tell(f"{name} gave no answer to {about}: {first_line(error)}")
                         self.status.failed(name, code)

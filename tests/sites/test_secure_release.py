@@ -90,7 +90,7 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     """With one attempt the run ends; a second sum about the same data is above the budget."""
     federation, data, hub = sites(tmp_path)
     hub.faults["site-3"] = at("masked", lambda answer, request: None)
-    with pytest.raises(ConfigurationError, match="agree on more privacy.attempts"):
+    with pytest.raises(ConfigurationError, match=r"agree on more privacy\.attempts"):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
     # a server that pretends a dropout, and asks the three again
@@ -151,7 +151,8 @@ def test_asked_twice_a_site_sends_the_same_bytes(tmp_path):
     federation, data, hub = sites(tmp_path, clients=3)
     sent = []
     hub.faults["site-1"] = at(
-        "masked", lambda answer, request: sent.append((answer(request), answer(request))) or sent[0][0]
+        "masked",
+        lambda answer, request: sent.append((answer(request), answer(request))) or sent[0][0],
     )
     run(tmp_path, federation, data)
     [(one, two)] = sent
@@ -194,7 +195,9 @@ def test_a_false_vector_does_not_pass_for_a_sum(tmp_path):
 def test_too_few_sites(tmp_path):
     federation, data, hub = sites(tmp_path)
     hub.away = {"site-1", "site-2"}
-    with pytest.raises(ConfigurationError, match="needs 3 sites, but 2 of site-0, site-3 have sent"):
+    with pytest.raises(
+        ConfigurationError, match="needs 3 sites, but 2 of site-0, site-3 have sent"
+    ):
         run(tmp_path, federation, data)
     assert entries() == []
 
@@ -203,7 +206,7 @@ def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
         sites(tmp_path, limits=Limits())
     federation, data, _ = sites(tmp_path, limits=Limits(epsilon_limit_alone=1.2))
-    with pytest.raises(ConfigurationError, match="failed in|needs"):
+    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: .* \(code budget\)"):
         run(tmp_path, federation, data)
     assert entries() == []
     with pytest.raises(ValueError, match="epsilon_limit_alone must be positive"):
@@ -228,7 +231,10 @@ def test_other_settings_are_refused(tmp_path):
     other = {**keys.fields, "agreement": {**keys.fields["agreement"], "seed": 7}}
     site = hub.sites["site-0"]
     assert site.answer(Message(other)).fields["code"] == "settings"
-    assert site.answer(replace(keys, fields={**keys.fields, "sum": "f" * 64})).fields["code"] == "message"
+    assert (
+        site.answer(replace(keys, fields={**keys.fields, "sum": "f" * 64})).fields["code"]
+        == "message"
+    )
     assert site.answer(keys).fields["code"] == "message"  # an old attempt
     state = json.loads(next((tmp_path / "state").rglob("secure_sums/*.json")).read_text())
     assert sorted(state["keys"]) == NAMES[:3]

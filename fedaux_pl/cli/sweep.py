@@ -20,7 +20,13 @@ from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, UsageError, counted, did_you_mean
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
-from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
+from fedaux_pl.sweeps.launchers import (
+    create_executor,
+    queued_jobs,
+    run_locally,
+    submit,
+    time_left,
+)
 from fedaux_pl.sweeps.sweep_file import read_sweep
 from fedaux_pl.sweeps.worker import run_cell
 
@@ -175,7 +181,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
 
 
 def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
-    """Submit the cells that are open and not running to SLURM, or print their command lines."""
+    """Submit the cells that are open, and in no queue, to SLURM, or print their command lines."""
     idle = [cell for cell in cells if cell.state in (CellState.MISSING, CellState.UNFINISHED)]
     if options.launcher == "print":
         for cell in idle:
@@ -183,9 +189,13 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
             print(cell.shell_command)
         return
     executor = create_executor(options.root / "slurm", name, options.slurm)
-    for cell, job in zip(idle, submit(idle, executor, _WORKER), strict=True):
-        print(f"job {job}: {cell.name}")
-    print(f"{counted(len(idle), 'job')}; `fedaux-pl sweep ... --status` shows how far they are")
+    queued = queued_jobs()
+    new = [cell for cell in idle if cell.read_description().get("job") not in queued]
+    for cell, job in zip(new, submit(new, executor, _WORKER), strict=True):
+        print(f"job {job}: {cell.name}", flush=True)
+    waiting = f", and {len(idle) - len(new)} in the queue already" if len(idle) > len(new) else ""
+    how_far = "`fedaux-pl sweep ... --status` shows how far they are"
+    print(f"{counted(len(new), 'job')}{waiting}; {how_far}")
 
 
 def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:

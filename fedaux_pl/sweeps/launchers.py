@@ -5,7 +5,7 @@ import os
 import signal
 import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, sleep
@@ -185,16 +185,54 @@ def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
     return executor
 
 
-def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> list[str]:
-    """Submit one job for each cell; return their ids.
+def queued_jobs() -> set[str]:
+    """Return the ids of the jobs that wait or run in SLURM's queue."""
+    command = ["squeue", "-h", "-o", "%A"]
+    shown = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 - no user's words
+    if shown.returncode:
+        raise FedauxError(f"SLURM's queue cannot be read: {shown.stderr.strip()}; try again later")
+    return set(shown.stdout.split())
+
+
+class CellJob:
+    """What a job runs: the process of a cell, whose failure is the job's.
+
+    At its time limit, or preempted, submitit asks for a checkpoint and requeues the job, which
+    resumes the cell after its last round.
+    """
+
+    def __call__(self, command: Sequence[str]) -> None:
+        """Run a command line; raise CalledProcessError if it fails."""
+        subprocess.check_call(command)  # noqa: S603 - our own worker
+
+    def checkpoint(self, command: Sequence[str]) -> Any:
+        """Return the same call."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, command)
+
+
+def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> Iterator[str]:
+    """Submit one job for each cell, and yield its id, which its description keeps.
 
     Args:
         cells: The cells.
         executor: submitit's executor.
         command: The command line of a process that runs the cell that follows it as JSON.
+
+    Raises:
+        FedauxError: If SLURM refuses a job, such as when its queue is full.
     """
-    jobs = []
-    for cell in cells:
-        cell.write_description()
-        jobs.append(executor.submit(subprocess.call, [*command, cell.as_json()]))
-    return [str(job.job_id) for job in jobs]
+    from submitit.core.utils import FailedJobError
+
+    for number, cell in enumerate(cells):
+        try:
+            job = executor.submit(CellJob(), [*command, cell.as_json()]).job_id
+        except FailedJobError as error:
+            problem = " ".join(str(error).split())
+            raise FedauxError(
+                f"SLURM has taken {number} of {counted(len(cells), 'job')} ({problem}): the same "
+                "command submits the others, once it takes more"
+            ) from error
+        cell.write_description(job=str(job))
+        yield str(job)

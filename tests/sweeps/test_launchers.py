@@ -5,16 +5,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import submitit
 
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, FedauxError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.sweeps import launchers, worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import Cell, CellState
-from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
+from fedaux_pl.sweeps.launchers import (
+    create_executor,
+    queued_jobs,
+    run_locally,
+    submit,
+    time_left,
+)
 from tests.sweeps.stubs import StubProcess, complete, task, write_run
 
 
@@ -196,18 +203,56 @@ def test_one_job_of_slurm_for_each_task(tmp_path, monkeypatch):
     monkeypatch.setattr(
         executor, "submit", lambda *call, run=executor.submit: jobs.append(run(*call)) or jobs[-1]
     )
-    assert submit(tasks, executor, ["python", "-m", "worker"]) == [job.job_id for job in jobs]
+    ids = list(submit(tasks, executor, ["python", "-m", "worker"]))
+    assert ids == [job.job_id for job in jobs]
     assert tasks[1].read_description()["command"] == tasks[1].shell_command
+    assert [one.read_description()["job"] for one in tasks] == ids
     calls = [job.submission() for job in jobs]
-    assert {call.function for call in calls} == {subprocess.call}
     assert [call.args for call in calls] == [
         (["python", "-m", "worker", one.as_json()],) for one in tasks
     ]
+    requeued = calls[1]._checkpoint_function()  # by submitit at a time limit
+    assert (type(requeued.function), requeued.args) == (launchers.CellJob, calls[1].args)
+
+
+def test_a_job_fails_if_its_process_does():
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 3"):
+        launchers.CellJob()(["sh", "-c", "exit 3"])
+
+
+def test_a_full_queue_of_slurm_is_told_after_the_jobs_that_it_took(tmp_path):
+    class Full:
+        def __init__(self):
+            self.free = 1
+
+        def submit(self, *_):
+            self.free -= 1
+            if self.free < 0:  # what sbatch prints after two minutes of retries
+                raise submitit.core.utils.FailedJobError("sbatch: error:\nResource unavailable")
+            return SimpleNamespace(job_id="7")
+
+    jobs = submit([task(tmp_path, name) for name in "abc"], Full(), ["worker"])
+    assert next(jobs) == "7"
+    with pytest.raises(FedauxError, match=r"has taken 1 of 3 jobs \(sbatch: error: Resource"):
+        next(jobs)
+
+
+def test_jobs_in_the_queue_of_slurm(tmp_path, monkeypatch):
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 7; echo 12\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert queued_jobs() == {"7", "12"}
+    squeue.write_text("#!/bin/sh\necho 'no controller' >&2; exit 1\n")
+    with pytest.raises(FedauxError, match="no controller; try again"):
+        queued_jobs()
 
 
 def test_options_of_slurm_are_checked(tmp_path, monkeypatch):
-    with pytest.raises(ConfigurationError, match="srun"):
-        create_executor(tmp_path, "a", {})
+    with monkeypatch.context() as without_slurm:
+        without_slurm.setenv("PATH", "")
+        with pytest.raises(ConfigurationError, match="srun"):
+            create_executor(tmp_path, "a", {})
     monkeypatch.setattr("submitit.SlurmExecutor.affinity", classmethod(lambda _: 2))
     executor = create_executor(tmp_path, "a", {"partition": "gpu", "time": "600"})
     assert executor._executor.parameters["partition"] == "gpu"

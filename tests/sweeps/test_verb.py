@@ -180,7 +180,8 @@ def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
 
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     write_run(tasks[0], 2)
-    made = []
+    made, queue = [], set()
+    monkeypatch.setattr(verb, "queued_jobs", lambda: queue)
     monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
     monkeypatch.setattr(verb, "submit", lambda cells, *_: ["77"] * len(cells))
     assert main(["sweep", file, "--launcher=slurm", "--slurm=partition=a=b", "--slurm=time=5"]) == 0
@@ -188,6 +189,10 @@ def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     assert (str(folder), name) == ("logs/slurm", "mini")
     assert options == {"partition": "a=b", "time": "5"}
     assert "job 77: method=FedAUX seed=0\n1 job; " in capsys.readouterr().out
+    tasks[1].write_description(job="77")
+    queue.add("77")
+    assert main(["sweep", file, "--launcher=slurm"]) == 0
+    assert capsys.readouterr().out.startswith("0 jobs, and 1 in the queue already; ")
 
 
 def test_a_job_of_slurm_runs_a_cell(tasks):

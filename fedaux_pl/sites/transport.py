@@ -35,6 +35,7 @@ try:
     from nvflare.fuel.f3.cellnet.defs import CellChannel, ReturnCode
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Header
     from nvflare.fuel.f3.cellnet.utils import new_cell_message
+    from nvflare.fuel.f3.drivers import grpc_driver
 
     from fedaux_pl.sites.message_filter import CHUNK, SERVER, MessageFilter
 except ImportError as error:
@@ -44,6 +45,13 @@ _CHANNEL, _TOPIC, _FIELDS = "fedaux", "ask", "fedaux"
 _RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
 _MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
+# a link that is silently cut is found after 30 s; without pings TCP may take 15 minutes
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
 
 
 def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
@@ -65,6 +73,7 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
     }
     _bound_log()
     _share_memory()
+    _keep_alive()
     credentials = {key: str(folder / file) for key, file in files.items()}
     try:
         return Cell(
@@ -118,6 +127,15 @@ def _share_memory() -> None:
     """
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_MALLOC_ARENA_MAX, 2)
+
+
+def _keep_alive() -> None:
+    """Let both sides ping each other, so that each finds out that the other is gone.
+
+    NVFlare's driver takes its options from this list, unless a file of NVFlare has others.
+    """
+    options = grpc_driver.GRPC_DEFAULT_OPTIONS
+    options.extend(option for option in _KEEPALIVE if option not in options)
 
 
 def _return_memory() -> None:

@@ -489,15 +489,14 @@ class Large(FeatureClassifier):
         return self.conv(x).relu() + 0 * self.table.weight[0, 0]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_cases(about, cases):
+    """Run the cases that the command line selects, each in a folder of its own."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--only", nargs="*", default=[""])
     options = parser.parse_args()
-    from tests.sites import faults  # the classes by their names in configurations
-
-    for name, run_case in faults.CASES.items():
-        if options.only and not any(word in name for word in options.only):
+    for name, run_case in cases.items():
+        if not any(word in name for word in options.only):
             continue
         own = options.folder / name.replace(" ", "-")
         shutil.rmtree(own, ignore_errors=True)
@@ -505,3 +504,9 @@ if __name__ == "__main__":
         begin = time.monotonic()
         seen = run_case(own)
         print(f"| {name} | {seen} | {time.monotonic() - begin:.0f} s |", flush=True)
+
+
+if __name__ == "__main__":
+    from tests.sites import faults  # the classes by their names in configurations
+
+    run_cases(__doc__, faults.CASES)

@@ -151,10 +151,12 @@ class Federated:
         config: What server and sites share; written before each start.
     """
 
-    def __init__(self, folder, data, method, rehearsal=True, source=npz, **settings):
-        self.folder, self.port = folder, free_port()
+    def __init__(
+        self, folder, data, method, rehearsal=True, source=npz, host="localhost", **settings
+    ):
+        self.folder, self.host, self.port = folder, host, free_port()
         self.names = [f"site-{i}" for i in range(data.num_clients)]
-        self.kits = provision(folder / "sites", self.names, self.port)
+        self.kits = provision(folder / "sites", self.names, self.port, host)
         self.source = source
         write = write_data if source is npz else write_texts
         self.simulation = write(folder / "data", data)
@@ -197,7 +199,7 @@ class Federated:
         own = self.folder / f"my_data-{number}.yaml"
         source = self.source(self.folder / "data" / f"site-{number}.npz")
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
-        args = ["site", self._shared(), f"--config={own}", f"--server=localhost:{self.port}"]
+        args = ["site", self._shared(), f"--config={own}", f"--server={self.host}:{self.port}"]
         args += [f"--certificates={self.kits / f'site-{number}'}"]
         return [*args, f"--rehearsal={str(self.rehearsal).lower()}"]
 

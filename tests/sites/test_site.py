@@ -152,6 +152,20 @@ def test_a_server_cannot_fill_the_journal_of_a_site(plain, capsys):
     assert ["sent: train" in lines[0], "NOT answered (1 in a row)" in lines[-1]] == [True, True]
 
 
+def test_server_and_sites_ping_each_other():
+    """Otherwise a site waits for TCP, up to 15 minutes, where a server is gone without a word."""
+    pytest.importorskip("nvflare")
+    from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
+
+    from fedaux_pl.sites import transport
+
+    for _ in range(2):
+        transport._keep_alive()
+    names = [name for name, _ in GrpcDriver().options]
+    assert names.count("grpc.keepalive_time_ms") == names.count("grpc.keepalive_timeout_ms") == 1
+    assert "grpc.max_receive_message_length" in names
+
+
 def test_a_site_whose_loop_ends_ends(monkeypatch, tmp_path, capsys):
     """Otherwise the threads of the transport stay connected, and nobody answers."""
     pytest.importorskip("nvflare")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.augmentation import Augmentation, draw_numbers
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.functional import derive_seed
 
@@ -26,6 +27,7 @@ class TensorBatches:
             BatchNorm cannot normalize a single sample.
         subset: The positions of the samples to use; None for all. So the batches of a client need
             no copy of its data.
+        augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
 
     Example:
         >>> import torch
@@ -46,6 +48,7 @@ class TensorBatches:
         seed: int = 0,
         smallest: int = 1,
         subset: Tensor | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         sizes = [len(tensor) for tensor in tensors]
         check_setting("tensors", sizes, len(set(sizes)) == 1, "have the same first dimension")
@@ -56,6 +59,7 @@ class TensorBatches:
         self.seed = seed
         self.smallest = smallest
         self.subset = subset
+        self.augmentation = augmentation
         self.epoch = 0
 
     batch_sampler = None  # the Trainer reads both samplers of a DataLoader
@@ -79,10 +83,28 @@ class TensorBatches:
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        positions = self.positions(self.epoch)
+        epoch, positions = self.epoch, self.positions(self.epoch)
         self.epoch += 1
-        for index in positions:
-            yield tuple(tensor[index] for tensor in self.tensors)
+        numbers = self.random_numbers(epoch)
+        for batch, index in enumerate(positions):
+            inputs, *others = (tensor[index] for tensor in self.tensors)
+            if self.augmentation is not None and numbers is not None:
+                seed, own = self.augmentation_seed(epoch, batch), numbers[batch, : len(index)]
+                inputs = self.augmentation(inputs, own, seed)
+            yield (inputs, *others)
+
+    def random_numbers(self, epoch: int) -> Tensor | None:
+        """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
+        if self.augmentation is None:
+            return None
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, 0))
+        numbers = draw_numbers(len(self) * self.batch_size, self.augmentation, generator)
+        shape = len(self), self.batch_size, self.augmentation.numbers
+        return numbers.view(shape).to(self.tensors[0].device)
+
+    def augmentation_seed(self, epoch: int, batch: int) -> int:
+        """The seed of modules that change a batch of an epoch."""
+        return derive_seed(self.seed, epoch, 1, batch)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions of the samples of each batch, on the device of the tensors."""

@@ -65,7 +65,13 @@ def assemble(federation: FederationModule) -> Parts:
         carry_optimizers=federation.carry,
     )
     modules = federation.create_modules(
-        ClientModule, local, trained=trained, mu=algorithm.mu, corrected=algorithm.has_payload
+        ClientModule,
+        local,
+        trained=trained,
+        mu=algorithm.mu,
+        corrected=algorithm.has_payload,
+        label_smoothing=local.label_smoothing,
+        batchnorm=local.batchnorm,
     )
     models = {name: module.model for name, module in modules.items()}
     pool = LocalClients(context, modules, local, algorithm)
@@ -75,7 +81,13 @@ def assemble(federation: FederationModule) -> Parts:
         context,
         algorithm,
         predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
-        distillers=federation.create_modules(DistillationModule, distillation, trained=trained),
+        distillers=federation.create_modules(
+            DistillationModule,
+            distillation,
+            trained=trained,
+            temperature=distillation.temperature,
+            hard_labels=distillation.hard_labels,
+        ),
         settings=distillation,
     )
     names, options = federation.clients, federation.model_options

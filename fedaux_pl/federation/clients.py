@@ -151,11 +151,12 @@ class LocalClients:
                         optimizers[client] = result.optimizer_state
                     payload: State = {}
                     if self.algorithm.has_payload:
+                        lr_of = self.context.lr_of(self.settings, round_)
                         local = LocalResult(
                             start=trained_parameters(module.model, states[name]),
                             end=trained_parameters(module.model, result.state),
                             steps=result.steps,
-                            lr=self.settings.lr,
+                            lr=self.settings.lr if lr_of is None else lr_of(0),
                             received=payloads[name],
                             kept=carried.client_states.get(client, {}),
                         )
@@ -179,7 +180,9 @@ class LocalClients:
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(
-            self.context.data.client_batches(client, self.settings.batch_size, seed=round_),
+            self.context.data.client_batches(
+                client, self.settings.batch_size, round_, self.settings.augment
+            ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
             state=state,
@@ -187,4 +190,5 @@ class LocalClients:
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
             name=self.context.data.client_names[client],
+            lr=self.context.lr_of(self.settings, round_),
         )

@@ -143,6 +143,11 @@ class FederationModule(Students):
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
+        if stage == "fit":
+            for training in (self.local, self.distillation):
+                training.check(self.data.all_inputs[0], self.trainer.max_epochs)
+            if self.algorithm.distills and self.distillation.hard_labels:
+                self.data.distill_labels  # noqa: B018 - raises if there are none
 
     def plan_scoring(self) -> Scoring | None:
         """Return what clients release; real sites tell their sizes too late to plan by them."""
@@ -269,12 +274,14 @@ class FederationModule(Students):
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""
         training = (self.local, self.distillation, self.pretraining)
-        settings = {
+        settings: dict[str, Any] = {
             **self.arguments(),
             **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
+        if self.local.is_scheduled or self.distillation.is_scheduled:
+            settings["rounds"] = self.trainer.max_epochs
         return {name: describe(value) for name, value in settings.items()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

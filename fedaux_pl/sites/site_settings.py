@@ -132,6 +132,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
+        **{name: value for name, value in settings.items() if name == "rounds"},
     }
     plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
     return plain

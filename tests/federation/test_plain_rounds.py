@@ -9,13 +9,17 @@ import torch.nn.functional as F
 
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.data import Digits, InMemory
+from fedaux_pl.errors import DataError
 from fedaux_pl.federation.settings import Distillation, LocalTraining
-from fedaux_pl.functional import pack_logits, unpack_logits
+from fedaux_pl.functional import distillation_loss, pack_logits, unpack_logits
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from tests import federations
 from tests.paper import paper_fedaux
 
+# of the two rounds: cosine begins at 1, the second half of steps has a tenth
+LEARNING_RATES = {"constant": (1, 1), "cosine": (1, 0.5), "step": (1, 0.1)}
 Teacher = namedtuple("Teacher", "client name size state")
 
 
@@ -33,29 +37,38 @@ class PlainRounds:
         teachers = []
         for client in self.federation.select_clients(round_):
             name = self.federation.architectures[client]
-            batches = self.data.client_batches(client, local.batch_size, seed=round_)
-            state = self._train(name, states[name], local, batches)
+            batches = self.data.client_batches(client, local.batch_size, round_, local.augment)
+            state = self._train(name, states[name], local, batches, round_)
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
         students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
             targets = self._soft_labels(round_, teachers)
             for name, state in students.items():
-                batches = self.data.distill_batches(targets, distillation.batch_size, seed=round_)
-                students[name] = self._train(name, state, distillation, batches)
+                batches = self.data.distill_batches(
+                    targets, distillation.batch_size, round_, distillation.augment,
+                    labeled=distillation.hard_labels > 0,
+                )  # fmt: skip
+                students[name] = self._train(name, state, distillation, batches, round_)
         return students
 
-    def _train(self, name, state, settings, batches):
+    def _train(self, name, state, settings, batches, round_):
         model = self.models[name]
         model.load_state_dict(state)
         model.train()
+        if getattr(settings, "batchnorm", "batch") == "frozen":
+            for layer in model.modules():
+                layer.train(not isinstance(layer, torch.nn.BatchNorm2d))
+        lr = settings.lr * LEARNING_RATES[settings.schedule][round_ - 1]
         optimizer = OptimizerSettings(
-            settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
+            settings.optimizer, lr, settings.momentum, settings.weight_decay
         ).create(model.parameters())
         for epoch in range(settings.epochs):
             batches.set_epoch(epoch)
-            for x, y in batches:
+            for x, *targets in batches:
                 optimizer.zero_grad()
-                _loss(model(x), y).backward()
+                _loss(model(x), targets, settings).backward()
+                if settings.clip_norm is not None:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 optimizer.step()
         return {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
 
@@ -83,10 +96,12 @@ class PlainRounds:
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 
-def _loss(logits, targets):
-    if targets.is_floating_point():
-        return F.kl_div(logits.log_softmax(dim=-1), targets, reduction="batchmean")
-    return F.cross_entropy(logits, targets)
+def _loss(logits, targets, settings):
+    if not targets[0].is_floating_point():
+        return F.cross_entropy(logits, targets[0], label_smoothing=settings.label_smoothing)
+    if settings.temperature == 1:
+        return F.kl_div(logits.log_softmax(dim=-1), targets[0], reduction="batchmean")
+    return distillation_loss(logits, targets[0], settings.temperature, *targets[1:], 0.25)
 
 
 def _average(teachers, name, before):
@@ -119,18 +134,48 @@ class ComparePlain(FederationCallback):
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [FedAvg(), FedDF(), paper_fedaux(), paper_fedaux(remember=True, discount=0.9)],
-    ids=["FedAvg", "FedDF", "FedAUX", "remember"],
+    ("algorithm", "changed"),
+    [
+        (FedAvg(), False),
+        (FedDF(), False),
+        (FedDF(), True),
+        (paper_fedaux(), False),
+        (paper_fedaux(remember=True, discount=0.9), False),
+    ],
+    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, tmp_path):
+def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path):
+    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
+    distilled |= local
+    if changed:
+        local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
+        local |= {"label_smoothing": 0.1, "batchnorm": "frozen"}
+        distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
+        distilled |= {"temperature": 2.0, "hard_labels": 0.25}
     federation = federations.create(
         algorithm,
         {"resnet8": 2, "shufflenet": 2},
         participation=0.5,
-        local=LocalTraining(epochs=2, batch_size=16),
-        distillation=Distillation(epochs=2, batch_size=16, lr=1e-3),
+        local=LocalTraining(**local),
+        distillation=Distillation(**distilled),
     )
-    compared = ComparePlain()
-    federations.fit(tmp_path, federation, rounds=2, callbacks=[compared])
+    compared, data = ComparePlain(), federations.split(4, auxiliary=partly_labeled())
+    federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
+
+
+def partly_labeled():
+    """Auxiliary digits, of which those from 5 on are of no private class."""
+    examples = Digits().train()
+    inputs, labels = examples.inputs[64:104], examples.targets[64:104].tolist()
+    return InMemory((inputs, [str(label) if label < 5 else "other" for label in labels]))
+
+
+def test_labels_of_the_distillation_data(tmp_path):
+    data = federations.split(2, auxiliary=partly_labeled())
+    data.setup()
+    labels = Digits().train().targets[64:104][data.auxiliary_rows["distill"]]
+    assert torch.equal(data.distill_labels, torch.where(labels < 5, labels, -1))
+    federation = federations.create(FedDF(), distillation=Distillation(hard_labels=0.5))
+    with pytest.raises(DataError, match="those of FewDigits have no labels: set it to 0"):
+        federations.fit(tmp_path, federation, 1)

@@ -1,9 +1,12 @@
 """Batches for captured steps, which read the same memory in every replay."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.models.encoder import Encoder
 
 
@@ -27,6 +30,10 @@ class StaticBatches:
         self._buffers: set[int] = set()  # indices of ``_data`` that are copies
         self._order = torch.empty(0, 0, dtype=torch.long)  # (batches, batch size)
         self._next = torch.empty(0, dtype=torch.long)
+        self._numbers = torch.empty(0, 0, 0, dtype=torch.long)  # (batches, batch size, numbers)
+        self._augmented = torch.empty(0)  # the next batch of inputs, if it cannot be captured
+        self._augmentation: Augmentation | None = None
+        self._seeds: Iterator[tuple[int, int]] = iter(())  # of the batches to come
 
     def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
         """Load the data and the order of an epoch.
@@ -44,13 +51,47 @@ class StaticBatches:
             moved = True
         self._order.view(-1)[: self.num_samples].copy_(order)
         self._next.zero_()
+        return self._load_augmentation(batches, epoch, rows) or moved
+
+    def _load_augmentation(self, batches: TensorBatches, epoch: int, rows: int) -> bool:
+        """Load the random numbers of an epoch; return whether an address has changed."""
+        if (numbers := batches.random_numbers(epoch)) is None:
+            return False
+        self._augmentation = batches.augmentation
+        self._seeds = ((n, batches.augmentation_seed(epoch, n)) for n in range(len(batches)))
+        if moved := len(self._numbers) < rows or self._numbers.shape[1:] != numbers.shape[1:]:
+            self._numbers = numbers.new_zeros(rows, *numbers.shape[1:])
+            samples = self._data[0]
+            self._augmented = samples.new_empty(batches.batch_size, *samples.shape[1:])
+        self._numbers[: len(numbers)].copy_(numbers)
         return moved
+
+    def augment(self, size: int) -> None:
+        """Compute the inputs of the next batch, if a captured step cannot; before ``next_batch``.
+
+        A module may synchronize with the host, and draws from generators that are seeded for it.
+        """
+        if self._augmentation is None or self._augmentation.is_given_numbers:
+            return
+        batch, seed = next(self._seeds)
+        inputs = self._data[0].index_select(0, self._order[batch, :size])
+        inputs = self._augmentation(inputs, self._numbers[batch, :size], seed)
+        self._augmented[:size].copy_(inputs)
 
     def next_batch(self, size: int) -> tuple[Tensor, ...]:
         """Return the first ``size`` samples of the next batch."""
         index = self._order.index_select(0, self._next).view(-1)[:size]
+        others = [tensor.index_select(0, index) for tensor in self._data[1:]]
+        augmentation = self._augmentation
+        if augmentation is not None and not augmentation.is_given_numbers:
+            inputs = self._augmented[:size]
+        else:
+            inputs = self._data[0].index_select(0, index)
+            if augmentation is not None:
+                numbers = self._numbers.index_select(0, self._next)[0, :size]
+                inputs = augmentation(inputs, numbers)
         self._next += 1
-        return tuple(tensor.index_select(0, index) for tensor in self._data)
+        return inputs, *others
 
     def count_tokens(self, encoder: Encoder) -> list[int]:
         """Sum the lengths of the texts of each full batch; wait for the device once."""

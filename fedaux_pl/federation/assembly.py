@@ -63,6 +63,7 @@ def assemble(federation: FederationModule) -> Parts:
         federation.architectures,
         federation.carried,
         carry_optimizers=federation.carry,
+        rounds=trainer.max_epochs or -1,
     )
     modules = federation.create_modules(
         ClientModule,

@@ -60,6 +60,7 @@ class Context:
         architectures: The architecture of each client.
         carried: What is carried to the next round.
         carry_optimizers: Whether optimizer states are carried, too.
+        rounds: The number of rounds; -1 if it is not known.
     """
 
     data: FederatedDataModule
@@ -70,12 +71,13 @@ class Context:
     architectures: list[str]
     carried: CarriedState
     carry_optimizers: bool
+    rounds: int
 
     def lr_of(self, settings: TrainingSettings, round_: int) -> Callable[[int], float] | None:
         """Return the learning rate of the steps of a round; None for that of the optimizer."""
         if not settings.is_scheduled:
             return None
-        lr = settings.lr_at(round_ - 1, int(self.runner.trainer.max_epochs or 0))
+        lr = settings.lr_at(round_ - 1, self.rounds)
         return lambda _: lr
 
     def derive_seed(self, purpose: SeedPurpose, *numbers: int) -> int:

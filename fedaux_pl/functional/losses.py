@@ -72,7 +72,8 @@ def distillation_loss(
     if labels is None:
         return soft.mean()
     hard = F.cross_entropy(student_logits, labels, ignore_index=-1, reduction="none")
-    return torch.lerp(soft, hard, label_weight * (labels >= 0)).mean()
+    weights = label_weight * (labels >= 0)
+    return ((1 - weights) * soft + weights * hard).mean()
 
 
 def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: float) -> Tensor:

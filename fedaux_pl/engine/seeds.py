@@ -18,4 +18,5 @@ class SeedPurpose(IntEnum):
     CLIENT_SELECTION = 21
     DISTILLATION = 22
     ENSEMBLE = 23
+    FINE_TUNING = 24
     PRETRAINING = 30

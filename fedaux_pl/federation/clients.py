@@ -1,7 +1,7 @@
 """The clients behind one interface: the server calls a pool and does not know where clients run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -137,6 +137,7 @@ class LocalClients:
         optimizers: dict[int, dict[str, Any]] = {}
         kept: dict[int, State] = {}
         carried, processes = self.context.carried, self.context.processes
+        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
         mine = processes.local(clients)
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
@@ -161,10 +162,12 @@ class LocalClients:
                             kept=carried.client_states.get(client, {}),
                         )
                         payload, kept[client] = self.algorithm.client_payload(local)
+                    elif own_entries[name]:
+                        kept[client] = {key: result.state[key] for key in own_entries[name]}
                     size = self.context.data.client_sizes[client]
                     updates[client] = Update(client, name, size, result.loss, result.state, payload)
         # in every process: any of them may train a client in its next round
-        if self.algorithm.has_payload:
+        if self.algorithm.has_payload or any(own_entries.values()):
             carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
             carried.client_optimizers.update(processes.merge(optimizers))
@@ -174,6 +177,39 @@ class LocalClients:
     def round_metrics(self) -> dict[str, float]:
         """No metrics: all clients answer."""
         return {}
+
+    def own_models(
+        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+    ) -> dict[int, State]:
+        """Return the models that clients would use themselves, from the server's models.
+
+        They have the clients' own entries (FedBN), and are trained on the clients' data for
+        ``fine_tuning`` epochs.
+        """
+        models = {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
+        for name, module in self.modules.items() if self.settings.fine_tuning else ():
+            own = [client for client in clients if self.context.architectures[client] == name]
+            jobs = [
+                replace(
+                    self._job(round_, client, states[name], {}),
+                    epochs=self.settings.fine_tuning,
+                    seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
+                    optimizer_state=None,
+                    keep_optimizer=False,
+                    correction={} if self.algorithm.has_payload else None,
+                )
+                for client in own
+            ]
+            results = self.context.runner.run_all(module, jobs)
+            models |= {i: result.state for i, result in zip(own, results, strict=True)}
+        return models
+
+    def _start(self, client: int, state: State) -> State:
+        """Return what a client begins with: the server's model and the client's own entries."""
+        model = self.modules[self.context.architectures[client]].model
+        kept = self.context.carried.client_states.get(client, {})
+        names = self.algorithm.own_entries(model)
+        return {**state, **{name: kept[name] for name in names if name in kept}}
 
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
         carried, correction = self.context.carried, None
@@ -185,7 +221,7 @@ class LocalClients:
             ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
-            state=state,
+            state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,

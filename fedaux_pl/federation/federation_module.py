@@ -137,6 +137,7 @@ class FederationModule(Students):
             self.create_students(self.data.input_shape, self.data.classes, pretrained)
             for student in self.students.values():
                 self.data.check_model(student)
+                self.algorithm.own_entries(student)  # raises if it cannot have any
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
         if stage == "fit" and not self.head_only:
@@ -245,7 +246,7 @@ class FederationModule(Students):
                     "NOT private: the clients' logits on the validation data that clients hold "
                     "out, which the server's checkpoint holds"
                 )
-        if self.algorithm.has_payload:
+        if self.algorithm.has_payload or self.carried.client_states:
             lines.append(
                 "NOT private: what clients send besides their weights and what they keep between "
                 "rounds, which the server's checkpoint holds"
@@ -340,13 +341,14 @@ class FederationModule(Students):
                 heads = unpack(own["heads"], scoring)
                 self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
-        self.carried = CarriedState(
+        restored = CarriedState(
             self.carried.memory,
             client_optimizers=content["client_optimizers"],
             server_optimizers=content["server_optimizers"],
             client_states=move_data_to_device(content["client_states"], device),
             server_states=move_data_to_device(content["server_states"], device),
         )
+        self.carried.restore(restored)  # in place: the clients of a finished fit refer to it
         # split between the processes, however many have written it
         own = self.processes.local(sorted(content["memory"].items()))
         self.carried.memory.load_state_dict(dict(own))

@@ -183,17 +183,25 @@ class LocalTraining(RoundTraining):
         batchnorm: ``batch`` normalizes by the statistics of each batch and updates the running
             ones. ``frozen`` normalizes by those of the server's model, which stay: h_0's, unless
             the server distills (its students update them). Weights and biases are trained.
+        fine_tuning: Where test or validation data name their client, the epochs for which the
+            server's model is trained on the client's data before it is evaluated on them; 0 for
+            none. Every evaluated round costs that training of all clients.
     """
 
     option: ClassVar[str] = "local"
 
     label_smoothing: float = 0.0
     batchnorm: BatchNormMode = "batch"
+    fine_tuning: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         with _prefixed(self.option):
             check_decay(label_smoothing=self.label_smoothing)
+            if not _is_int(self.fine_tuning, 0):
+                raise ValueError(
+                    f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
+                )
             if self.batchnorm not in get_args(BatchNormMode):
                 raise ValueError(f"batchnorm must be batch or frozen, but is {self.batchnorm!r}")
 

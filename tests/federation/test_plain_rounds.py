@@ -2,12 +2,13 @@
 
 import copy
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.algorithms import FedAvg, FedBN, FedDF
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
 from fedaux_pl.errors import DataError
@@ -30,6 +31,7 @@ class PlainRounds:
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
         self.memory = {}  # for each client its last round and its logits then
+        self.own = {}  # for each client its BatchNorm, in FedBN
 
     def run(self, round_, states):
         """Runs a round from the given states of the students, and returns their new states."""
@@ -38,7 +40,12 @@ class PlainRounds:
         for client in self.federation.select_clients(round_):
             name = self.federation.architectures[client]
             batches = self.data.client_batches(client, local.batch_size, round_, local.augment)
-            state = self._train(name, states[name], local, batches, round_)
+            start = {**states[name], **self.own.get(client, {})}
+            state = self._train(name, start, local, batches, round_)
+            if isinstance(self.federation.algorithm, FedBN):
+                self.own[client] = {
+                    key: state[key] for key in batch_norm_entries(self.models[name])
+                }
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
         students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
@@ -94,6 +101,12 @@ class PlainRounds:
         if algorithm.remember:
             self.memory |= {i: (round_, unpack_logits(pack_logits(f))) for i, _, f in own}
         return (weighted / weight[:, None]).softmax(dim=-1)
+
+
+def batch_norm_entries(model):
+    """The entries of BatchNorm; those of other layers have no statistics beside them."""
+    state = model.state_dict()
+    return [key for key in state if f"{key.rpartition('.')[0]}.running_mean" in state]
 
 
 def _loss(logits, targets, settings):
@@ -162,6 +175,47 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path
     compared, data = ComparePlain(), federations.split(4, auxiliary=partly_labeled())
     federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
+
+
+class CompareOwnModels(ComparePlain):
+    """Compares what clients predict by models of their own with those of the plain loop."""
+
+    def on_round_end(self, trainer, federation):
+        data, local, predictions = federation.data, federation.local, []
+        owners = torch.arange(40) % 3
+        examples = replace(
+            data.test_examples, clients=owners, client_names=tuple(data.client_names)
+        )
+        logits = torch.zeros(38, 10)  # of an evaluation with fewer batches
+        found = federation.client_logits(examples, logits)
+        for client in range(3):
+            state = self.states["resnet8"] | self.plain.own.get(client, {})
+            if local.fine_tuning:
+                tuned = replace(local, epochs=local.fine_tuning)
+                batches = data.client_batches(client, local.batch_size, self.rounds)
+                state = self.plain._train("resnet8", state, tuned, batches, self.rounds)
+            model = self.plain.models["resnet8"].eval()
+            model.load_state_dict(state)
+            rows = (owners[:38] == client).nonzero().flatten()
+            with torch.no_grad():
+                predictions.append(model(examples.inputs[rows]))
+            assert torch.equal(found[rows], predictions[-1])
+        unnamed = replace(examples, clients=None)
+        assert federation.client_logits(unnamed, logits) is logits
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [(FedBN(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
+    ids=["FedBN", "fine-tuned"],
+)
+def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_path):
+    local = LocalTraining(batch_size=16, **options)
+    compared = CompareOwnModels()
+    federation = federations.create(algorithm, local=local)
+    federations.fit(tmp_path, federation, 2, callbacks=[compared])
+    assert compared.rounds == 2
+    assert len(federation.carried.client_states) == (0 if options else 3)
 
 
 def partly_labeled():

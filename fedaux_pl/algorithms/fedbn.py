@@ -10,10 +10,9 @@ from fedaux_pl.errors import ConfigurationError
 class FedBN(Algorithm):
     """A client trains from the server's model with its own BatchNorm of its last round.
 
-    That is weights, biases and statistics of BatchNorm. Where test data name their client, a client
-    is evaluated with its own BatchNorm. All other accuracies are those of the server's model, whose
-    BatchNorm is the average of the clients': they send it, but never receive it after their first
-    round.
+    Weights, biases and statistics of BatchNorm are kept. Where test data name their client, a
+    client is evaluated with its own BatchNorm. All other accuracies are those of the server's
+    model, whose BatchNorm is the average of the clients': they send theirs and receive none.
 
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedBN+P).

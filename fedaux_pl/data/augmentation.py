@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,13 +63,6 @@ _OWN = {"flip": (flip, 1), "crop_flip": (crop_flip, 3)}  # with their numbers fo
 _SHORT = {"randaugment": "torchvision.transforms.v2.RandAugment"}
 
 
-class _Step(NamedTuple):
-    """A function of images and numbers; or, without numbers, a module of its own randomness."""
-
-    function: Callable[..., Tensor]
-    numbers: int
-
-
 @dataclass(frozen=True)
 class Augmentation:
     """Random changes of images, one after another.
@@ -79,10 +72,10 @@ class Augmentation:
     PyTorch's generators, which are seeded for each batch.
 
     Attributes:
-        steps: The changes.
+        steps: The changes, with the numbers that each image needs; 0 for a module.
     """
 
-    steps: tuple[_Step, ...]
+    steps: tuple[tuple[Callable[..., Tensor], int], ...]
 
     @classmethod
     def create(cls, option: AugmentationOption) -> "Augmentation | None":
@@ -103,12 +96,12 @@ class Augmentation:
     @property
     def numbers(self) -> int:
         """How many random numbers each image needs."""
-        return sum(step.numbers for step in self.steps)
+        return sum(count for _, count in self.steps)
 
     @property
     def is_given_numbers(self) -> bool:
         """Whether no step draws numbers itself, so that a CUDA graph can capture all of them."""
-        return all(step.numbers for step in self.steps)
+        return all(count for _, count in self.steps)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, numbers: Tensor, seed: int = 0) -> Tensor:
@@ -128,31 +121,30 @@ class Augmentation:
             ConfigurationError: If it fails, changes shape or dtype, or does not follow the seed.
         """
         if images.ndim != 4:
-            raise ConfigurationError(f"{option} changes images, but the data are texts: leave out")
+            raise ConfigurationError(
+                f"{option} is for images, but the data are texts: leave it out"
+            )
         images, host = images[:4], _host_generators()
         for seed in range(_TRIALS):
             generator = torch.Generator().manual_seed(seed)
-            numbers = draw_numbers(len(images), self, generator).to(images.device)
+            numbers = torch.randint(2**31, (len(images), self.numbers), generator=generator)
+            numbers = numbers.to(images.device)
             try:
                 first, second = (self(images.clone(), numbers, seed) for _ in range(2))
+                got, expected = (f"{x.dtype} {tuple(x.shape)}" for x in (first, images))
             except Exception as error:  # of any class: it is another package's transform
                 raise ConfigurationError(
-                    f"{option} failed on a {images.dtype} tensor of shape {tuple(images.shape)} on "
-                    f"{images.device} ({type(error).__name__}: {first_line(error)}): choose a "
-                    "transform of batches of tensors, as those of torchvision.transforms.v2; one "
-                    "that needs PIL images or labels cannot be used"
+                    f"{option} failed on a batch of images, a tensor on {images.device} "
+                    f"({type(error).__name__}: {first_line(error)}): choose a transform of batches "
+                    "of tensors, of torchvision.transforms.v2 or your own; one that needs PIL "
+                    "images or labels cannot be used"
                 ) from error
-            for what, got, expected in (
-                ("type", type(first).__name__, "Tensor"),
-                ("shape", getattr(first, "shape", None), images.shape),
-                ("dtype", getattr(first, "dtype", None), images.dtype),
-            ):
-                if got != expected:
-                    raise ConfigurationError(
-                        f"{option} gives images of {what} {got}; expected {expected}, as before: "
-                        "leave out changes of size (or crop and resize to the former one), "
-                        "conversions and normalization, which is the model's"
-                    )
+            if got != expected:
+                raise ConfigurationError(
+                    f"{option} turns images {expected} into {got}: leave out changes of size, or "
+                    "resize to the former one, and conversions and normalization, which the model "
+                    "does"
+                )
             if host != _host_generators() or not torch.equal(first, second):
                 raise ConfigurationError(
                     f"{option} draws random numbers that a seed of PyTorch does not determine (of "
@@ -161,51 +153,35 @@ class Augmentation:
                 )
 
 
-def draw_numbers(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Draw the random numbers of so many images, on the CPU."""
-    return torch.randint(2**31, (count, augmentation.numbers), generator=generator)
-
-
 def check_option(option: AugmentationOption) -> None:
     """Raise a ValueError for an option of a wrong type; nothing is imported."""
-    names = [] if option is None else [option] if isinstance(option, str) else option
-    is_mapping = isinstance(option, Mapping) and all(
-        isinstance(options, Mapping | None) for options in option.values()
-    )
-    if not (option is None or isinstance(option, str) or is_mapping) or "class_path" in names:
+    if isinstance(option, Mapping) and all(isinstance(v, Mapping | None) for v in option.values()):
+        return
+    if not isinstance(option, str | None):
         raise ValueError(
             f"augmentation must be {', '.join((*_OWN, *_SHORT))}, a class path, or a mapping such "
-            "as {torchvision.transforms.v2.RandomErasing: {p: 0.5}}, but is "
-            f"{option!r}"
+            f"as {{torchvision.transforms.v2.RandomErasing: {{p: 0.5}}}}, but is {option!r}"
         )
 
 
-def _create_step(name: str, options: Mapping[str, Any]) -> _Step:
+def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., Tensor], int]:
     if name in _OWN:
         function, count = _OWN[name]
-        return _Step(partial(function, **options), count)
-    path = _SHORT.get(name, name)
-    module, _, class_name = path.rpartition(".")
+        return partial(function, **options), count
+    module, _, class_name = _SHORT.get(name, name).rpartition(".")
     try:
         kind = getattr(import_module(module), class_name, None) if module else None
-    except Exception as error:  # the module's own code runs: of any class
-        raise ConfigurationError(
-            f"augmentation {name}: {module} cannot be imported ({first_line(error)}): correct the "
-            "name, or add its folder to the Python path (PYTHONPATH=FOLDER)"
-        ) from error
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        hint = did_you_mean(name, (*_OWN, *_SHORT))
-        raise ConfigurationError(
-            f"augmentation {name} is no torch.nn.Module of tensors{hint}: choose "
-            f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own"
-        )
-    try:
-        return _Step(kind(**options), 0)
-    except Exception as error:  # of any class: it is another package's
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            return kind(**options), 0
+    except Exception as error:  # of any class: the code of another package runs
         raise ConfigurationError(
             f"augmentation {name} cannot be created with {dict(options)} ({first_line(error)}): "
-            "correct its options"
+            "correct its name or its options, or add its folder to the Python path"
         ) from error
+    raise ConfigurationError(
+        f"augmentation {name} is no torch.nn.Module{did_you_mean(name, (*_OWN, *_SHORT))}: choose "
+        f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own"
+    )
 
 
 def _host_generators() -> tuple[Any, ...]:

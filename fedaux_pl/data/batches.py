@@ -1,11 +1,11 @@
 """Batches of tensors that are already in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.augmentation import Augmentation, draw_numbers
+from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.functional import derive_seed
 
@@ -85,26 +85,26 @@ class TensorBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         epoch, positions = self.epoch, self.positions(self.epoch)
         self.epoch += 1
+        for index, inputs in zip(positions, self.read_inputs(epoch, positions), strict=True):
+            yield (inputs, *(tensor[index] for tensor in self.tensors[1:]))
+
+    def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the inputs of each batch of an epoch, augmented."""
         numbers = self.random_numbers(epoch)
         for batch, index in enumerate(positions):
-            inputs, *others = (tensor[index] for tensor in self.tensors)
+            inputs = self.tensors[0][index]
             if self.augmentation is not None and numbers is not None:
-                seed, own = self.augmentation_seed(epoch, batch), numbers[batch, : len(index)]
-                inputs = self.augmentation(inputs, own, seed)
-            yield (inputs, *others)
+                seed = derive_seed(self.seed, epoch, 1, batch)
+                inputs = self.augmentation(inputs, numbers[batch, : len(index)], seed)
+            yield inputs
 
     def random_numbers(self, epoch: int) -> Tensor | None:
         """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
         if self.augmentation is None:
             return None
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, 0))
-        numbers = draw_numbers(len(self) * self.batch_size, self.augmentation, generator)
         shape = len(self), self.batch_size, self.augmentation.numbers
-        return numbers.view(shape).to(self.tensors[0].device)
-
-    def augmentation_seed(self, epoch: int, batch: int) -> int:
-        """The seed of modules that change a batch of an epoch."""
-        return derive_seed(self.seed, epoch, 1, batch)
+        return torch.randint(2**31, shape, generator=generator).to(self.tensors[0].device)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions of the samples of each batch, on the device of the tensors."""

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedaux_pl.data import fingerprints
-from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
@@ -295,20 +294,19 @@ class FederatedDataModule(pl.LightningDataModule):
         Raises:
             DataError: If the auxiliary data have no labels, or no class of the private data.
         """
-        public = self._auxiliary()
-        examples = self.auxiliary.train()  # type: ignore[union-attr]
+        public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
         # a source may have other, unlabeled inputs for D_aux
         is_labeled = torch.equal(examples.inputs[: len(public.inputs)], public.inputs.cpu())
         names = examples.classes if is_labeled else ()
-        if examples.labels is None or not {*names} & {*self.classes}:
+        if not {*names} & {*self.classes}:
             raise DataError(
                 "distillation.hard_labels needs auxiliary data with labels and with classes of the "
-                f"private data ({shorten(self.classes)}), but those of {self.auxiliary.data_name} "  # type: ignore[union-attr]
-                f"have {shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
+                f"private data ({shorten(self.classes)}), but these have "
+                f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
             )
         numbers = {name: number for number, name in enumerate(self.classes)}
         private = torch.tensor([numbers.get(name, -1) for name in names])
-        labels = examples.labels[public.rows["distill"].cpu()]
+        labels = examples.targets[public.rows["distill"].cpu()]
         return private[labels].to(public.inputs.device)
 
     @property
@@ -334,30 +332,20 @@ class FederatedDataModule(pl.LightningDataModule):
         return self.validation_examples or self.test_examples
 
     def client_batches(
-        self,
-        index: int,
-        batch_size: int = 32,
-        seed: int = 0,
-        augmentation: Augmentation | None = None,
+        self, index: int, batch_size: int = 32, seed: int = 0, **options: Any
     ) -> TensorBatches:
-        """Shuffled batches (inputs, labels) of one client's data."""
+        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches."""
         train, subset = self._train(), self.client_indices[index]
-        options = self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
-        options |= {"subset": subset, "augmentation": augmentation}
-        return TensorBatches(train.inputs, train.targets, **options)
+        options |= self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
+        return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
     def distill_batches(
-        self,
-        targets: Tensor,
-        batch_size: int,
-        seed: int = 0,
-        augmentation: Augmentation | None = None,
-        labeled: bool = False,
+        self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
     ) -> TensorBatches:
         """Shuffled batches of D_distill with soft labels and, if ``labeled``, its own labels."""
-        options = self._shuffled(batch_size, len(targets), _DISTILL, seed)
+        options |= self._shuffled(batch_size, len(targets), _DISTILL, seed)
         tensors = (targets, self.distill_labels) if labeled else (targets,)
-        return TensorBatches(self.distill_inputs, *tensors, augmentation=augmentation, **options)
+        return TensorBatches(self.distill_inputs, *tensors, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""

@@ -15,6 +15,7 @@ from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, pr
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.modules.optimizers import OptimizedModule
 
 
 class Batches(Iterable[Any], Sized, Protocol):
@@ -222,18 +223,12 @@ class StageRunner:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
             self.finish_backward()
             module.on_after_backward()
-            self.clip_gradients(module)
+            if isinstance(module, OptimizedModule):  # before a GradScaler divides by its scale
+                scale = 1.0 if self.scaler is None else self.scaler._scale
+                module.on_before_optimizer_step(optimizer, scale)
 
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()
-
-    def clip_gradients(self, module: pl.LightningModule) -> None:
-        """Scale the gradients down to ``clip_norm`` of the module's optimizer, if it has one."""
-        settings = getattr(module, "optimizer_settings", None)
-        if settings is not None and settings.clip_norm is not None:
-            # gradients are multiplied by the scale of 16-mixed precision
-            scale = 1.0 if self.scaler is None else self.scaler._scale
-            nn.utils.clip_grad_norm_(module.parameters(), settings.clip_norm * scale)
 
     def check_finite(
         self, loss: float, module: pl.LightningModule, epoch: int, owner: str = ""

@@ -217,7 +217,7 @@ class LocalClients:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(
             self.context.data.client_batches(
-                client, self.settings.batch_size, round_, self.settings.augment
+                client, self.settings.batch_size, round_, augmentation=self.settings.augment
             ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),

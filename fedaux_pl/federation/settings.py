@@ -64,9 +64,8 @@ class TrainingSettings:
     """The name of the option of Federation, for error messages."""
     min_epochs: ClassVar[int] = 1
     min_batch_size: ClassVar[int] = 1
-    always_recorded: ClassVar[tuple[str, ...]] = (
-        *("epochs", "batch_size", "optimizer", "lr", "momentum", "weight_decay"),
-    )
+    recorded: ClassVar[str] = "epochs batch_size optimizer lr momentum weight_decay"
+    """The options that are recorded at their defaults, too: those of version 0.8."""
 
     epochs: int = 1
     batch_size: int = 32
@@ -87,11 +86,8 @@ class TrainingSettings:
                 )
         with _prefixed(self.option):
             self.optimizer_settings  # noqa: B018 - checks them
-            if self.schedule not in (names := get_args(Schedule)):
-                raise ValueError(
-                    f"schedule must be one of {', '.join(names)}, but is {self.schedule!r}"
-                )
             check_decay(warmup=self.warmup)
+            _check_choice("schedule", self.schedule, get_args(Schedule))
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
@@ -126,12 +122,9 @@ class TrainingSettings:
 
         Options that version 0.8 did not have are left out at their defaults.
         """
-        defaults = {field.name: field.default for field in fields(self)}
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name in self.always_recorded or value != defaults[name]
-        }
+        values, recorded = asdict(self), self.recorded.split()
+        unset = [f.name for f in fields(self) if values[f.name] == f.default]
+        return {k: v for k, v in values.items() if k in recorded or k not in unset}
 
     @classmethod
     def from_plain(cls, **values: Any) -> Self:
@@ -202,8 +195,7 @@ class LocalTraining(RoundTraining):
                 raise ValueError(
                     f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
                 )
-            if self.batchnorm not in get_args(BatchNormMode):
-                raise ValueError(f"batchnorm must be batch or frozen, but is {self.batchnorm!r}")
+            _check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
 
 
 @dataclass(frozen=True)
@@ -249,10 +241,7 @@ class Pretraining(TrainingSettings):
     option: ClassVar[str] = "pretraining"
     min_epochs: ClassVar[int] = 0
     min_batch_size: ClassVar[int] = 2
-    always_recorded: ClassVar[tuple[str, ...]] = (
-        *TrainingSettings.always_recorded,
-        *("temperature", "views", "objective", "mask_rate"),
-    )
+    recorded: ClassVar[str] = f"{TrainingSettings.recorded} temperature views objective mask_rate"
 
     epochs: int = 100
     batch_size: int = 512
@@ -266,8 +255,7 @@ class Pretraining(TrainingSettings):
         with _prefixed(self.option):
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
-            if self.objective not in get_args(Objective):
-                raise ValueError(f"objective must be masked or next, but is {self.objective!r}")
+            _check_choice("objective", self.objective, get_args(Objective))
             if not 0 < self.mask_rate < 1:
                 raise ValueError(
                     f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
@@ -330,8 +318,7 @@ def check_settings(
             f"{{'resnet8': 20}}, but is {clients!r}"
         )
     for name, value in choices.items():
-        if value not in _CHOICES[name]:
-            raise ValueError(f"{name} must be {' or '.join(_CHOICES[name])}, but is {value!r}")
+        _check_choice(name, value, _CHOICES[name])
     if not _is_int(seed, 0):
         raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
     if threads is not None and not _is_int(threads, 1):
@@ -424,6 +411,11 @@ def _prefixed(option: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{option}.{error}") from error
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(allowed)}, but is {value!r}")
 
 
 def _is_int(value: object, minimum: int) -> bool:

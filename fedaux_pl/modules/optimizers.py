@@ -88,10 +88,7 @@ class OptimizerSettings:
                 {"params": [p for p in trained if p.ndim > 1]},
                 {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
             ]
-            optimizer: Optimizer = LARS(
-                groups, self.lr, self.momentum, weight_decay=self.weight_decay
-            )
-            return optimizer
+            return LARS(groups, self.lr, self.momentum, weight_decay=self.weight_decay)  # type: ignore[no-any-return]
         if self.name == "sgd":
             return SGD(trained, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = Adam if self.name == "adam" else AdamW
@@ -169,16 +166,10 @@ class OptimizedModule(pl.LightningModule):
         """Create the optimizer of all parameters that require a gradient."""
         return self.optimizer_settings.create(self.parameters())
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by ``clip_norm`` of the optimizer, if it has one, else as the Trainer says."""
+    def on_before_optimizer_step(self, optimizer: Optimizer, scale: Any = 1.0) -> None:
+        """Clip the gradients, which are multiplied by ``scale``, to ``clip_norm``, if it is set."""
         if (clip := self.optimizer_settings.clip_norm) is not None:
-            gradient_clip_val, gradient_clip_algorithm = clip, "norm"
-        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            nn.utils.clip_grad_norm_(self.parameters(), clip * scale)
 
     def check_batch(self, batch: Any) -> None:
         """Raise a ValueError for a batch that cannot be trained on; it waits for a GPU."""

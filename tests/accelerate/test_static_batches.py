@@ -103,6 +103,6 @@ def test_augmented_batches(option):
         assert moved is (turn == 0)
         given.set_epoch(epoch)
         for expected in given:
-            static.augment(len(expected[1]))
+            static.fetch()
             found = static.next_batch(len(expected[1]))
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

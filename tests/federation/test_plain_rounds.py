@@ -39,7 +39,9 @@ class PlainRounds:
         teachers = []
         for client in self.federation.select_clients(round_):
             name = self.federation.architectures[client]
-            batches = self.data.client_batches(client, local.batch_size, round_, local.augment)
+            batches = self.data.client_batches(
+                client, local.batch_size, round_, augmentation=local.augment
+            )
             start = {**states[name], **self.own.get(client, {})}
             state = self._train(name, start, local, batches, round_)
             if isinstance(self.federation.algorithm, FedBN):
@@ -52,8 +54,8 @@ class PlainRounds:
             targets = self._soft_labels(round_, teachers)
             for name, state in students.items():
                 batches = self.data.distill_batches(
-                    targets, distillation.batch_size, round_, distillation.augment,
-                    labeled=distillation.hard_labels > 0,
+                    targets, distillation.batch_size, round_, distillation.hard_labels > 0,
+                    augmentation=distillation.augment,
                 )  # fmt: skip
                 students[name] = self._train(name, state, distillation, batches, round_)
         return students
@@ -231,5 +233,5 @@ def test_labels_of_the_distillation_data(tmp_path):
     labels = Digits().train().targets[64:104][data.auxiliary_rows["distill"]]
     assert torch.equal(data.distill_labels, torch.where(labels < 5, labels, -1))
     federation = federations.create(FedDF(), distillation=Distillation(hard_labels=0.5))
-    with pytest.raises(DataError, match="those of FewDigits have no labels: set it to 0"):
+    with pytest.raises(DataError, match="but these have no labels: set it to 0"):
         federations.fit(tmp_path, federation, 1)

@@ -53,7 +53,7 @@ def test_defaults(settings, epochs, batch_size, lr):
         (
             LocalTraining,
             {"schedule": "linear"},
-            "local.schedule must be one of constant, cosine, s",
+            "local.schedule must be constant or cosine or step, but is",
         ),
         (Distillation, {"warmup": 1.0}, r"distillation.warmup must lie in \[0, 1\), but is 1.0"),
         (LocalTraining, {"label_smoothing": -0.1}, "local.label_smoothing must lie in .0, 1.,"),

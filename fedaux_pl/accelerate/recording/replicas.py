@@ -70,13 +70,13 @@ class Replica:
         if self.rng is not None:
             self.rng.seed(job.seed)
 
-    def prepare_step(self, batch_size: int) -> None:
-        """Do what a captured step does not: set its learning rate, augment its batch by modules."""
+    def prepare_step(self) -> None:
+        """Do what a captured step does not: set its learning rate, read inputs."""
         if self._lr_of is not None and (lr := self._lr_of(self._steps)) != self._lr:
             set_lr(self.optimizer, lr)
             self._lr = lr
         self._steps += 1
-        self.batches.augment(batch_size)
+        self.batches.fetch()
 
     def take_step(self, step: Step, batch_size: int, rows: int = 0) -> None:
         """Take a step with the next batch and add its loss to ``loss_sum``."""
@@ -185,7 +185,7 @@ class Replicas:
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
         for replica in replicas:
-            replica.prepare_step(kind.batch_size)
+            replica.prepare_step()
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
         if kind.kernels not in self._known_kernels:
             self._known_kernels.add(kind.kernels)

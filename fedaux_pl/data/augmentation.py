@@ -164,6 +164,12 @@ def check_option(option: AugmentationOption) -> None:
         )
 
 
+def class_paths(option: AugmentationOption) -> list[str]:
+    """Return the class paths of an option, but not those of torchvision."""
+    names = [option] if isinstance(option, str) else option or []
+    return [name for name in names if "." in name and not name.startswith("torchvision.")]
+
+
 def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., Tensor], int]:
     if name in _OWN:
         function, count = _OWN[name]

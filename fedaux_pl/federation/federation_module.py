@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.data.augmentation import class_paths
 from fedaux_pl.engine.checkpoints import (
     FORMAT,
     AtomicCheckpointIO,
@@ -383,6 +384,8 @@ class FederationModule(Students):
         saved = {name: value for name, value in saved.items() if name not in changed}
         check_imported(saved.get("clients", {}))
         federation = cls(**rebuild(saved), **changed)
+        for training in (federation.local, federation.distillation):
+            check_imported(class_paths(training.augmentation))
         # without weights that come with models: those of the checkpoint follow
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])

@@ -217,3 +217,16 @@ def test_a_frozen_batchnorm_trains_on_one_sample(tmp_path):
 def test_wrong_model_options():
     with pytest.raises(TypeError, match="resnet8"):
         create(model_options={"depth": 3})
+
+
+def test_a_checkpoint_does_not_choose_what_is_imported(tmp_path):
+    name = "tests.data.test_augmentation.Noisy"
+    federation = create(local=LocalTraining(batch_size=16, augmentation=name))
+    trainer = fit(tmp_path, federation, 1)
+    trainer.save_checkpoint(tmp_path / "1.ckpt")
+    assert Federation.load_from_checkpoint(tmp_path / "1.ckpt").local.augmentation == name
+    content = torch.load(tmp_path / "1.ckpt", weights_only=True)
+    content["hyper_parameters"]["local"]["init_args"]["augmentation"] = "evil.Flip"
+    torch.save(content, tmp_path / "2.ckpt")
+    with pytest.raises(ConfigurationError, match=r"the class evil\.Flip, whose module"):
+        Federation.load_from_checkpoint(tmp_path / "2.ckpt")

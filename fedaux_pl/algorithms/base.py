@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.algorithms.memory import TeacherMemory
 from fedaux_pl.algorithms.steps import (
@@ -252,6 +252,10 @@ class Algorithm:
             optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
             precision: The Trainer's precision.
         """
+
+    def own_entries(self, model: nn.Module) -> list[str]:
+        """Names of the state dict's entries that a client keeps from round to round as its own."""
+        return []
 
     def server_payload(self, state: ServerState) -> State:
         """What the server sends to each client besides its model, from what it keeps."""

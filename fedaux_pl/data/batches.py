@@ -1,10 +1,11 @@
 """Batches of tensors that are already in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.functional import derive_seed
 
@@ -26,6 +27,7 @@ class TensorBatches:
             BatchNorm cannot normalize a single sample.
         subset: The positions of the samples to use; None for all. So the batches of a client need
             no copy of its data.
+        augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
 
     Example:
         >>> import torch
@@ -46,6 +48,7 @@ class TensorBatches:
         seed: int = 0,
         smallest: int = 1,
         subset: Tensor | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         sizes = [len(tensor) for tensor in tensors]
         check_setting("tensors", sizes, len(set(sizes)) == 1, "have the same first dimension")
@@ -56,6 +59,7 @@ class TensorBatches:
         self.seed = seed
         self.smallest = smallest
         self.subset = subset
+        self.augmentation = augmentation
         self.epoch = 0
 
     batch_sampler = None  # the Trainer reads both samplers of a DataLoader
@@ -79,10 +83,28 @@ class TensorBatches:
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        positions = self.positions(self.epoch)
+        epoch, positions = self.epoch, self.positions(self.epoch)
         self.epoch += 1
-        for index in positions:
-            yield tuple(tensor[index] for tensor in self.tensors)
+        for index, inputs in zip(positions, self.read_inputs(epoch, positions), strict=True):
+            yield (inputs, *(tensor[index] for tensor in self.tensors[1:]))
+
+    def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the inputs of each batch of an epoch, augmented."""
+        numbers = self.random_numbers(epoch)
+        for batch, index in enumerate(positions):
+            inputs = self.tensors[0][index]
+            if self.augmentation is not None and numbers is not None:
+                seed = derive_seed(self.seed, epoch, 1, batch)
+                inputs = self.augmentation(inputs, numbers[batch, : len(index)], seed)
+            yield inputs
+
+    def random_numbers(self, epoch: int) -> Tensor | None:
+        """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
+        if self.augmentation is None:
+            return None
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, 0))
+        shape = len(self), self.batch_size, self.augmentation.numbers
+        return torch.randint(2**31, shape, generator=generator).to(self.tensors[0].device)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions of the samples of each batch, on the device of the tensors."""

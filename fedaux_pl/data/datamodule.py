@@ -1,6 +1,7 @@
 """The data of a federation: clients, server and test data."""
 
 import math
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, check_setting
+from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
@@ -133,6 +134,7 @@ class FederatedDataModule(pl.LightningDataModule):
         """Move all data to a device, as ``setup`` does under a Trainer."""
         self._private = self._loaded().to(device)
         self._public = self._public and self._public.to(device)
+        self.__dict__.pop("distill_labels", None)  # of the former data or device
         return self
 
     def _loaded(self) -> PrivateData:
@@ -285,6 +287,28 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
 
+    @cached_property
+    def distill_labels(self) -> Tensor:
+        """The labels of D_distill, -1 for a class that the private data do not have by its name.
+
+        Raises:
+            DataError: If the auxiliary data have no labels, or no class of the private data.
+        """
+        public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
+        # a source may have other, unlabeled inputs for D_aux
+        is_labeled = torch.equal(examples.inputs[: len(public.inputs)], public.inputs.cpu())
+        names = examples.classes if is_labeled else ()
+        if not {*names} & {*self.classes}:
+            raise DataError(
+                "distillation.hard_labels needs auxiliary data with labels and with classes of the "
+                f"private data ({shorten(self.classes)}), but these have "
+                f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
+            )
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        private = torch.tensor([numbers.get(name, -1) for name in names])
+        labels = examples.targets[public.rows["distill"].cpu()]
+        return private[labels].to(public.inputs.device)
+
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
         """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
@@ -307,16 +331,21 @@ class FederatedDataModule(pl.LightningDataModule):
         """The data to measure rounds on: the validation data or, without any, the test data."""
         return self.validation_examples or self.test_examples
 
-    def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs, labels) of one client's data."""
+    def client_batches(
+        self, index: int, batch_size: int = 32, seed: int = 0, **options: Any
+    ) -> TensorBatches:
+        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches."""
         train, subset = self._train(), self.client_indices[index]
-        options = self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
+        options |= self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
         return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
-    def distill_batches(self, targets: Tensor, batch_size: int, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs, targets) of D_distill with the teachers' soft labels."""
-        options = self._shuffled(batch_size, len(targets), _DISTILL, seed)
-        return TensorBatches(self.distill_inputs, targets, **options)
+    def distill_batches(
+        self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
+    ) -> TensorBatches:
+        """Shuffled batches of D_distill with soft labels and, if ``labeled``, its own labels."""
+        options |= self._shuffled(batch_size, len(targets), _DISTILL, seed)
+        tensors = (targets, self.distill_labels) if labeled else (targets,)
+        return TensorBatches(self.distill_inputs, *tensors, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.data.augmentation import class_paths
 from fedaux_pl.engine.checkpoints import (
     FORMAT,
     AtomicCheckpointIO,
@@ -137,12 +138,18 @@ class FederationModule(Students):
             self.create_students(self.data.input_shape, self.data.classes, pretrained)
             for student in self.students.values():
                 self.data.check_model(student)
+                self.algorithm.own_entries(student)  # raises if it cannot have any
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
+        if stage == "fit":
+            for training in (self.local, self.distillation):
+                training.check(self.data.all_inputs[0], self.trainer.max_epochs)
+            if self.algorithm.distills and self.distillation.hard_labels:
+                self.data.distill_labels  # noqa: B018 - raises if there are none
 
     def plan_scoring(self) -> Scoring | None:
         """Return what clients release; real sites tell their sizes too late to plan by them."""
@@ -232,7 +239,7 @@ class FederationModule(Students):
                     "NOT private: the clients' logits on the validation data that clients hold "
                     "out, which the server's checkpoint holds"
                 )
-        if self.algorithm.has_payload:
+        if self.algorithm.has_payload or self.carried.client_states:
             lines.append(
                 "NOT private: what clients send besides their weights and what they keep between "
                 "rounds, which the server's checkpoint holds"
@@ -261,12 +268,14 @@ class FederationModule(Students):
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""
         training = (self.local, self.distillation, self.pretraining)
-        settings = {
+        settings: dict[str, Any] = {
             **self.arguments(),
             **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
+        if self.local.is_scheduled or self.distillation.is_scheduled:
+            settings["rounds"] = self.trainer.max_epochs
         return {name: describe(value) for name, value in settings.items()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -325,13 +334,14 @@ class FederationModule(Students):
                 heads = unpack(own["heads"], scoring)
                 self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
-        self.carried = CarriedState(
+        restored = CarriedState(
             self.carried.memory,
             client_optimizers=content["client_optimizers"],
             server_optimizers=content["server_optimizers"],
             client_states=move_data_to_device(content["client_states"], device),
             server_states=move_data_to_device(content["server_states"], device),
         )
+        self.carried.restore(restored)  # in place: the clients of a finished fit refer to it
         # split between the processes, however many have written it
         own = self.processes.local(sorted(content["memory"].items()))
         self.carried.memory.load_state_dict(dict(own))
@@ -366,6 +376,8 @@ class FederationModule(Students):
         saved = {name: value for name, value in saved.items() if name not in changed}
         check_imported(saved.get("clients", {}))
         federation = cls(**rebuild(saved), **changed)
+        for training in (federation.local, federation.distillation):
+            check_imported(class_paths(training.augmentation))
         # without weights that come with models: those of the checkpoint follow
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])

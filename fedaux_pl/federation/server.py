@@ -283,10 +283,17 @@ class Server:
 
     def _job(self, round_: int, number: int, name: str, average: State, soft_labels: Tensor) -> Job:
         return Job(
-            self.context.data.distill_batches(soft_labels, self.settings.batch_size, seed=round_),
+            self.context.data.distill_batches(
+                soft_labels,
+                self.settings.batch_size,
+                round_,
+                labeled=self.settings.hard_labels > 0,
+                augmentation=self.settings.augment,
+            ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
             state=average,
             optimizer_state=self.context.carried.server_optimizers.get(name),
             keep_optimizer=self.context.carry_optimizers,
+            lr=self.context.lr_of(self.settings, round_),
         )

@@ -5,6 +5,7 @@ import torch
 
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
+from tests.data import test_augmentation
 
 
 def batches(x, y, **options):
@@ -90,3 +91,18 @@ def test_tensors_that_are_not_dense(form):
         moved.append(static.load_epoch(batches(x, y), 0))
         assert torch.equal(static.next_batch(8)[1], torch.full((8, 3), float(round_)))
     assert moved == [True, True, False, False]  # x is another one, too
+
+
+@pytest.mark.parametrize("option", test_augmentation.OPTIONS)
+def test_augmented_batches(option):
+    """Of two clients in turn: what a captured step reads stays where it was."""
+    static = StaticBatches()
+    for turn, (epoch, subset) in enumerate([(0, None), (1, torch.arange(2, 17)), (0, None)]):
+        given = test_augmentation.batches(option, seed=turn, subset=subset)
+        moved = static.load_epoch(given, epoch)
+        assert moved is (turn == 0)
+        given.set_epoch(epoch)
+        for expected in given:
+            static.fetch()
+            found = static.next_batch(len(expected[1]))
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -115,13 +115,13 @@ class CudaRunner(StageRunner):
         if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
             return None
         if module not in self._replicas:
-            batches = cast("TensorBatches", jobs[0].batches)
-            self._replicas[module] = self._create_replicas(module, batches, len(jobs) - 1)
+            self._replicas[module] = self._create_replicas(module, jobs[0], len(jobs) - 1)
         return self._replicas[module]
 
     def _create_replicas(
-        self, module: pl.LightningModule, batches: TensorBatches, others: int
+        self, module: pl.LightningModule, job: Job, others: int
     ) -> Replicas | None:
+        batches = cast("TensorBatches", job.batches)
         module.train()
         index = batches.positions(0)[0]
         batch = tuple(tensor[index] for tensor in batches.tensors)
@@ -151,6 +151,7 @@ class CudaRunner(StageRunner):
             tried=(len(index), 0, others > 0) if len(index) == batches.batch_size else None,
             preparing=self.preparing,
             encoder=encoder,
+            scheduled=job.lr is not None,
         )
 
     def _run_wave(

@@ -1,0 +1,33 @@
+"""FedBN (Li et al. 2021): FedAVG whose clients keep their own BatchNorm."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.errors import ConfigurationError
+
+
+class FedBN(Algorithm):
+    """A client trains from the server's model with its own BatchNorm of its last round.
+
+    Weights, biases and statistics of BatchNorm are kept. Where test data name their client, a
+    client is evaluated with its own BatchNorm. All other accuracies are those of the server's
+    model, whose BatchNorm is the average of the clients': they send theirs and receive none.
+
+    Args:
+        pretrained: Whether to start from h_0, learned on the auxiliary data (FedBN+P).
+
+    Example:
+        >>> FedBN().own_entries(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))[:2]
+        ['1.weight', '1.bias']
+    """
+
+    def own_entries(self, model: nn.Module) -> list[str]:
+        """Return the names of all entries of BatchNorm layers."""
+        layers = {name for name, part in model.named_modules() if isinstance(part, _BatchNorm)}
+        if not layers:
+            raise ConfigurationError(
+                f"FedBN needs a network with BatchNorm, but {type(model).__name__} has none: leave "
+                "out model_options.norm, or choose FedAvg"
+            )
+        return [name for name in model.state_dict() if name.rpartition(".")[0] in layers]

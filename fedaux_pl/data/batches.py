@@ -1,4 +1,4 @@
-"""Batches of tensors that are already in memory."""
+"""Batches of tensors in memory, and of inputs that are read from disk."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.functional import derive_seed
 
 
@@ -17,8 +18,8 @@ class TensorBatches:
     sets it.
 
     Args:
-        tensors: Tensors with the same first dimension N, on the same device; a batch is a tuple
-            with one slice of each.
+        tensors: Tensors, or inputs that are read from host memory or disk, with the same first
+            dimension N, on the same device; a batch is a tuple with one slice of each.
         batch_size: Samples per batch, at least 1.
         shuffle: Whether to draw a new order in every epoch.
         seed: The seed of the orders.
@@ -40,7 +41,7 @@ class TensorBatches:
 
     def __init__(
         self,
-        *tensors: Tensor,
+        *tensors: Inputs,
         batch_size: int,
         shuffle: bool = False,
         seed: int = 0,
@@ -81,8 +82,7 @@ class TensorBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         positions = self.positions(self.epoch)
         self.epoch += 1
-        for index in positions:
-            yield tuple(tensor[index] for tensor in self.tensors)
+        yield from zip(*(read_batches(tensor, positions) for tensor in self.tensors), strict=True)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions of the samples of each batch, on the device of the tensors."""
@@ -102,3 +102,12 @@ class TensorBatches:
             order = self.subset[order]
         # one copy to the device for all batches
         return order[: len(self) * self.batch_size].to(self.tensors[0].device)
+
+
+def fit_batch_size(size: int, inputs: Inputs) -> int:
+    """Return the batch size for predictions of images: ``size`` up to 32 x 32 pixels, else less.
+
+    So a batch needs about the same memory whatever its images.
+    """
+    pixels = inputs.shape[-2:].numel() if inputs.ndim == 4 else 1
+    return min(size, max(64, size * 32 * 32 // pixels))

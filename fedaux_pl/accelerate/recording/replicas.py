@@ -166,6 +166,8 @@ class Replicas:
 
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
+        for replica in replicas:
+            replica.batches.fetch()
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
         if kind.kernels not in self._known_kernels:
             self._known_kernels.add(kind.kernels)

@@ -85,10 +85,15 @@ class Silos(Source):
         for number, (name, member) in enumerate(self.members.items()):
             member.class_order, member.on_disk = self.class_order, self.on_disk
             try:
-                if (own := _read(member, part)) is None:
-                    continue
+                own = _read(member, part)
             except DataError as error:
                 raise DataError(f"client {name!r}: {error}") from error
+            if own is None:
+                if part == "train":
+                    raise DataError(
+                        f"client {name!r} has no training data: add some, or leave it out"
+                    )
+                continue
             check_same_kind([*inputs, own[0]][0], own[0], "the clients' data")
             inputs.append(own[0])
             labels += own[1]

@@ -103,10 +103,7 @@ class PrivateData:
             parts = [(train.clients == owner).nonzero().flatten() for owner in owners]
             if empty := [i for i, part in enumerate(parts) if not len(part)]:
                 name = train.client_names[empty[0]]
-                raise DataError(
-                    f"client {name!r} has no training data: add some, or remove the client and its "
-                    "test data"
-                )
+                raise DataError(f"client {name!r} has no training sample: remove its name")
         if held_out:
             parts, held = hold_out(parts, held_out, seeds[1])
             validation = train.take(held)

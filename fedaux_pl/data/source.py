@@ -22,8 +22,9 @@ class Examples:
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
         classes: The name of each class; empty without labels.
         clients: The client that holds each sample, int64 of shape (N,) with values in
-            0 ... len(client_names) - 1; None for data that a data module splits.
-        client_names: The name of each client; of training data every client has a sample.
+            0 ... len(client_names) - 1; None for training data that a data module splits, and for
+            test data that are of no client in particular.
+        client_names: The name of each client; test data need not have samples of all.
 
     Example:
         >>> import torch
@@ -74,8 +75,8 @@ class Examples:
 
     def take(self, rows: Tensor | slice) -> "Examples":
         """Copy some samples, with their labels and clients; lazy inputs stay unread."""
-        parts = (self.labels, self.clients)
-        labels, clients = (None if part is None else part[rows] for part in parts)
+        labels = None if self.labels is None else self.labels[rows]
+        clients = None if self.clients is None else self.clients[rows]
         return replace(self, inputs=select(self.inputs, rows), labels=labels, clients=clients)
 
     def to(self, device: torch.device | str) -> "Examples":

@@ -1,5 +1,6 @@
 """Batches of tensors in memory, and of inputs that are read from disk."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -109,5 +110,5 @@ def fit_batch_size(size: int, inputs: Inputs) -> int:
 
     So a batch needs about the same memory whatever its images.
     """
-    pixels = inputs.shape[-2:].numel() if inputs.ndim == 4 else 1
+    pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1
     return min(size, max(64, size * 32 * 32 // pixels))

@@ -49,9 +49,9 @@ class FederatedDataModule(pl.LightningDataModule):
         holds: Which data are here: null for all; ``public`` at the server of real sites, test and
             auxiliary data alone; ``private`` at a site, the training data of one client.
         memory: Where images stay: on the ``device``, in ``host`` memory or on ``disk``: arrays of
-            NpzImages without compression, files of ImageFolder and ImageNetSubset, memory maps; all
-            others are in host memory then. Null for the first that has room. The weights are the
-            same, bit for bit on the CPU.
+            NpzImages without compression, files of ImageFolder and ImageNetSubset; all others are
+            in host memory then. Null for the first that has room. The weights are the same, bit for
+            bit on the CPU.
 
     Example:
         >>> from fedaux_pl.data import Digits, FederatedDataModule

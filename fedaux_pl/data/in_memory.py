@@ -1,7 +1,6 @@
 """Data of the caller's Python program: torch and Hugging Face data sets, and arrays."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,8 +12,6 @@ from torch import Tensor
 from fedaux_pl.data.images import from_array, from_pil
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
-from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import ArrayFile
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
@@ -41,8 +38,6 @@ class InMemory(TextSource):
       PIL, an array or a tensor (C, H, W), or a text.
     - a ``Dataset`` of Hugging Face with the columns ``image`` or ``text``, and ``label``.
     - for auxiliary data, any of these without labels.
-
-    A memory map of ``numpy.load(path, mmap_mode="r")`` can stay on disk (``memory``).
 
     All images must have one size, and a transform must not be random: every process, and a run that
     resumes, must read the same data. Labels are class names or integers. Integers index the names
@@ -116,7 +111,7 @@ class InMemory(TextSource):
         found = [part[0] if _is_labeled(part) else part for part in self.parts.values()]
         return sum(int(array.nbytes) for array in found if isinstance(array, _ARRAYS))
 
-    def auxiliary(self) -> Inputs:
+    def auxiliary(self) -> Tensor:
         """The training inputs; labels are not needed."""
         return self.read("train", labeled=False)[0]
 
@@ -131,10 +126,9 @@ class InMemory(TextSource):
 
     def read(
         self, part: str, labeled: bool = True
-    ) -> tuple[Inputs, Labels | None, tuple[str, ...]]:
+    ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
         """Return the inputs, the labels if there are any, and the classes if the data name them."""
-        data, what = self.parts[part], f"the {part} data"
-        inputs, labels, own = _read_samples(data, what, labeled, self.on_disk)
+        inputs, labels, own = _read_samples(self.parts[part], f"the {part} data", labeled)
         if isinstance(inputs, list) != (self.max_length is not None):
             are_texts = "are texts: pass InMemory(..., tokenizer=..., max_length=128)"
             no_texts = "are no texts: leave out max_length, which is for texts"
@@ -153,13 +147,13 @@ def as_source(name: str, value: Data) -> Source:
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
     if isinstance(value, Source):
         return value
-    if isinstance(value, Mapping | list) and _are_silos(value):
-        from fedaux_pl.data.silos import Silos  # it reads these data
+    silos: Any = value if isinstance(value, Mapping) else {}
+    if isinstance(value, list):
+        silos = {f"client {i}": own for i, own in enumerate(value)}
+    if silos and all(map(_is_silo, silos.values())):
+        from fedaux_pl.data.silos import Silos  # it reads InMemory
 
-        named = (
-            value if isinstance(value, Mapping) else {f"client {i}": v for i, v in enumerate(value)}
-        )
-        return Silos({str(name): _as_silo(own) for name, own in named.items()})
+        return Silos({n: v if isinstance(v, Source) else InMemory(*v) for n, v in silos.items()})
     if isinstance(value, Mapping):
         # a DatasetDict can have further splits, such as `unsupervised`
         unknown = [key for key in value if key not in _ARGUMENTS]
@@ -184,25 +178,11 @@ def as_source(name: str, value: Data) -> Source:
     )
 
 
-def _are_silos(value: Any) -> bool:
-    """Whether all values are sources or pairs (training, test) of labeled data; one may be None."""
-    members = list(value.values() if isinstance(value, Mapping) else value)
-
-    def is_silo(member: Any) -> bool:
-        if isinstance(member, Source):
-            return True
-        parts = [part for part in member if part is not None] if isinstance(member, tuple) else []
-        return (
-            bool(parts)
-            and len(member) == 2
-            and all(_is_labeled(p) or _is_dataset(p) for p in parts)
-        )
-
-    return bool(members) and all(map(is_silo, members))
-
-
-def _as_silo(member: Any) -> Source:
-    return member if isinstance(member, Source) else InMemory(*member)
+def _is_silo(value: Any) -> bool:
+    """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
+    if isinstance(value, Source) or not isinstance(value, tuple):
+        return isinstance(value, Source)
+    return len(value) == 2 and all(p is None or _is_labeled(p) or _is_dataset(p) for p in value)
 
 
 def _is_part(value: Any) -> bool:
@@ -222,8 +202,8 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _read_samples(
-    data: Any, what: str, labeled: bool, on_disk: bool = False
-) -> tuple[Inputs | list[str], Labels | None, tuple[str, ...]]:
+    data: Any, what: str, labeled: bool
+) -> tuple[Tensor | list[str], Labels | None, tuple[str, ...]]:
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
     if not _is_part(data):
         raise DataError(
@@ -246,12 +226,8 @@ def _read_samples(
                 f"item 0 of {what} differs when it is read twice, but all processes and a resumed "
                 "run must have the same data: remove random transforms"
             )
-    if on_disk and isinstance(inputs, np.memmap) and inputs.ndim in (3, 4):
-        inputs = LazyInputs(ArrayFile.of_memmap(inputs, partial(_to_tensor, what=what)))
-    elif not isinstance(inputs, list):
-        inputs = _to_tensor(inputs, what)
     return (
-        _stack(inputs, what) if isinstance(inputs, list) else inputs,
+        _stack(inputs, what) if isinstance(inputs, list) else _to_tensor(inputs, what),
         to_list(labels, f"the labels of {what}") if labeled and len(labels) else None,
         tuple(map(str, names)) if isinstance(names, Sequence) else (),
     )

@@ -1,8 +1,9 @@
 """Inputs in host memory or in files, read batch by batch and indexed as a tensor on the device."""
 
+import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Literal, Protocol
@@ -16,6 +17,7 @@ from torch import Tensor
 Memory = Literal["device", "host", "disk"]
 """Where inputs stay: on the device, in host memory, or in the files that they are read from."""
 Index = Tensor | slice
+Rows = NDArray[np.int64]
 
 _AHEAD = 2  # batches that are read before they are needed
 _CHUNK_BYTES = 1 << 24
@@ -24,34 +26,38 @@ _CHUNK_BYTES = 1 << 24
 class Reader(Protocol):
     """Reads some of N samples; ``shape`` is that of all of them. It may be called by threads."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, ...)."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the samples."""
-
-    def read(self, rows: NDArray[np.int64]) -> Tensor:
+    def read(self, rows: Rows) -> Tensor:
         """Return the samples at these positions, on the CPU."""
 
 
 class TensorReader:
-    """Reads a tensor in host memory."""
+    """Reads tensors in host memory, and other readers, as one; their samples in this order."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.shape, self.dtype = tensor, tuple(tensor.shape), tensor.dtype
+    def __init__(self, *parts: "Tensor | Reader") -> None:
+        self._parts, self._ends = parts, np.cumsum([part.shape[0] for part in parts])
+        self.shape: tuple[int, ...] = (int(self._ends[-1]), *parts[0].shape[1:])
+        self.dtype = parts[0].dtype
 
-    def read(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the samples at these positions."""
-        return self.tensor[torch.from_numpy(rows)]
+    def read(self, rows: Rows) -> Tensor:
+        """Return the samples at these positions, each from its part."""
+        result = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(owners):
+            where, part = np.flatnonzero(owners == number), self._parts[number]
+            own = rows[where] - (self._ends[number] - part.shape[0])
+            read = part[torch.from_numpy(own)] if isinstance(part, Tensor) else part.read(own)
+            result[torch.from_numpy(where)] = read
+        return result
 
 
 class LazyInputs:
     """Samples that a reader reads when they are indexed; the result is a tensor on the device.
 
-    It has the attributes of a tensor that the package uses for inputs: ``shape``, ``dtype``,
-    ``device`` and so on. Batches have the values that a tensor in memory would give.
+    It has the attributes of a tensor that the package uses for inputs, and batches have the values
+    that a tensor in memory would give.
 
     Args:
         reader: Reads samples.
@@ -62,40 +68,19 @@ class LazyInputs:
         >>> import torch
         >>> inputs = LazyInputs(TensorReader(torch.arange(6).reshape(3, 2)))
         >>> inputs.shape, inputs.select(torch.tensor([2, 0]))[:1]
-        (torch.Size([3, 2]), tensor([[4, 5]]))
+        ((3, 2), tensor([[4, 5]]))
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        rows: NDArray[np.int64] | None = None,
-        device: torch.device | str = "cpu",
+        self, reader: Reader, rows: Rows | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        self.reader, self.device = reader, torch.device(device)
+        self.reader, self.device, self.dtype = reader, torch.device(device), reader.dtype
         self._rows = np.arange(reader.shape[0]) if rows is None else rows
+        self.shape: tuple[int, ...] = (len(self._rows), *reader.shape[1:])
+        self.ndim, self.is_cuda = len(self.shape), self.device.type == "cuda"
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of all samples."""
-        return torch.Size((len(self), *self.reader.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the samples."""
-        return self.reader.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether samples are read to a CUDA device."""
-        return self.device.type == "cuda"
 
     def is_floating_point(self) -> bool:
         """Return whether the samples are floats."""
@@ -109,15 +94,12 @@ class LazyInputs:
         """Return some of the samples, without reading them."""
         return LazyInputs(self.reader, self._where(index), self.device)
 
-    def _where(self, index: int | Index | NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
-
-    def __getitem__(self, index: int | Index | NDArray[np.int64]) -> Tensor:
+    def __getitem__(self, index: int | Index | Rows) -> Tensor:
         rows = self._where(index)
         batch = self._read(rows.reshape(-1)).to(self.device)
         return batch.reshape(*rows.shape, *self.shape[1:])
 
-    def read(self, rows: NDArray[np.int64]) -> Tensor:
+    def read(self, rows: Rows) -> Tensor:
         """Return the samples at these positions, on the CPU."""
         return self.reader.read(self._rows[rows])
 
@@ -129,16 +111,16 @@ class LazyInputs:
         for some in rows:
             ahead.append(_threads().submit(self._read, some))
             if len(ahead) > _AHEAD:
-                yield self._deliver(ahead.popleft())
-        while ahead:
-            yield self._deliver(ahead.popleft())
+                yield ahead.popleft().result().to(self.device, non_blocking=True)
+        for batch in ahead:
+            yield batch.result().to(self.device, non_blocking=True)
 
-    def _read(self, rows: NDArray[np.int64]) -> Tensor:
+    def _where(self, index: int | Index | Rows) -> Rows:
+        return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
+
+    def _read(self, rows: Rows) -> Tensor:
         batch = self.reader.read(rows)
         return batch.pin_memory() if self.is_cuda else batch
-
-    def _deliver(self, batch: Future[Tensor]) -> Tensor:
-        return batch.result().to(self.device, non_blocking=True)
 
 
 Inputs = Tensor | LazyInputs
@@ -161,43 +143,43 @@ def select(inputs: Inputs, rows: Index) -> Inputs:
     return inputs.select(rows) if isinstance(inputs, LazyInputs) else inputs[rows]
 
 
-def keep_in_host(inputs: Inputs) -> Inputs:
-    """Return images that ``to(device)`` leaves in host memory; others follow the device.
+def join_inputs(parts: Sequence[Inputs]) -> Inputs:
+    """Return the inputs of several data sets as one; unread if one of them is."""
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat(tensors) if len(tensors) == len(parts) else LazyInputs(TensorReader(*parts))
 
-    Token ids are small, and captured steps count them there.
+
+def keep_in_host(inputs: Inputs) -> Inputs:
+    """Return images that ``to(device)`` leaves in host memory; token ids follow the device.
+
+    They are small, and captured steps count them there.
     """
     is_large = isinstance(inputs, Tensor) and inputs.ndim == 4
-    return LazyInputs(TensorReader(inputs[:])) if is_large else inputs
-
-
-def choose_memory(size: int, device: torch.device, processes: int) -> Memory:
-    """Choose where ``size`` bytes of images stay, by the memory of the device and the host.
-
-    At most a third of either is used: half of the auxiliary data is there twice, and training
-    needs more. ``processes`` of this machine hold them in host memory each.
-    """
-    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, processes)
-    memory: Memory = "device" if 3 * size <= host else "disk"
-    if (
-        memory == "device"
-        and device.type == "cuda"
-        and 3 * size > torch.cuda.mem_get_info(device)[1]
-    ):
-        memory = "host"
-    if memory != "device":
-        rank_zero_info(
-            f"data.memory: {memory}, because the images take {size / 1e9:.1f} GB (set it to "
-            "device, host or disk to choose)"
-        )
-    return memory
+    return LazyInputs(TensorReader(inputs)) if is_large else inputs
 
 
 def chunks(inputs: Inputs) -> Iterator[Tensor]:
     """Yield all inputs in order: a tensor at once, others on the CPU in parts of some 16 MB."""
     if isinstance(inputs, Tensor):
-        yield inputs
-        return
-    sample = inputs.shape[1:].numel() * inputs.dtype.itemsize
-    size = max(1, _CHUNK_BYTES // sample)
+        return iter([inputs])
+    size = max(1, _CHUNK_BYTES // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
     starts = range(0, len(inputs), size)
-    yield from inputs.to("cpu").batches([slice(start, start + size) for start in starts])
+    return inputs.to("cpu").batches([slice(start, start + size) for start in starts])
+
+
+def choose_memory(size: int, device: torch.device, processes: int) -> Memory:
+    """Choose where ``size`` bytes of images stay, by the memory of the device and the host.
+
+    They may take a third of it: auxiliary images are there twice, and training needs more.
+    ``processes`` of this machine hold them in host memory each.
+    """
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, processes)
+    if 3 * size > host:
+        memory: Memory = "disk"
+    elif device.type == "cuda" and 3 * size > torch.cuda.mem_get_info(device)[1]:
+        memory = "host"
+    else:
+        return "device"
+    choose = "set it to device, host or disk to choose"
+    rank_zero_info(f"data.memory: {memory}, as images take {size / 1e9:.1f} GB ({choose})")
+    return memory

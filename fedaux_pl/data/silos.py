@@ -9,10 +9,11 @@ from torch import nn
 from fedaux_pl.data.in_memory import InMemory
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.labels import distinct_classes, number_labels
-from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.readers import join_inputs
+from fedaux_pl.data.lazy_inputs import Inputs, join_inputs
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
+
+_Part = tuple[Inputs, list[Any]]  # inputs and labels of a client
 
 
 class Silos(Source):
@@ -61,56 +62,52 @@ class Silos(Source):
         return sum(member.image_bytes() for member in self.members.values())
 
     def train(self) -> Examples:
-        """The training data of all clients."""
-        return self._required("train", "training")
+        """The training data of all clients; their classes are those of all parts."""
+        parts = self._read("train")
+        labels = [label for _, own in parts.values() for label in own]
+        remedy = "pass class names as labels, or set classes of the data module to"
+        self._classes = tuple(self.class_order) or distinct_classes(labels, "they", remedy)
+        return self._join(parts)
 
     def test(self) -> Examples:
         """The test data of all clients that have some."""
-        return self._required("test", "test")
+        if not (parts := self._read("test")):
+            raise DataError("no client has test data: give each a pair (training, test)")
+        return self._join(parts)
 
     def validation(self) -> Examples | None:
         """The validation data of all clients that have some; None without any."""
-        return self._join("validation")
+        parts = self._read("validation")
+        return self._join(parts) if parts else None
 
-    def _required(self, part: str, what: str) -> Examples:
-        if (found := self._join(part)) is None:
-            raise DataError(f"no client has {what} data: give each a pair (training, test)")
-        return found
-
-    def _join(self, part: str) -> Examples | None:
-        """Return the data of all clients, one after the other; None if no client has any."""
-        inputs: list[Inputs] = []
-        labels: list[Any] = []
-        owners: list[int] = []
-        for number, (name, member) in enumerate(self.members.items()):
+    def _read(self, part: str) -> dict[str, _Part]:
+        """Return the data of each client that has some; all must have training data."""
+        found: dict[str, _Part] = {}
+        for name, member in self.members.items():
             member.class_order, member.on_disk = self.class_order, self.on_disk
             try:
-                own = _read(member, part)
+                own = _read_member(member, part)
             except DataError as error:
                 raise DataError(f"client {name!r}: {error}") from error
-            if own is None:
-                if part == "train":
-                    raise DataError(
-                        f"client {name!r} has no training data: add some, or leave it out"
-                    )
-                continue
-            check_same_kind([*inputs, own[0]][0], own[0], "the clients' data")
-            inputs.append(own[0])
-            labels += own[1]
-            owners += [number] * len(own[1])
-        if not inputs:
-            return None
-        if part != "train" and not self._classes:
+            if own is not None:
+                found[name] = own
+                check_same_kind(next(iter(found.values()))[0], own[0], "the clients' data")
+            elif part == "train":
+                raise DataError(f"client {name!r} has no training data: add some, or leave it out")
+        return found
+
+    def _join(self, parts: dict[str, _Part]) -> Examples:
+        if not self._classes:
             self.train()
-        elif part == "train":
-            remedy = "pass class names as labels, or set classes of the data module to"
-            names = tuple(self.class_order) or distinct_classes(labels, "they", remedy)
-            self._classes = names
-        numbers, clients = number_labels(labels, self._classes), torch.tensor(owners)
-        return Examples(join_inputs(inputs), numbers, self._classes, clients, tuple(self.members))
+        names = tuple(self.members)
+        labels = [label for _, own in parts.values() for label in own]
+        owners = [names.index(name) for name, (_, own) in parts.items() for _ in own]
+        inputs = join_inputs([own for own, _ in parts.values()])
+        numbers = number_labels(labels, self._classes)
+        return Examples(inputs, numbers, self._classes, torch.tensor(owners), names)
 
 
-def _read(member: Source, part: str) -> tuple[Inputs, list[Any]] | None:
+def _read_member(member: Source, part: str) -> _Part | None:
     """Return the inputs and the labels of one part, by name if the data name their classes."""
     if not isinstance(member, InMemory):
         examples: Examples | None = getattr(member, part)()
@@ -122,5 +119,4 @@ def _read(member: Source, part: str) -> tuple[Inputs, list[Any]] | None:
     inputs, labels, names = member.read(part)
     if labels is None:
         raise DataError(f"the {part} data have no labels: the private data must be labeled")
-    named = [names[x] if names and isinstance(x, int) else x for x in labels]
-    return inputs, named
+    return inputs, [names[x] if names and isinstance(x, int) else x for x in labels]

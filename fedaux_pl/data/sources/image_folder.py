@@ -6,11 +6,10 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import find_readable, is_image, list_images, load_images
+from fedaux_pl.data.images import is_image, list_images
 from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found, shorten
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import PictureFiles
+from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 
@@ -188,21 +187,15 @@ class ImageFolder(Source):
         """Load files, with the classes and clients of ``everything`` in ``self.root``."""
         names = _classes(everything)
         paths, skip = [file.path for file in files], self.on_error == "skip"
-        positions, form = list(range(len(files))), (self.size, self.channels)
-        images: Inputs
+        form = (self.size, self.channels, self.cache_dir)
         try:
-            if not self.on_disk:
-                images, positions = load_images(paths, root, *form, self.cache_dir, skip)
-            elif skip:
-                positions = find_readable(paths, root, *form)
+            images, positions = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
         except DataError as error:
             remedy = "" if skip else ", or set `on_error: skip`"
             raise DataError(f"{error}{remedy}") from error
-        read = [files[i] for i in positions]
-        if self.on_disk:
-            images = LazyInputs(PictureFiles([file.path for file in read], *form))
         if not names:
             return Examples(images)
+        read = [files[i] for i in positions]
         labels = class_indices([file.label for file in read], names)
         owners = [file.client for file in read]
         if not any(owners):

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import tensor
 
-from fedaux_pl.data.images import list_images, load_images
+from fedaux_pl.data.images import list_images
 from fedaux_pl.data.input_checks import check_size, expand, not_found
-from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import PictureFiles
+from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 
@@ -68,10 +67,8 @@ class ImageNetSubset(Source):
         folders, found = self._list_images()
         files = list(chain(*found))
         labels = [label for label, own in enumerate(found) for _ in own]
-        if self.on_disk:
-            images: Inputs = LazyInputs(PictureFiles(files, self.size, 3))
-        else:
-            images, _ = load_images(files, self.root, self.size, 3, self.cache_dir)
+        form = (self.size, 3, self.cache_dir)
+        images, _ = open_images(files, self.root, *form, on_disk=self.on_disk)
         return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
 
     def image_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from fedaux_pl.data.input_checks import (
 )
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import ArrayFile
+from fedaux_pl.data.readers import ArrayFile, Convert
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, FedauxError
 
@@ -197,11 +197,11 @@ class _Arrays:
         with self.archive.open(entry) as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
-    def open(self, name: str, convert: Callable[[NDArray[Any]], Tensor]) -> ArrayFile:
+    def open(self, name: str, convert: Convert) -> ArrayFile:
         """Return an array that stays on disk."""
         entry = self.names[name]
         if isinstance(entry, Path):
-            return ArrayFile.of_header(entry, convert)
+            return ArrayFile(entry, convert)
         if entry.compress_type != zipfile.ZIP_STORED:
             raise DataError(
                 f"{name!r} in {self.path.absolute()} is compressed and cannot stay on disk: write "
@@ -210,7 +210,7 @@ class _Arrays:
         with self.path.open("rb") as file:
             file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
             begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-        return ArrayFile.of_header(self.path, convert, begin, begin + entry.file_size)
+        return ArrayFile(self.path, convert, begin, begin + entry.file_size)
 
 
 @contextmanager

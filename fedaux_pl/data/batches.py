@@ -1,5 +1,6 @@
-"""Batches of tensors that are already in memory."""
+"""Batches of tensors in memory, and of inputs that are read from disk."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, read_batches
 from fedaux_pl.functional import derive_seed
 
 
@@ -18,8 +20,8 @@ class TensorBatches:
     sets it.
 
     Args:
-        tensors: Tensors with the same first dimension N, on the same device; a batch is a tuple
-            with one slice of each.
+        tensors: Tensors, or inputs that are read from host memory or disk, with the same first
+            dimension N, on the same device; a batch is a tuple with one slice of each.
         batch_size: Samples per batch, at least 1.
         shuffle: Whether to draw a new order in every epoch.
         seed: The seed of the orders.
@@ -42,7 +44,7 @@ class TensorBatches:
 
     def __init__(
         self,
-        *tensors: Tensor,
+        *tensors: Inputs,
         batch_size: int,
         shuffle: bool = False,
         seed: int = 0,
@@ -88,15 +90,21 @@ class TensorBatches:
         for index, inputs in zip(positions, self.read_inputs(epoch, positions), strict=True):
             yield (inputs, *(tensor[index] for tensor in self.tensors[1:]))
 
+    @property
+    def reads_before_steps(self) -> bool:
+        """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
+        module = self.augmentation is not None and not self.augmentation.is_given_numbers
+        return module or isinstance(self.tensors[0], LazyInputs)
+
     def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the inputs of each batch of an epoch, augmented."""
         numbers = self.random_numbers(epoch)
-        for batch, index in enumerate(positions):
-            inputs = self.tensors[0][index]
-            if self.augmentation is not None and numbers is not None:
+        for batch, inputs in enumerate(read_batches(self.tensors[0], positions)):
+            if self.augmentation is None or numbers is None:
+                yield inputs
+            else:
                 seed = derive_seed(self.seed, epoch, 1, batch)
-                inputs = self.augmentation(inputs, numbers[batch, : len(index)], seed)
-            yield inputs
+                yield self.augmentation(inputs, numbers[batch, : len(inputs)], seed)
 
     def random_numbers(self, epoch: int) -> Tensor | None:
         """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
@@ -124,3 +132,12 @@ class TensorBatches:
             order = self.subset[order]
         # one copy to the device for all batches
         return order[: len(self) * self.batch_size].to(self.tensors[0].device)
+
+
+def fit_batch_size(size: int, inputs: Inputs) -> int:
+    """Return the batch size for predictions of images: ``size`` up to 32 x 32 pixels, else less.
+
+    So a batch needs about the same memory whatever its images.
+    """
+    pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1
+    return min(size, max(64, size * 32 * 32 // pixels))

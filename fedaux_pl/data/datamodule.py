@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedaux_pl.data import fingerprints
-from fedaux_pl.data.batches import TensorBatches
+from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
+from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
@@ -30,7 +31,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     Private training data that name their clients stay with them. All others are split by a
     Dirichlet distribution (appendix B of the paper). The auxiliary data is split at random into the
-    negatives D^- and the distillation data D_distill. All data stays on the device of the Trainer.
+    negatives D^- and the distillation data D_distill. Data stay where ``memory`` says.
 
     Args:
         private: The labeled data of the clients, and the test data: a source or, in Python, a pair
@@ -48,6 +49,10 @@ class FederatedDataModule(pl.LightningDataModule):
             name; in a file of texts an integer is one if a class is named by an index, such as "0".
         holds: Which data are here: null for all; ``public`` at the server of real sites, test and
             auxiliary data alone; ``private`` at a site, the training data of one client.
+        memory: Where images stay: on the ``device``, in ``host`` memory or on ``disk``: arrays of
+            NpzImages without compression, files of ImageFolder and ImageNetSubset; all others are
+            in host memory then. Null for the first that has room. The weights are the same, bit for
+            bit on the CPU.
 
     Example:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -68,9 +73,11 @@ class FederatedDataModule(pl.LightningDataModule):
         validation_fraction: float = 0.0,
         classes: list[str] | None = None,
         holds: Holding | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__()
-        kinds = (None, *get_args(Holding))
+        kinds, places = (None, *get_args(Holding)), (None, *get_args(Memory))
+        check_setting("memory", memory, memory in places, "be device, host, disk or null")
         check_setting("holds", holds, holds in kinds, "be public, private or null")
         are_names = classes is None or 2 <= len(set(classes)) == len(classes)
         check_setting("classes", classes, are_names, "be at least 2 different names")
@@ -90,6 +97,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.validation_fraction = validation_fraction
         self.class_order = classes
         self.holds: Holding | None = holds
+        self.memory: Memory | None = memory
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
         self._is_fast = False
@@ -110,15 +118,16 @@ class FederatedDataModule(pl.LightningDataModule):
             self.to(self.trainer.strategy.root_device)
 
     def _load(self, at_most: int | None) -> None:
-        key, held_out = machine_key(), self.validation_fraction
-        private = PrivateData.load(self.private, held_out, self.holds, self.class_order)
+        key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
+        private = PrivateData.load(self.private, held_out, self.holds, self.class_order, memory)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
             seed = derive_seed(self.seed, _PUBLIC_SPLIT)
-            inputs = self.auxiliary.auxiliary()[:at_most]
-            public = PublicData.split(inputs, self.negative_fraction, seed)
-            self.shared_rows = private.check_public(inputs, key)
+            inputs = self.auxiliary.auxiliary()
+            inputs = inputs if memory == "device" else keep_in_host(inputs)
+            public = PublicData.split(select(inputs, slice(at_most)), self.negative_fraction, seed)
+            self.shared_rows = private.check_public(public.inputs, key)
         seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
         is_site = self.holds == "private"
         private = private.split(self.num_clients, self.alpha, held_out, seeds, is_site)
@@ -129,6 +138,18 @@ class FederatedDataModule(pl.LightningDataModule):
             self.fingerprints["auxiliary"] = tensor_digest(public.inputs)
         self.num_clients = len(private.clients) or self.num_clients
         self._private, self._public = private, public
+
+    def _choose_memory(self) -> Memory:
+        """Return where images stay, and tell the sources."""
+        sources = [source for source in (self.private, self.auxiliary) if source is not None]
+        memory = self.memory
+        if memory is None:
+            trainer, size = self.trainer, sum(source.image_bytes() for source in sources)
+            device = torch.device("cpu") if trainer is None else trainer.strategy.root_device
+            memory = choose_memory(size, device, 1 if trainer is None else trainer.num_devices)
+        for source in sources:
+            source.on_disk = memory == "disk"
+        return memory
 
     def to(self, device: torch.device | str) -> "FederatedDataModule":
         """Move all data to a device, as ``setup`` does under a Trainer."""
@@ -220,14 +241,16 @@ class FederatedDataModule(pl.LightningDataModule):
         return self.private.input_format
 
     @property
-    def all_inputs(self) -> list[Tensor]:
+    def all_inputs(self) -> list[Inputs]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
         return self._loaded().inputs + ([self._public.inputs] if self._public else [])
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
-            model.check_inputs(inputs)  # type: ignore[operator]
+            # bytes of images need no check, and to read them all takes long
+            for part in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
+                model.check_inputs(part)  # type: ignore[operator]
         for source in (self.private, self.auxiliary):
             if source is not None:
                 source.check_model(model)
@@ -259,7 +282,7 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_i, a copy of the private data of one client."""
         train = self._train()
         where = self.client_indices[index].to(train.inputs.device)
-        return Examples(train.inputs[where], train.targets[where], train.classes)
+        return Examples(select(train.inputs, where), train.targets[where], train.classes)
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""
@@ -273,17 +296,17 @@ class FederatedDataModule(pl.LightningDataModule):
         return self._public is not None
 
     @property
-    def auxiliary_inputs(self) -> Tensor:
+    def auxiliary_inputs(self) -> Inputs:
         """D_aux."""
         return self._auxiliary().inputs
 
     @property
-    def negative_inputs(self) -> Tensor:
+    def negative_inputs(self) -> Inputs:
         """D^-, the public data that a scorer compares a client's data with."""
         return self._auxiliary().negatives
 
     @property
-    def distill_inputs(self) -> Tensor:
+    def distill_inputs(self) -> Inputs:
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
 
@@ -296,7 +319,9 @@ class FederatedDataModule(pl.LightningDataModule):
         """
         public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
         # a source may have other, unlabeled inputs for D_aux
-        is_labeled = torch.equal(examples.inputs[: len(public.inputs)], public.inputs.cpu())
+        parts = [slice(i, min(i + 4096, n)) for i in range(0, n := len(public.inputs), 4096)]
+        both = examples.inputs, public.inputs
+        is_labeled = all(torch.equal(*(inputs[part].cpu() for inputs in both)) for part in parts)
         names = examples.classes if is_labeled else ()
         if not {*names} & {*self.classes}:
             raise DataError(
@@ -375,4 +400,5 @@ class FederatedDataModule(pl.LightningDataModule):
 
 def _in_order(examples: Examples) -> TensorBatches:
     # 10,000 test images are five equal batches: cuDNN tries its kernels for every other size
-    return TensorBatches(examples.inputs, examples.targets, batch_size=2000)
+    size = fit_batch_size(2000, examples.inputs)
+    return TensorBatches(examples.inputs, examples.targets, batch_size=size)

@@ -83,7 +83,7 @@ class InMemory(TextSource):
 
     def train(self) -> Examples:
         """The training data, with labels if it has any, and with given clients."""
-        inputs, labels, own = self._read("train")
+        inputs, labels, own = self.read("train")
         if labels is None:
             return Examples(inputs)
         remedy = "pass class names as labels, or set classes of the data module to"
@@ -106,20 +106,25 @@ class InMemory(TextSource):
         """The validation data, with the classes of the training data; None without any."""
         return self._load_other("validation")
 
+    def image_bytes(self) -> int:
+        """The bytes of all arrays, memory-mapped ones included."""
+        found = [part[0] if _is_labeled(part) else part for part in self.parts.values()]
+        return sum(int(array.nbytes) for array in found if isinstance(array, _ARRAYS))
+
     def auxiliary(self) -> Tensor:
         """The training inputs; labels are not needed."""
-        return self._read("train", labeled=False)[0]
+        return self.read("train", labeled=False)[0]
 
     def _load_other(self, part: str) -> Examples | None:
         if self.parts[part] is None:
             return None
         if not self._classes:
             self.train()
-        inputs, labels, own = self._read(part)
+        inputs, labels, own = self.read(part)
         numbers = None if labels is None else number_labels(labels, self._classes, own)
         return Examples(inputs, numbers, self._classes)
 
-    def _read(
+    def read(
         self, part: str, labeled: bool = True
     ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
         """Return the inputs, the labels if there are any, and the classes if the data name them."""
@@ -135,12 +140,20 @@ def as_source(name: str, value: Data) -> Source:
     """Turn the data that a data module takes as its argument ``name`` into a source.
 
     The value is a source; data that :class:`InMemory` takes; a pair (training, test) of such data;
-    or a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``.
+    a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``; or, for one data set
+    per client, a list of such pairs or of sources, or a mapping of them by the name of the client.
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
     if isinstance(value, Source):
         return value
+    silos: Any = value if isinstance(value, Mapping) else {}
+    if isinstance(value, list):
+        silos = {f"client {i}": own for i, own in enumerate(value)}
+    if silos and all(map(_is_silo, silos.values())):
+        from fedaux_pl.data.silos import Silos  # it reads InMemory
+
+        return Silos({n: v if isinstance(v, Source) else InMemory(*v) for n, v in silos.items()})
     if isinstance(value, Mapping):
         # a DatasetDict can have further splits, such as `unsupervised`
         unknown = [key for key in value if key not in _ARGUMENTS]
@@ -163,6 +176,13 @@ def as_source(name: str, value: Data) -> Source:
         f"{name} must be a Source, such as Digits(), a data set or arrays (see InMemory), but is "
         f"{got}: {remedy}"
     )
+
+
+def _is_silo(value: Any) -> bool:
+    """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
+    if isinstance(value, Source) or not isinstance(value, tuple):
+        return isinstance(value, Source)
+    return len(value) == 2 and all(p is None or _is_labeled(p) or _is_dataset(p) for p in value)
 
 
 def _is_part(value: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
@@ -171,7 +172,7 @@ class StageRunner:
         """Free the memory of a module that will not be trained again."""
 
     def predict(
-        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+        self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
@@ -180,7 +181,7 @@ class StageRunner:
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
 
-    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set, shape (N, d), float32."""
         return predict_features(model, inputs)
 

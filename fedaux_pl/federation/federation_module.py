@@ -147,7 +147,7 @@ class FederationModule(Students):
             check_batches(self.data, students, self.architectures, self.local, distillation)
         if stage == "fit":
             for training in (self.local, self.distillation):
-                training.check(self.data.all_inputs[0], self.trainer.max_epochs)
+                training.check(self.data.all_inputs[0][:4], self.trainer.max_epochs)
             if self.algorithm.distills and self.distillation.hard_labels:
                 self.data.distill_labels  # noqa: B018 - raises if there are none
 

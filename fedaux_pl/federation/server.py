@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Ensemble, Round, Update
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
@@ -37,7 +38,7 @@ class Predictor:
     head_only: bool = False
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
-    def inputs(self, part: str) -> Tensor:
+    def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
         data = self.context.data
         return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs

@@ -18,6 +18,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
+from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
 from fedaux_pl.engine import Job
 from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
@@ -50,10 +51,11 @@ def client(**options):
     return ClientModule(Net(), 3, **options)
 
 
-def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None):
+def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None, lazy=False):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 8, generator=generator)
     y = torch.randint(3, (300,), generator=generator)
+    x = LazyInputs(TensorReader(x)) if lazy else x
     start = state or client().copy_model_state()
     made = []
     for number, size in enumerate(sizes):
@@ -104,6 +106,14 @@ def test_clients_of_unequal_sizes(options, limit):
     assert recorder.replayed > 0
     assert max(recorder.captured) == min(limit, len(SIZES)) or limit == 8
     assert set(recorder.captured_rngs) == {0}  # steps draw no random numbers
+
+
+def test_inputs_in_host_memory_are_read_before_every_step():
+    recorder = FakeRecorder()
+    plain = within(lambda runner: runner.run_all(client(), jobs()))
+    read = captured(lambda runner: runner.run_all(client(), jobs(lazy=True)), recorder)
+    assert_same_results(plain, read)
+    assert recorder.replayed > 0
 
 
 def corrections(seed):

@@ -5,6 +5,7 @@ import torch
 
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
 from tests.data import test_augmentation
 
 
@@ -23,6 +24,7 @@ def assert_epoch(static, given, epoch=0):
     expected = list(given)
     assert static.num_samples == sum(len(batch[1]) for batch in expected)
     for batch in expected:
+        static.fetch()
         for one, other in zip(batch, static.next_batch(len(batch[0])), strict=True):
             assert torch.equal(one, other)
 
@@ -81,6 +83,17 @@ def test_clients_with_different_data_share_one_buffer():
         moved.append(static.load_epoch(given, 0))
         assert_epoch(static, given)
     assert moved == [True, True, True, False, False, False]
+
+
+def test_inputs_in_host_memory_are_read_into_one_buffer():
+    x, y = data()
+    static, moved = StaticBatches(), []
+    for epoch, subset in enumerate([None, torch.arange(20), torch.arange(5, 30)]):
+        given = batches(LazyInputs(TensorReader(x)), y, subset=subset)
+        moved.append(static.load_epoch(given, epoch))
+        assert_epoch(static, given, epoch)
+    assert moved == [True, False, False]
+    assert len(static._data[0]) == 8
 
 
 @pytest.mark.parametrize("form", [lambda t: t[:, :3], lambda t: t[:, :1].expand(-1, 3)])

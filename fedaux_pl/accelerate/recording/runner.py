@@ -16,6 +16,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import (
     BatchNormStatistics,
     predict_features,
@@ -81,7 +82,7 @@ class CudaRunner(StageRunner):
         self._replicas.pop(module, None)
 
     def predict(
-        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+        self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
         """Compute the logits of a model with the given weights.
 
@@ -95,7 +96,7 @@ class CudaRunner(StageRunner):
             self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
         return self._predictors[model].predict(state, inputs)
 
-    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set; before that, kernels are compiled in threads."""
         if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
             first = inputs[: prediction_batch_size(model, inputs)]

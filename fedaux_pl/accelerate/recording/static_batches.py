@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
 from fedaux_pl.models.encoder import Encoder
 
 
@@ -18,9 +19,9 @@ class StaticBatches:
 
     Inputs are read in place as long as every epoch has the same ones; from their second version on
     they are copied into a buffer. Targets are copied from the start: they are small, and each round
-    has other soft labels. A buffer grows to the size of the largest tensor. Inputs that a module
-    augments, which may synchronize with the host, are in a buffer of one batch, which ``fetch``
-    fills before a step.
+    has other soft labels. A buffer grows to the size of the largest tensor. Of inputs in host
+    memory or on disk, and of those that a module augments, which may synchronize with the host, the
+    buffer holds one batch, which ``fetch`` fills before a step.
 
     Attributes:
         num_samples: The number of samples in the epoch.
@@ -42,14 +43,9 @@ class StaticBatches:
         Return whether an address has changed, so that steps captured before cannot be replayed.
         """
         self._augmentation, self._read = batches.augmentation, None
-        inputs, *targets = batches.tensors
-        if batches.augmentation is not None and not batches.augmentation.is_given_numbers:
+        if batches.reads_before_steps:
             self._read = batches.read_inputs(epoch, batches.positions(epoch))
-            if self._data:  # a buffer
-                inputs = self._data[0]
-            else:
-                inputs = inputs.new_empty(batches.batch_size, *inputs.shape[1:])
-        moved = self._load_data((inputs, *targets))
+        moved = self._load_data(batches.tensors, batches.batch_size)
         order = batches.order(epoch)
         self.num_samples = len(order)
         rows = max(len(batches), -(-len(batches.tensors[0]) // batches.batch_size))
@@ -71,7 +67,7 @@ class StaticBatches:
         """Read the next batch of inputs that steps do not read; called before a step."""
         if self._read is not None:
             batch = next(self._read)
-            self._data[0][: len(batch)].copy_(batch)
+            self._data[0][: len(batch)].copy_(batch, non_blocking=True)
 
     def next_batch(self, size: int) -> tuple[Tensor, ...]:
         """Return the first ``size`` samples of the next batch."""
@@ -90,13 +86,19 @@ class StaticBatches:
         counts: list[int] = lengths[self._order[:full]].sum(dim=1).tolist()
         return counts
 
-    def _load_data(self, tensors: tuple[Tensor, ...]) -> bool:
+    def _load_data(self, tensors: tuple[Inputs, ...], batch_size: int) -> bool:
         if [*map(_format, tensors)] != [*map(_format, self._data)]:
-            self._data = [tensors[0], *(tensor.clone() for tensor in tensors[1:])]
+            first, *targets = tensors
+            if self._read is not None or isinstance(first, LazyInputs):
+                size = (batch_size, *first.shape[1:])
+                first = torch.empty(size, dtype=first.dtype, device=first.device)
+            self._data = [first, *(tensor[:].clone() for tensor in targets)]
             self._buffers = set(range(1, len(tensors)))
             return True
         moved = False
         for number, (tensor, known) in enumerate(zip(tensors, self._data, strict=True)):
+            if isinstance(tensor, LazyInputs) or (number == 0 and self._read is not None):
+                continue
             is_buffer = number in self._buffers
             if not is_buffer and _memory(tensor) == _memory(known):
                 continue
@@ -109,7 +111,7 @@ class StaticBatches:
         return moved
 
 
-def _format(tensor: Tensor) -> tuple[object, ...]:
+def _format(tensor: Inputs) -> tuple[object, ...]:
     """Return the shape of samples, dtype and device."""
     return tensor.shape[1:], tensor.dtype, tensor.device
 

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.input_checks import check_test_data, expand
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.texts import TextDraw, TextLayout, Texts, check_text_file, read_texts
 from fedaux_pl.data.tokenizer import TextSource
@@ -86,7 +85,7 @@ class TextFiles(TextSource):
         """The texts of ``validation_path``; None without it."""
         return None if self.validation_path is None else self._load_other(self.validation_path)
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The training texts; labels are not read and may be missing."""
         return self._load(self.path, replace(self.layout, label=None, client=None), "train").inputs
 

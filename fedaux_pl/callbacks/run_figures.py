@@ -55,7 +55,7 @@ def participation(federation: Any) -> "Figure | None":
     for entry, row in zip(federation.history, took_part, strict=True):
         selected = federation.select_clients(int(entry["round"]))
         row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
-    return figures.participation_figure(took_part, _client_names(federation))
+    return figures.participation_figure(took_part, federation.client_labels(names))
 
 
 def confusion(federation: Any) -> "Figure | None":
@@ -105,19 +105,9 @@ def texts_table(rows: list[ScoredText]) -> str:
     return "\n".join(lines)
 
 
-def _client_names(federation: Any) -> list[str]:
-    """The clients' names; numbers in a run with secret noise, as a name may be that of a person.
-
-    Sites are named: they know each other.
-    """
-    if federation.algorithm.secret_noise and federation.data.holds is None:
-        return [f"client {index}" for index in range(len(federation.architectures))]
-    return list(federation.data.client_names)
-
-
 def _names(federation: Any) -> list[str]:
     """The clients' names, with their most frequent class unless that is private."""
-    names = _client_names(federation)
+    names: list[str] = federation.client_labels(federation.data.client_names)
     if (counts := class_counts(federation)) is None:
         return names
     classes = federation.data.classes

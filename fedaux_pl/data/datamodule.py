@@ -111,6 +111,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def _load(self, at_most: int | None) -> None:
         key, held_out = machine_key(), self.validation_fraction
         private = PrivateData.load(self.private, held_out, self.holds, self.class_order)
+        private = private.name_clients(self.site_names)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
@@ -292,7 +293,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def test_examples(self) -> Examples:
-        """The test data."""
+        """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
         if (test := self._loaded().test) is None:
             raise DataError("a site has no test data: they are at the server")
         return test

@@ -21,8 +21,9 @@ class Examples:
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
         classes: The name of each class; empty without labels.
         clients: The client that holds each sample, int64 of shape (N,) with values in
-            0 ... len(client_names) - 1; None for data that a data module splits.
-        client_names: The name of each client; every client has at least one sample.
+            0 ... len(client_names) - 1; None for training data that a data module splits, and for
+            test data that are of no client in particular.
+        client_names: The name of each client; test data need not have samples of all.
 
     Example:
         >>> import torch
@@ -47,10 +48,6 @@ class Examples:
             self._check("labels", self.labels, len(self.classes), "classes")
         if self.clients is not None:
             self._check("clients", self.clients, len(self.client_names), "client names")
-            sizes = torch.bincount(self.clients, minlength=len(self.client_names)).tolist()
-            if 0 in sizes:
-                name = self.client_names[sizes.index(0)]
-                raise DataError(f"client {name!r} has no sample: remove its name")
 
     def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
         if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
@@ -74,6 +71,12 @@ class Examples:
         if self.labels is None:
             raise DataError("the examples have no labels: use a source with labels")
         return self.labels
+
+    def take(self, rows: Tensor | slice) -> "Examples":
+        """Copy some samples, with their labels and clients."""
+        labels = None if self.labels is None else self.labels[rows]
+        clients = None if self.clients is None else self.clients[rows]
+        return replace(self, inputs=self.inputs[rows], labels=labels, clients=clients)
 
     def to(self, device: torch.device | str) -> "Examples":
         """Copy to another device."""
@@ -109,7 +112,7 @@ class Source(ABC):
         """The training data, with labels and the clients that hold them if the source has these."""
 
     def test(self) -> Examples:
-        """The test data."""
+        """The test data, with the clients that they are of if the source has these."""
         raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
 
     def validation(self) -> Examples | None:

@@ -98,7 +98,7 @@ def check_imported(names: Iterable[str]) -> None:
         module = name.partition("-")[0].rpartition(".")[0]
         if _is_class_path(name) and module not in sys.modules:
             raise ConfigurationError(
-                f"the checkpoint has the model {name}, whose module is not imported: import "
+                f"the checkpoint has the class {name}, whose module is not imported: import "
                 f"{module} before, if you trust the checkpoint"
             )
 

@@ -295,7 +295,7 @@ def test_a_share_of_every_client_is_test_data(tmp_path):
     numbers = numbered(tmp_path, sizes)
     source = ImageFolder(tmp_path, size=2, test_fraction=0.2, clients="folders")
     train, test = source.train(), source.test()
-    assert test.clients is None
+    assert (test.clients.tolist(), test.client_names) == ([0] * 4 + [1] * 3, ("a", "b"))
     assert train.client_names == ("a", "b", "c")  # also the one with a single image
     assert sorted(pixel(train) + pixel(test)) == list(range(36))
     held = {folder: len(set(own) & set(pixel(test))) for folder, own in numbers.items()}

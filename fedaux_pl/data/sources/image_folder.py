@@ -113,8 +113,9 @@ class ImageFolder(Source):
                 "`test_fraction` to hold out a fraction of `root`, or choose another source for it"
             )
         files = self._list_root()
-        test = [_File(files[i].path, files[i].label) for i in sorted(self._held_out(files))]
-        return self._load(self.root, test, _classes(files))
+        return self._load(
+            self.root, [files[i] for i in sorted(self._held_out(files))], _classes(files)
+        )
 
     def validation(self) -> Examples | None:
         """The images below ``validation_root``, with the classes of ``root``; None without it."""

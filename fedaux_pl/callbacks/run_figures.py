@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaux_pl.callbacks import figures
+from fedaux_pl.callbacks.client_results import as_markdown, client_curves
 from fedaux_pl.callbacks.figures import ScoredText
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
@@ -58,6 +59,12 @@ def participation(federation: Any) -> "Figure | None":
     return figures.participation_figure(took_part, federation.client_labels(names))
 
 
+def clients_over_rounds(federation: Any) -> "Figure | None":
+    """The figure of each client's metrics over the rounds; None if no data name their clients."""
+    rounds, names, curves = client_curves(federation.history)
+    return figures.client_lines_figure(rounds, names, curves) if curves else None
+
+
 def confusion(federation: Any) -> "Figure | None":
     """The figure of the confusion matrix; None if nothing was evaluated, or it is private."""
     if federation.confusion is None or not federation.shows_classes:
@@ -98,11 +105,7 @@ def top_texts(federation: Any) -> list[ScoredText]:
 
 def texts_table(rows: list[ScoredText]) -> str:
     """Texts with their scores, as a Markdown table."""
-    lines = ["| client | score | text |", "| --- | --- | --- |"]
-    for client, score, text in rows:
-        escaped = text.replace("|", "\\|")
-        lines.append(f"| {client} | {score:.3g} | {escaped} |")
-    return "\n".join(lines)
+    return as_markdown([["client", "score", "text"], *map(list, rows)])
 
 
 def _names(federation: Any) -> list[str]:

@@ -1,6 +1,7 @@
 """Metrics of predictions by torchmetrics, of all samples and of those of each client."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from inspect import signature
@@ -135,8 +136,10 @@ def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float | s
     A value that is no number is returned as text.
     """
     metric.reset()
-    metric.update(probabilities, labels)
-    value = metric.compute()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about classes that do not occur
+        metric.update(probabilities, labels)
+        value = metric.compute()
     if isinstance(value, Tensor) and getattr(metric, "average", "") in ("none", None):
         present = torch.bincount(labels, minlength=probabilities.shape[1]) > 0
         if value.shape != present.shape:

@@ -114,7 +114,7 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
     ("old", "new", "message"),
     [
         ("title: Accuracy\n", "", "title is missing"),
-        ("metric: last", "metric: mean", "metric must be one of best, last, but is mean"),
+        ("metric: last", "metric: mean", "metric must be best or last, followed by .* but is mean"),
         ("metric: last", "metrics: last", r"metrics \(did you mean metric\?\)"),
         ("seeds: [0, 3]", "seeds: [0, 0]", "seeds must differ"),
         ("seeds: [0, 3]", "seeds: [a]", r"seeds must be a list of integers .* \[a\]"),

@@ -144,7 +144,8 @@ def entry(group: Group | None) -> str:
     if group.mean is not None:
         spread = "" if group.std is None else f" ± {group.std:.1f}"
         return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
-    begun = [result for result in group.results if result.state != CellState.MISSING]
+    idle = (CellState.MISSING, CellState.DONE)  # done, but without this metric
+    begun = [result for result in group.results if result.state not in idle]
     if not begun:
         return ABSENT
     if all(result.state == CellState.FAILED for result in begun):

@@ -83,18 +83,13 @@ def _try(name: str, options: Mapping[str, Any]) -> None:
     labels = torch.arange(2 * _TRIAL_CLASSES) % _TRIAL_CLASSES
     probabilities = torch.rand(len(labels), _TRIAL_CLASSES, generator=torch.Generator())
     try:
-        value = _compute(metric, probabilities.softmax(dim=1), labels)
+        _compute(metric, probabilities.softmax(dim=1), labels)
     except Exception as error:  # of any class
         raise ValueError(
-            f"metrics: {name} cannot be computed from class probabilities of shape (N, C) and "
-            f"labels of shape (N,): {first_line(error)}; choose a metric of multi-class "
-            "predictions, such as those of torchmetrics.classification.Multiclass..."
+            f"metrics: {name} does not map class probabilities of shape (N, C) and labels of shape "
+            f"(N,) to one number ({first_line(error)}): choose a metric of multi-class "
+            "predictions, such as torchmetrics.classification.MulticlassF1Score"
         ) from error
-    if not isinstance(value, float):
-        raise ValueError(
-            f"metrics: {name} gives {value}, but a metric must be one number: choose another, or "
-            "options such as average: macro"
-        )
 
 
 def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
@@ -130,26 +125,18 @@ def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     return metric
 
 
-def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float | str:
-    """Return the value of a metric, the mean over the classes that occur if it has one of each.
-
-    A value that is no number is returned as text.
-    """
+def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
+    """Return the value of a metric, the mean over the classes that occur if it has one of each."""
     metric.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about classes that do not occur
         metric.update(probabilities, labels)
         value = metric.compute()
-    if isinstance(value, Tensor) and getattr(metric, "average", "") in ("none", None):
+    if getattr(metric, "average", "") in ("none", None):
         present = torch.bincount(labels, minlength=probabilities.shape[1]) > 0
-        if value.shape != present.shape:
-            return f"a tensor of shape {tuple(value.shape)}"
-        if isinstance(metric, MulticlassAUROC) and int(present.sum()) < 2:
-            return math.nan  # without other classes
-        value = value[present].mean()
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    return value if isinstance(value, float) else f"a {type(value).__name__}"
+        is_alone = isinstance(metric, MulticlassAUROC) and int(present.sum()) == 1
+        value = math.nan if is_alone else value[present].mean()
+    return float(value)
 
 
 class EvaluationMetrics:

@@ -113,9 +113,11 @@ def _check_callbacks(
             remedy = did_you_mean(callback.monitor, metrics)
             if callback.monitor in on_validation:
                 remedy = ": set data.validation_fraction, e.g. to 0.1, to have validation data"
+            # not all data name their clients
+            listed = ", ".join(n for n in [*metrics, *losses] if "_client/" not in n)
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} must monitor one of "
-                f"{', '.join([*metrics, *losses])}, but monitors {callback.monitor}{remedy}"
+                f"trainer.callbacks: {type(callback).__name__} must monitor one of {listed}, but "
+                f"monitors {callback.monitor}{remedy}"
             )
         is_better = better.get(callback.monitor.removeprefix("val/"))
         if is_better is not None and (callback.mode == "max") != is_better:

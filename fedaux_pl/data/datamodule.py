@@ -120,6 +120,7 @@ class FederatedDataModule(pl.LightningDataModule):
     def _load(self, at_most: int | None) -> None:
         key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
         private = PrivateData.load(self.private, held_out, self.holds, self.class_order, memory)
+        private = private.name_clients(self.site_names)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
@@ -319,8 +320,8 @@ class FederatedDataModule(pl.LightningDataModule):
         """
         public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
         # a source may have other, unlabeled inputs for D_aux
-        parts = [slice(i, min(i + 4096, n)) for i in range(0, n := len(public.inputs), 4096)]
-        both = examples.inputs, public.inputs
+        both = select(examples.inputs, slice(len(public.inputs))), public.inputs
+        parts = [slice(start, start + 4096) for start in range(0, len(public.inputs), 4096)]
         is_labeled = all(torch.equal(*(inputs[part].cpu() for inputs in both)) for part in parts)
         names = examples.classes if is_labeled else ()
         if not {*names} & {*self.classes}:
@@ -341,7 +342,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def test_examples(self) -> Examples:
-        """The test data."""
+        """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
         if (test := self._loaded().test) is None:
             raise DataError("a site has no test data: they are at the server")
         return test

@@ -12,7 +12,7 @@ from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
 from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, did_you_mean
 from fedaux_pl.functional import derive_seed, dirichlet_partition
 
 Holding = Literal["public", "private"]
@@ -109,6 +109,18 @@ class PrivateData:
             validation = train.take(held)
         return replace(self, validation=validation, clients=tuple(parts))
 
+    def name_clients(self, names: Sequence[str]) -> "PrivateData":
+        """Number the clients of test and validation data by the names of those that train.
+
+        Without such names (a Dirichlet split) the data keep their own.
+        """
+        names = tuple(self.train.client_names if self.train else names)
+        test, validation = (
+            part and _number_clients(part, names, what)
+            for part, what in ((self.test, "test"), (self.validation, "validation"))
+        )
+        return replace(self, test=test, validation=validation)
+
     def shorten(self, at_most: int) -> "PrivateData":
         """Keep the first samples of every client and of the validation and test data."""
         first, clients = slice(at_most), tuple(positions[:at_most] for positions in self.clients)
@@ -169,6 +181,19 @@ def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     order = torch.tensor([list(classes).index(name) for name in examples.classes])
     labels = order.to(examples.targets.device)[examples.targets]
     return replace(examples, labels=labels, classes=tuple(classes))
+
+
+def _number_clients(examples: Examples, names: tuple[str, ...], what: str) -> Examples:
+    if examples.clients is None or not names or examples.client_names == names:
+        return examples
+    if unknown := [name for name in examples.client_names if name not in names]:
+        raise DataError(
+            f"the {what} data name the client {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
+            f"the clients that train are {shorten(names)}: correct the name, or leave its samples "
+            "out"
+        )
+    order = torch.tensor([names.index(name) for name in examples.client_names])
+    return replace(examples, clients=order[examples.clients], client_names=names)
 
 
 def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:

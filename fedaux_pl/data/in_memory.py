@@ -1,6 +1,7 @@
 """Data of the caller's Python program: torch and Hugging Face data sets, and arrays."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
-_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length")
+_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length", "test_clients")
 _ARRAYS = (np.ndarray, Tensor)
 _ROWS_PER_READ = 1000
 
@@ -53,6 +54,8 @@ class InMemory(TextSource):
         tokenizer: For texts, a folder or a name on the hub, the same as the model's ``source``;
             None for the small English vocabulary of the package.
         max_length: For texts, the number of token ids of a text.
+        test_clients: The client of each test sample, as ``clients``: metrics are then also measured
+            for each client. None for test data of no client in particular.
 
     Example:
         >>> import numpy as np
@@ -75,10 +78,11 @@ class InMemory(TextSource):
         clients: Any = None,
         tokenizer: str | Path | None = None,
         max_length: int | None = None,
+        test_clients: Any = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
-        self.clients = clients
+        self.clients, self.test_clients = clients, test_clients
         self._classes: tuple[str, ...] = ()
 
     def train(self) -> Examples:
@@ -100,7 +104,7 @@ class InMemory(TextSource):
                 "there is training data only: pass a pair (training, test), or {'train': ..., "
                 "'test': ...}"
             )
-        return test
+        return replace(test, **name_clients(self.test_clients, len(test), "test_clients"))
 
     def validation(self) -> Examples | None:
         """The validation data, with the classes of the training data; None without any."""

@@ -120,7 +120,7 @@ class Source(ABC):
         """The training data, with labels and the clients that hold them if the source has these."""
 
     def test(self) -> Examples:
-        """The test data."""
+        """The test data, with the clients that they are of if the source has these."""
         raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
 
     def validation(self) -> Examples | None:

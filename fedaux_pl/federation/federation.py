@@ -34,8 +34,11 @@ class Federation(FederationModule):
 
     A round logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
     without any, ``accuracy`` on the test data. ``accuracy/resnet8`` is that of one student. A round
-    also logs ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor all of
-    these. A test logs ``accuracy`` and ``accuracy/resnet8``.
+    also logs the ``metrics`` and, where the evaluated data name their clients, all of this for each
+    client, as their mean ``mean_client/accuracy`` and as ``worst_client/accuracy``. Further
+    measurements are ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor
+    all of these but those of single clients. A test logs ``accuracy``, ``accuracy/resnet8`` and the
+    ``metrics``, likewise.
 
     Args:
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
@@ -56,6 +59,9 @@ class Federation(FederationModule):
         threads: The number of CPU threads of each process; another number rounds sums differently.
             None: that of the resumed checkpoint; without one, OMP_NUM_THREADS if set, else 1 if
             every network has fewer than 500,000 parameters, else the number of cores, at most 4.
+        metrics: Metrics of the students' ensemble besides accuracy: short names (f1, auroc,
+            balanced_accuracy, ece, ...) and class paths of torchmetrics, as a list, or with their
+            options, e.g. {f1: {average: weighted}}. Macro averages are over the classes that occur.
 
     Example:
         >>> from fedaux_pl import FedDF, Federation

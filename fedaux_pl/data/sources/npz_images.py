@@ -4,7 +4,6 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,13 @@ from fedaux_pl.data.readers import ArrayFile, Convert
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, FedauxError
 
-_OPTIONAL = ("val_x", "classes", "train_client")  # read if there are any
+_OPTIONAL = (
+    "val_x",
+    "classes",
+    "train_client",
+    "test_client",
+    "val_client",
+)  # read if there are any
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "val_y", *_OPTIONAL)
 
 
@@ -44,7 +49,8 @@ class NpzImages(Source):
     channels are last if the last dimension is 1 or 3 and the second is neither. Labels are class
     names, or integers that index an array ``classes`` of names or else ``data.classes``; without
     either they must be 0, 1, 2 ... without gaps. An array ``train_client`` has the client of each
-    training image, a name or an integer; without it the clients get a random split.
+    training image, a name or an integer; without it the clients get a random split. Arrays
+    ``test_client`` and ``val_client`` likewise: metrics are then also measured for each client.
 
     Args:
         path: The .npz file, or the folder.
@@ -88,10 +94,7 @@ class NpzImages(Source):
 
     def train(self) -> Examples:
         """The training images, with labels and given clients."""
-        train = self._load("train", self.path)
-        where = f"{self._name('train_client')!r} in {self.path.absolute()}"
-        clients = self._read("train_client", self.path) if self._has("train_client") else None
-        return replace(train, **name_clients(clients, len(train), where))
+        return self._load("train", self.path)
 
     def test(self) -> Examples:
         """The test images, with the classes of the training images."""
@@ -116,8 +119,12 @@ class NpzImages(Source):
     def _load(self, part: str, path: Path) -> Examples:
         labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
         names = self._classes(labels)
+        array = f"{part}_client"
+        where = f"{self._name(array)!r} in {path.absolute()}"
+        clients = self._read(array, path) if self._has(array, path) else None
+        owners = name_clients(clients, len(inputs), where)
         try:
-            return Examples(inputs, number_labels(labels, names), names)
+            return Examples(inputs, number_labels(labels, names), names, **owners)
         except DataError as error:
             which = f"{self._name(f'{part}_x')!r} and {self._name(f'{part}_y')!r}"
             raise DataError(f"{which} in {path.absolute()}: {error}") from error
@@ -149,10 +156,10 @@ class NpzImages(Source):
     def _name(self, array: str) -> str | None:
         return self.arrays.get(array, array)
 
-    def _has(self, array: str) -> bool:
+    def _has(self, array: str, path: Path | None = None) -> bool:
         """Whether an optional array is to be read: one that the user names must be there."""
         name = self._name(array)
-        with _open(self.path) as arrays:
+        with _open(path or self.path) as arrays:
             return name in arrays.names or (array in _OPTIONAL and name not in (array, None))
 
     def _read(self, array: str, path: Path) -> NDArray[Any]:

@@ -7,7 +7,14 @@ from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.input_checks import check_test_data, expand
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.texts import TextDraw, TextLayout, Texts, check_text_file, read_texts
+from fedaux_pl.data.texts import (
+    TextDraw,
+    TextLayout,
+    Texts,
+    check_text_file,
+    has_column,
+    read_texts,
+)
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
@@ -92,7 +99,10 @@ class TextFiles(TextSource):
     def _load_other(self, path: Path, part: str = "all") -> Examples:
         """Load another file, or the test texts, with the classes of the training texts."""
         names = () if self.class_order else self.train().classes
-        return self._load(path, replace(self.layout, client=None), part, names)
+        client = self.layout.client
+        has_clients = client is not None and has_column(path, client)
+        layout = replace(self.layout, client=client if has_clients else None)
+        return self._load(path, layout, part, names)
 
     def _load(
         self, path: Path, layout: TextLayout, part: str, names: tuple[str, ...] = ()

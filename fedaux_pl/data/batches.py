@@ -27,7 +27,7 @@ class TensorBatches:
         subset: The positions of the samples to use; None for all. So the batches of a client need
             no copy of its data.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import TensorBatches
         >>> inputs, labels = torch.arange(5), torch.arange(5) % 2

@@ -54,7 +54,7 @@ class InMemory(TextSource):
             None for the small English vocabulary of the package.
         max_length: For texts, the number of token ids of a text.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedaux_pl import FederatedDataModule
         >>> images, labels = np.zeros((6, 8, 8), np.uint8), np.array([0, 1, 0, 1, 0, 1])
@@ -134,8 +134,8 @@ class InMemory(TextSource):
 def as_source(name: str, value: Data) -> Source:
     """Turn the data that a data module takes as its argument ``name`` into a source.
 
-    The value is a source; data that :class:`InMemory` takes; a pair (training, test) of such data;
-    or a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``.
+    The value is a source; data that ``InMemory`` takes; a pair (training, test) of such data;
+    or a mapping of the arguments of ``InMemory``, such as a ``DatasetDict``.
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"

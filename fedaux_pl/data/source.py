@@ -24,7 +24,7 @@ class Examples:
             0 ... len(client_names) - 1; None for data that a data module splits.
         client_names: The name of each client; every client has at least one sample.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples
         >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -90,7 +90,7 @@ class Source(ABC):
     A subclass can be chosen by its class name in a configuration once its module is imported, and
     always by its full path, such as ``my_package.MySource``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples, Source
         >>> class Noise(Source):

@@ -56,7 +56,7 @@ class Federation(FederationModule):
             None: that of the resumed checkpoint; without one, OMP_NUM_THREADS if set, else 1 if
             every network has fewer than 500,000 parameters, else the number of cores, at most 4.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import FedDF, Federation
         >>> federation = Federation(FedDF(), clients={"resnet8": 10}, participation=0.3)
         >>> federation.select_clients(1)

@@ -32,7 +32,7 @@ class ClientModule(ClassifierModule):
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
         corrected: Whether a correction is added to the gradients; zero until it is set.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import ClientModule
         >>> client = ClientModule("resnet8", num_classes=10, model_options={"width": 0.125})

@@ -30,7 +30,7 @@ class DistillationModule(ClassifierModule):
         optimizer: The optimizer of the trained parameters.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import DistillationModule
         >>> from fedaux_pl.functional import soft_labels

@@ -31,7 +31,7 @@ class OptimizerSettings:
         momentum: For sgd only, in [0, 1).
         weight_decay: At least 0 and at most 1e6.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import ClientModule, OptimizerSettings
         >>> sgd = OptimizerSettings("sgd", lr=0.1, momentum=0.9)
         >>> client = ClientModule("resnet8", num_classes=10, optimizer=sgd)

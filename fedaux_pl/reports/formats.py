@@ -43,7 +43,7 @@ class TableItem:
 def escape_latex(text: str) -> str:
     r"""Escape the characters that LaTeX would interpret, or does not have.
 
-    Example:
+    Examples:
         >>> escape_latex("10 % of D_i ± 1")
         '10 \\% of D\\_i $\\pm$ 1'
     """
@@ -62,7 +62,7 @@ def header_spans(header: Sequence[Sequence[str]]) -> list[list[tuple[str, int, i
     Equal neighbors are one label if all labels above them are one, too. The first column, and the
     columns of the last line, stay separate.
 
-    Example:
+    Examples:
         >>> header_spans([["", "a", "a", "b"], ["x", "1", "2", "2"]])[0]
         [('', 0, 1), ('a', 1, 2), ('b', 3, 1)]
     """

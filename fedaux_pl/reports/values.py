@@ -165,7 +165,7 @@ def places(
 def number(label: str) -> float | None:
     """Return the finite number that a label says; None if it says none.
 
-    Example:
+    Examples:
         >>> number("1.0e-5"), number("FedAVG"), number("inf")
         (1e-05, None, None)
     """
@@ -179,7 +179,7 @@ def number(label: str) -> float | None:
 def short_names(axes: Iterable[str]) -> dict[str, str]:
     """Return the last parts of the axes' names, as few as tell all of them apart.
 
-    Example:
+    Examples:
         >>> short_names(["method", "model.local.lr", "model.server.lr"])
         {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
     """
@@ -196,7 +196,7 @@ def short_names(axes: Iterable[str]) -> dict[str, str]:
 def value_text(axis: str, label: str) -> str:
     """Return a label that can stand alone: a number, true or false has its axis before it.
 
-    Example:
+    Examples:
         >>> value_text("alpha", "0.01"), value_text("method", "FedAVG")
         ('alpha = 0.01', 'FedAVG')
     """

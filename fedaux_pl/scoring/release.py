@@ -84,7 +84,7 @@ class Part:
             then adds noise of variance sigma^2 / (n - 1): sigma^2 in the sum without that of one
             client which adds none.
 
-    Example:
+    Examples:
         >>> whole = Privacy(epsilon=1.0).record(sensitivity=1.0)
         >>> half = Privacy(epsilon=1.0).record(sensitivity=1.0, part=Part(share=0.5))
         >>> round(half.sigma / whole.sigma, 3), round(half.epsilon, 3)
@@ -110,7 +110,7 @@ class Privacy:
             vector of each client. ``secure``: the server sees their sum over the clients alone,
             and each adds a part of the noise, enough if all but one do; simulated only.
 
-    Example:
+    Examples:
         >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
         >>> vector.shape, round(record.sigma, 4), record.is_private
         (torch.Size([3]), 0.1406, False)
@@ -236,7 +236,7 @@ def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[floa
         The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
         only if delta is at least the sum of the records' deltas.
 
-    Example:
+    Examples:
         >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
         >>> epsilon, delta = spent([once, once], delta=1e-5)
         >>> round(epsilon, 3)
@@ -264,7 +264,7 @@ def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
     them, which a sum meets with a probability of about 2^-42 in each entry if it is not much larger
     than sigma.
 
-    Example:
+    Examples:
         >>> 1024 * round_to_grid(torch.tensor([0.12345678]).double(), sigma=1.0)
         tensor([126.], dtype=torch.float64)
     """

@@ -121,7 +121,8 @@ def to_latex(table: TableItem) -> str:
     Columns beyond ``_LATEX_WIDTH`` characters are tables of their own: in one they would be too
     small to read.
     """
-    parts = split_columns(table, _LATEX_WIDTH)
+    splits = [split_columns(table, width) for width in range(1, _LATEX_WIDTH + 1)]
+    parts = next(split for split in splits if len(split) == len(splits[-1]))  # of similar width
     lines = [r"% \usepackage{booktabs,graphicx}"]
     for number, part in enumerate(parts, 1):
         caption = table.caption + f" Part {number} of {len(parts)}." * (len(parts) > 1)

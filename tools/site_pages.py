@@ -97,7 +97,7 @@ def cli_page() -> str:
 
 def _help(args: Sequence[str]) -> str:
     """Return what the program prints; the first call imports the package."""
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "80"  # what a page shows without scrolling
     asked = args if args and args[-1].endswith("help") else [*args, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         if main(asked):
@@ -110,8 +110,11 @@ def _own_help(text: str, fit: str) -> str:
     usage, *rest = text.split("\n\n")
     if "--trainer.max_epochs" not in usage:
         return text
-    own = [line for line in "\n\n".join(rest).splitlines() if line not in set(fit.splitlines())]
-    return "\n".join([usage.split(" [")[0] + " [options of fit]", "", *own])
+    known = set(fit.split("\n")) - {""}
+    own = [line for line in "\n\n".join(rest).split("\n") if line not in known]
+    return re.sub(
+        r"\n{3,}", "\n\n", "\n".join([usage.split(" [")[0] + " [options of fit]", "", *own])
+    )
 
 
 def _block(text: str, indent: int = 0) -> str:

@@ -81,6 +81,15 @@ def write_atomically(
         os.close(folder)
 
 
+def create_secret(path: Path, num_bytes: int) -> None:
+    """Create a file of random bytes that other users cannot read, unless it exists."""
+    if not path.exists():
+        with locked(path.with_suffix(".lock")):
+            if not path.exists():  # another process may have been faster
+                secret = secrets.token_bytes(num_bytes)
+                write_atomically(path, lambda file: file.write(secret), private=True)
+
+
 def write_text_atomically(
     path: Path, write: Callable[[TextIO], object], private: bool = False
 ) -> None:

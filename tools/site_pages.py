@@ -89,7 +89,7 @@ def cli_page() -> str:
                 parts += [f"### {command}", _block(_help(["fit", f"--{part}.help"]))]
             parts.append(f'??? note "fedaux-pl fit --help: all options"\n\n{_block(fit, 4)}')
         elif verb == "sites":
-            parts += [_block(_help(["sites", one])) for one in ("init", "status")]
+            parts += [_block(_help(["sites", one])) for one in ("init", "status", "pin")]
         else:
             parts.append(_block(_own_help(_help([verb]), fit)))
     return "\n\n".join(parts)

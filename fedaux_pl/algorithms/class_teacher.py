@@ -45,10 +45,10 @@ def _classifiers(released: Released) -> dict[str, LinearClassifier]:
         classifiers[name] = moments.classifier
         second = released.further.get(f"residuals/{name}")
         # a gradient without some clients would lead away from the classes that they hold
-        if second is not None and len(second.heads) == len(heads):
+        if second is not None and _clients(second.heads) == _clients(heads):
             assert isinstance(second.scoring.scorer, Residuals)  # noqa: S101 - for mypy
             vectors, sigmas = stack_heads(second.heads)
-            records = sum(released.sizes[head.client] for head in heads)
+            records = sum(released.sizes[client] for client in _clients(heads))
             classifiers[name] = newton_step(
                 second.scoring.scorer.classifier,
                 gradient=vectors.sum(dim=0).view(released.num_classes, -1) / records,
@@ -64,7 +64,7 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
     """The discriminant of the statistics of an architecture; ``rows`` are its public ones."""
     rho = _rho(released)
     pooled = pool_statistics(heads, released.num_classes, rho)
-    records = sum(released.sizes[head.client] for head in heads)
+    records = sum(released.sizes[client] for client in _clients(heads))
     noise = pooled.noise * math.sqrt(rho) * released.num_classes / records
     found = linear_discriminant(
         pooled.means,
@@ -75,6 +75,10 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
         public=torch.cov(rows.T).cpu(),
     )
     return found.cooled(TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
+
+
+def _clients(heads: Sequence[ReleasedHead]) -> list[int]:
+    return sorted(client for head in heads for client in head.clients)
 
 
 def _rho(released: Released) -> float:
@@ -95,10 +99,10 @@ def next_release(
     """
     scoring, scorer = released.scoring, released.scoring.scorer
     assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
-    if counts and scoring.part.summands > 1 and "counts" not in asked:
+    if counts and scoring.part.secure and "counts" not in asked:
         own = released.further.get("counts")
         own = own or FurtherRelease(further(scoring, {}))
-        return "counts", replace(own, clients=[head.client for head in released.heads])
+        return "counts", replace(own, clients=_clients(released.heads))
     for architecture in released.reference if scorer.releases == 2 else ():
         name, heads = f"residuals/{architecture}", released.group(architecture)
         if name in asked or not heads:
@@ -108,7 +112,7 @@ def next_release(
             rows = heads[0].public_map.rows(released.reference[architecture])
             tensors = _estimate(released, heads, rows).classifier._asdict()
             own = FurtherRelease(further(scoring, tensors))
-        return name, replace(own, clients=[head.client for head in heads])
+        return name, replace(own, clients=_clients(heads))
     return None
 
 

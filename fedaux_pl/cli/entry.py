@@ -28,7 +28,7 @@ VERBS = {
     "compare": "print a table of runs and draw their curves",
     "sweep": "run all cells of a sweep file, such as a table of the paper; resumes what is there",
     "report": "write tables, figures and a page of a sweep",
-    "sites": "the server of real sites: `sites init` prepares them, `sites status` lists them",
+    "sites": "real sites: `sites init` prepares them, `status` lists them, `pin` prints a key",
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 

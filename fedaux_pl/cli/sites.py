@@ -1,4 +1,4 @@
-"""The verbs of real sites: ``sites init``, ``sites status`` at the server, ``site`` at a site."""
+"""The verbs of real sites: ``sites init`` and ``status`` (server), ``sites pin`` and ``site``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,17 +9,17 @@ from pytorch_lightning.cli import LightningArgumentParser
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, Site
-from fedaux_pl.sites.provisioning import write_project
+from fedaux_pl.sites.provisioning import PINNED, write_project
 from fedaux_pl.sites.site_status import describe_status
 
 
 def sites(args: Sequence[str]) -> None:
-    """Writes what a federation over sites needs, or lists the sites of a run."""
-    verbs = {"init": _init, "status": _status}
+    """Writes what a federation over sites needs, lists the sites of a run, or prints a pin."""
+    verbs = {"init": _init, "status": _status, "pin": _pin}
     if not args or args[0] not in verbs:
         given = args[0] if args else "nothing"
         raise ConfigurationError(
-            f"sites must be followed by init or status, but is followed by {given}"
+            f"sites must be followed by init, status or pin, but is followed by {given}"
             f"{did_you_mean(given, verbs)}"
         )
     verbs[args[0]](list(args[1:]))
@@ -48,6 +48,24 @@ def _status(args: list[str]) -> None:
     names = ("--root", "--trainer.default_root_dir")
     parser.add_argument(*names, type=Path, default=Path("logs"), help=help_)
     print(describe_status(parser.parse_args(args).root))
+
+
+def _pin(args: list[str]) -> None:
+    about = "Prints the pin of a site's signing key, by which other sites know it in secure sums."
+    parser = FederationParser(prog="fedaux-pl sites pin", description=about)
+    add = parser.add_argument
+    add("--name", type=str | None, help="The name of this site; or give its certificates.")
+    add("--certificates", type=Path | None, help="The folder that has its certificate.")
+    options = parser.parse_args(args)
+    if (options.name is None) == (options.certificates is None):
+        parser.error("give one of --name and --certificates")
+    from fedaux_pl.sites.secure_sum import pin, signing_key  # raises without fedaux-pl[sites]
+
+    if (name := options.name) is None:
+        from fedaux_pl.sites.transport import certificate_name  # NVFlare takes seconds
+
+        name = certificate_name(options.certificates)
+    print(PINNED.format(name=name, pin=pin(signing_key(name))))
 
 
 class SiteCLI(FederationCLI):
@@ -84,7 +102,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     kit = options.certificates
     name = transport.certificate_name(kit)
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
-    Site(cli.model, limits, serve)
+    Site(cli.model, limits, serve, name)
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     except ValueError as error:

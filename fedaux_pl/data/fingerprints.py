@@ -16,7 +16,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedaux_pl.errors import DataError
-from fedaux_pl.files import locked, state_folder, write_atomically
+from fedaux_pl.files import create_secret, state_folder
 
 KEY_FILE = "fingerprint.key"
 _KEY_BYTES = 32
@@ -35,11 +35,7 @@ def machine_key() -> bytes:
     """
     path = state_folder() / KEY_FILE
     try:
-        if not path.exists():
-            with locked(path.with_suffix(".lock")):
-                if not path.exists():  # another process may have been faster
-                    key = secrets.token_bytes(_KEY_BYTES)
-                    write_atomically(path, lambda file: file.write(key), private=True)
+        create_secret(path, _KEY_BYTES)
     except OSError as error:
         return _process_key(str(error))
     try:

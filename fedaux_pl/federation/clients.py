@@ -1,9 +1,12 @@
 """The clients behind one interface: the server calls a pool and does not know where clients run."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
@@ -18,6 +21,8 @@ from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
+from fedaux_pl.scoring.class_scorers import SummableScorer
+from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
 
 class ClientPool(Protocol):
@@ -91,6 +96,8 @@ class LocalClients:
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let the clients of this process release their heads, and gather all."""
+        if scoring.part.secure:
+            return self._sum(scoring, features, maps, clients)
         h0, uses_negatives = features.h0, scoring.scorer.uses_negatives
         negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
         released = {}
@@ -113,14 +120,67 @@ class LocalClients:
         public_map: PublicMap,
     ) -> ReleasedHead:
         """Return one client's release; ``negatives`` are h_0(x) on D^-, if the scorer uses it."""
+        features, labels = self._private_features(client, scoring, h0)
+        others = features[:0] if negatives is None else negatives
+        noise_seed = None if scoring.privacy.secret else self._noise_seed(client)
+        return scoring.release(client, features, others, public_map, noise_seed, labels)
+
+    def _sum(
+        self,
+        scoring: Scoring,
+        features: ServerFeatures,
+        maps: Mapping[str, PublicMap],
+        clients: Sequence[int],
+    ) -> list[ReleasedHead]:
+        """Return the secure sum over the clients of each architecture."""
+        classes, processes = len(self.context.data.classes), self.context.processes
+        groups: dict[str, list[int]] = {}
+        for client in clients:
+            groups.setdefault(self.context.architectures[client], []).append(client)
+        heads = []
+        with self.context.progress.stage(
+            "releases", len(processes.local(clients)), "client"
+        ) as bar:
+            for name, group in groups.items():
+                h0, public_map = features.h0[name], maps[name]
+                own: list[Tensor] = []  # the sum of this process's clients
+                length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
+                secure = SecureSum(scoring, length, classes, len(group))
+                for client in processes.local(group):
+                    integers = self.integers(client, scoring, h0, public_map)
+                    noisy = secure.add_noise(integers, self.noise_bytes(client, scoring, integers))
+                    own = [noisy + earlier for earlier in own] or [noisy]
+                    bar.update(1)
+                total = torch.stack(list(chain(*processes.gather(own)))).sum(dim=0)
+                heads.append(secure.head(group, total, public_map, simulated=True))
+        return heads
+
+    def integers(
+        self, client: int, scoring: Scoring, h0: nn.Module, public_map: PublicMap
+    ) -> Tensor:
+        """Return one client's vector of a secure sum, before noise."""
+        assert isinstance(scoring.scorer, SummableScorer)  # noqa: S101 - the plan refuses others
+        features, labels = self._private_features(client, scoring, h0)
+        return scoring.scorer.integer_vector(public_map.private_rows(features), labels)
+
+    def noise_bytes(
+        self, client: int, scoring: Scoring, integers: Tensor, attempt: int = 1
+    ) -> ReadBytes:
+        """Return the source of the noise of a secure sum."""
+        if scoring.privacy.secret:
+            return os.urandom
+        return seeded_bytes(self._noise_seed(client), scoring, integers, attempt)
+
+    def _private_features(
+        self, client: int, scoring: Scoring, h0: nn.Module
+    ) -> tuple[Tensor, Tensor]:
+        """h_0(x) on D_i, and its one-hot labels."""
         own, classes = self.context.data.client(client), len(self.context.data.classes)
-        is_secret = scoring.privacy.secret
-        rows = (predict_private_features if is_secret else predict_features)(h0, own.inputs)
-        others = rows[:0] if negatives is None else negatives
-        seed = self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
-        labels = one_hot(own.targets.long(), classes)
-        noise_seed = None if is_secret else seed
-        return scoring.release(client, rows, others, public_map, noise_seed, labels)
+        predict = predict_private_features if scoring.privacy.secret else predict_features
+        return predict(h0, own.inputs), one_hot(own.targets.long(), classes)
+
+    def _noise_seed(self, client: int) -> int:
+        return self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
 
     def train(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedaux_pl.algorithms import Released, Update
+from fedaux_pl.algorithms import FurtherRelease, Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
@@ -110,6 +110,16 @@ class Federation(FederationModule):
             self.h0 = {name: preparation.pretrain(name, student) for name, student in students}
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all clients have released all that they are asked for."""
+        assert self.scoring is not None  # noqa: S101 - for mypy
+        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
+        return not any(
+            self.preparation.missing(own.scoring, own.heads, own.clients)
+            for own in [first, *self.further.values()]
+        )
 
     def _release_heads(self) -> None:
         """Collect the releases of all clients; in later rounds, of sites that had not answered."""

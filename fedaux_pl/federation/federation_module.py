@@ -158,14 +158,6 @@ class FederationModule(Students):
         """The vectors of all releases."""
         return [*self.heads, *(head for own in self.further.values() for head in own.heads)]
 
-    @property
-    def is_released(self) -> bool:
-        """Whether all clients have released all that they are asked for."""
-        further = self.further.values()
-        return len(self.heads) == len(self.architectures) and all(
-            len(own.heads) == len(own.clients) for own in further
-        )
-
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""
         self.threads = self.hparams["threads"] = self._given_threads or threads

@@ -134,9 +134,14 @@ class Preparation:
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
 
-        known = {head.client for head in restored}
+        if scoring.part.secure and self.secret_noise and data.holds is None:
+            raise PrivacyError(
+                "privacy.sums is secure and privacy.secret true, but the clients run in one "
+                "process, which sees all of them: set privacy.secret to false for a simulation, "
+                "privacy.sums to local, or run real sites"
+            )
         everyone = range(len(self.context.architectures)) if clients is None else clients
-        missing = [client for client in everyone if client not in known]
+        missing = self.missing(scoring, restored, everyone)
 
         def ask() -> list[ReleasedHead]:
             own = maps or {name: self._public_map(scoring, features, name) for name in h0}
@@ -174,6 +179,17 @@ class Preparation:
             ]
         return heads, total
 
+    def missing(
+        self, scoring: Scoring, heads: Sequence[ReleasedHead], clients: Sequence[int]
+    ) -> list[int]:
+        """Return the clients without a release; nobody joins a secure sum that is there."""
+        names = self.context.architectures
+        known = {client for head in heads for client in head.clients}
+        if scoring.part.secure:
+            summed = {names[head.client] for head in heads}
+            known |= {client for client in clients if names[client] in summed}
+        return [client for client in clients if client not in known]
+
     def release_further(
         self,
         pool: ClientPool,
@@ -192,7 +208,7 @@ class Preparation:
         tensors, scoring = release.scoring.scorer.tensors(), release.scoring
         if tensors and self.secret_noise and not release.heads:
             # the noise of its heads is in no other release
-            heads = [head.weight for head in first if head.client in release.clients]
+            heads = [h.weight for h in first if not {*release.clients}.isdisjoint(h.clients)]
             settings = _as_text(scoring.release_settings())
             key: _Key = {"kind": "sent", "heads": tensor_digest(*heads), "release": settings}
             # rounded otherwise, it would be another release

@@ -67,10 +67,10 @@ def preparation_traffic(
     features of the negatives, and the tensors of further releases.
     """
     later = [head for own in further for head in own.heads]
-    up = sum(state_bytes({"weight": head.weight}) for head in [*heads, *later])
+    up = sum(state_bytes({"weight": h.weight}) * len(h.clients) for h in [*heads, *later])
     down = sum(state_bytes(h0[name]) for name in context.architectures if name in h0)
-    down += sum(state_bytes(head.public_map.tensors()) for head in heads)
-    down += sum(len(own.heads) * state_bytes(own.scoring.scorer.tensors()) for own in further)
+    down += sum(state_bytes(h.public_map.tensors()) * len(h.clients) for h in heads)
+    down += sum(len(own.clients) * state_bytes(own.scoring.scorer.tensors()) for own in further)
     if scoring is not None and scoring.scorer.uses_negatives:
         count, classes = len(context.data.negative_inputs), len(context.data.classes)
         lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)

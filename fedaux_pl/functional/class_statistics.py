@@ -70,7 +70,7 @@ def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
     constant, _ = statistics_sensitivity(rho)
     one_hot = labels.to(rows)
     sums = torch.cat([one_hot.T @ rows, constant * one_hot.sum(dim=0)[:, None]], dim=1)
-    above, factors = _triangle(rows.shape[1])
+    above, factors = triangle(rows.shape[1])
     moment = rows.T @ rows
     entries = moment[above[0], above[1]] * factors.to(rows)
     return torch.cat([sums.flatten(), math.sqrt(rho) * entries])
@@ -89,7 +89,7 @@ def split_statistics(vector: Tensor, num_classes: int, rho: float) -> tuple[Tens
     constant, _ = statistics_sensitivity(rho)
     border = num_classes * (k + 1)
     table, entries = vector[:border].view(num_classes, k + 1), vector[border:]
-    above, factors = _triangle(k)
+    above, factors = triangle(k)
     moment = vector.new_zeros(k, k)
     moment[above[0], above[1]] = entries / factors.to(vector)
     moment = (moment + moment.triu(1).T) / math.sqrt(rho)
@@ -182,7 +182,7 @@ def statistics_row_length(length: int, num_classes: int) -> int:
     return round(math.sqrt((num_classes - 0.5) ** 2 + 2 * length) - num_classes - 0.5)
 
 
-def _triangle(k: int) -> tuple[Tensor, Tensor]:
-    """The indices of the upper triangle, shape (2, k (k + 1) / 2), and the factors of entries."""
+def triangle(k: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the upper triangle, (2, k (k + 1) / 2), and the factors of entries."""
     above = torch.triu_indices(k, k)
     return above, torch.where(above[0] == above[1], 1.0, 2.0).double().sqrt()

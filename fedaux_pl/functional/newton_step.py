@@ -45,11 +45,19 @@ def sum_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassifier) ->
         tensor([[ 0.4950,  0.2475],
                 [-0.4950, -0.2475]])
     """
+    residuals, extended = residual_factors(rows, labels, classifier)
+    gradient: Tensor = residuals.T @ extended
+    return gradient
+
+
+def residual_factors(
+    rows: Tensor, labels: Tensor, classifier: LinearClassifier
+) -> tuple[Tensor, Tensor]:
+    """Return clip(e_y - p), shape (n, C), and [row, 1/2], shape (n, k + 1), of each record."""
     residuals = labels.to(rows) - classifier.logits(rows).softmax(dim=1)
     norms = residuals.norm(dim=1, keepdim=True)
     residuals = residuals * (RESIDUAL_BOUND * (1 - 1e-12) / norms).clamp(max=1.0)
-    gradient: Tensor = residuals.T @ _extended(rows)
-    return gradient
+    return residuals, _extended(rows)
 
 
 def newton_step(

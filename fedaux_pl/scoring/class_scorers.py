@@ -20,6 +20,16 @@ from fedaux_pl.functional import (
     sum_residuals,
     sum_statistics,
 )
+from fedaux_pl.functional.integer_statistics import (
+    INTEGER_RESIDUAL_SENSITIVITY,
+    decode_residuals,
+    decode_statistics,
+    integer_weights,
+    residuals_unit,
+    statistics_unit,
+    sum_integer_residuals,
+    sum_integers,
+)
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
@@ -49,8 +59,29 @@ class ClassScorer(Scorer):
         """
 
 
+class SummableScorer(ClassScorer):
+    """A scorer whose vector is a sum over records, also as integers: for secure sums."""
+
+    @abstractmethod
+    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Compute the vector in integers, int64."""
+
+    @property
+    @abstractmethod
+    def squared_sensitivity(self) -> int:
+        """D^2 of the integers."""
+
+    @abstractmethod
+    def unit(self, row_length: int, num_classes: int) -> float:
+        """Return what one step of the integers is in the vector."""
+
+    @abstractmethod
+    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
+        """Return the vector of integers, float64."""
+
+
 @dataclass(frozen=True)
-class ClassStatistics(ClassScorer):
+class ClassStatistics(SummableScorer):
     """Releases the sums of rows and the counts of records class by class, and the second moment.
 
     Sums over records, not means: sums of several clients can be added up, by the server or before
@@ -96,6 +127,23 @@ class ClassStatistics(ClassScorer):
         """C (k + 1) + k (k + 1) / 2."""
         return num_classes * (row_length + 1) + row_length * (row_length + 1) // 2
 
+    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """That of ``functional.sum_integers``."""
+        return sum_integers(rows, labels, self.second_moment)
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """That of ``functional.integer_weights``."""
+        return integer_weights(self.second_moment).squared_sensitivity
+
+    def unit(self, row_length: int, num_classes: int) -> float:
+        """That of the class sums."""
+        return statistics_unit(row_length, self.second_moment)
+
+    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
+        """The vector of ``class_vector``."""
+        return decode_statistics(integers, num_classes, self.second_moment)
+
 
 @dataclass(frozen=True)
 class ClassCounts(ClassScorer):
@@ -128,7 +176,7 @@ class ClassCounts(ClassScorer):
 
 
 @dataclass(frozen=True, eq=False)
-class Residuals(ClassScorer):
+class Residuals(SummableScorer):
     """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
 
     Attributes:
@@ -155,6 +203,24 @@ class Residuals(ClassScorer):
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
         """Compute the gradient, shape (C (k + 1),)."""
         return sum_residuals(rows, labels, self.classifier).flatten()
+
+    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """That of ``functional.sum_integer_residuals``."""
+        classifier = LinearClassifier(self.weight.to(rows), self.bias.to(rows))
+        return sum_integer_residuals(rows, labels, classifier)
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """That of ``functional.sum_integer_residuals``."""
+        return INTEGER_RESIDUAL_SENSITIVITY
+
+    def unit(self, row_length: int, num_classes: int) -> float:
+        """The same for all entries."""
+        return residuals_unit(row_length, num_classes)
+
+    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
+        """The gradient, shape (C (k + 1),)."""
+        return decode_residuals(integers, num_classes).flatten()
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """That of ``sum_residuals``."""

@@ -54,6 +54,10 @@ class PublicMap:
             x = torch.nn.functional.normalize(x, dim=1, eps=torch.finfo(x.dtype).tiny)
         return x
 
+    def row_length(self, width: int) -> int:
+        """Return k, for features of width d."""
+        return width if self.directions is None else self.directions.shape[1]
+
     def rows(self, features: Tensor) -> Tensor:
         """Map features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
         return bounded_rows(self.project(features), self.bound)

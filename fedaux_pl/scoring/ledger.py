@@ -48,6 +48,31 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class ReleaseKey:
+    """The key of a site's release; ``received`` is the part that the server determines."""
+
+    start: str
+    received: str
+    end: str
+
+    def __str__(self) -> str:
+        return self.start + self.received + self.end
+
+    def is_like(self, key: str) -> bool:
+        """Return whether a key has the same settings and data."""
+        return key.startswith(self.start) and key.endswith(self.end)
+
+    def is_of(self, key: str) -> bool:
+        """Return whether a key is this one, or that of an attempt at this secure sum."""
+        is_attempt = key.startswith(f"{self.start}{self.received} sum ")
+        return key == str(self) or (is_attempt and key.endswith(self.end))
+
+    def of_attempt(self, attempt: str) -> str:
+        """Return the key of an attempt at a secure sum."""
+        return f"{self.start}{self.received} sum {attempt}{self.end}"
+
+
+@dataclass(frozen=True)
 class PrivacySpent:
     """What all releases about a record cost together, for the record with the largest cost.
 
@@ -149,7 +174,11 @@ class Ledger:
             raise PrivacyError(self._refusal("written", error)) from error
 
     def total(
-        self, digests: Sequence[Digests], delta: float, planned: Sequence[Entry] = ()
+        self,
+        digests: Sequence[Digests],
+        delta: float,
+        planned: Sequence[Entry] = (),
+        alone: bool = False,
     ) -> PrivacySpent:
         """Compute what the releases about these records cost.
 
@@ -157,6 +186,7 @@ class Ledger:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             planned: Releases that are not made yet, to know their cost before.
+            alone: Whether to state what they cost if secure sums protect nothing.
         """
         pairs = [
             (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
@@ -166,11 +196,11 @@ class Ledger:
         owned = np.concatenate([own for own, _ in pairs])
         release_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
         known, position = np.unique(owned, return_inverse=True)
-        costs = np.array([release.mu**2 for _, release in pairs])
+        costs = np.array([(r.mu_alone if alone else r.mu) ** 2 for _, r in pairs])
         cost = np.bincount(position, weights=costs[release_of])
         cost[~np.isin(known, np.concatenate(digests))] = -1
         releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
-        return PrivacySpent(len(releases), *spent(releases, delta), self.folder)
+        return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

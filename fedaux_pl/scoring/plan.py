@@ -73,16 +73,17 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
         )
     opened = isinstance(feature_map, Whitened) and feature_map.dimensions is None
     opened |= isinstance(scorer, ClassStatistics) and scorer.releases is None
-    if numbers is None and (opened or is_secure):
+    opened |= is_secure and counts and privacy.count_share is None
+    if numbers is None and opened:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map, releases of the scorer (1 or 2), and privacy.sums "
-            "to local"
+            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
+            "with secure sums, privacy.count_share (such as 0.1)"
         )
-    if is_secure and numbers is not None and numbers.clients < 3:
+    if is_secure and numbers is not None and numbers.clients < privacy.least_clients:
         raise ConfigurationError(
             f"privacy.sums is secure, but {numbers.clients} clients share an architecture: a sum "
-            "needs at least 3 of them; set privacy.sums to local"
+            f"needs at least {privacy.least_clients} of them; set privacy.sums to local"
         )
     if numbers is not None:
         if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
@@ -96,9 +97,11 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     part = Part()
     if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
         part = Part(1 / scorer.releases)
-        if is_secure and numbers is not None:
-            others = count_share(privacy, numbers) if counts else 0.0
-            part = Part((1 - others) / scorer.releases, numbers.clients)
+        if is_secure:
+            others = 0.0
+            if counts:
+                others = privacy.count_share or count_share(privacy, numbers)
+            part = Part((1 - others) / scorer.releases / privacy.attempts, secure=True)
     return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
 
 
@@ -112,9 +115,18 @@ def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
     """
     if tensors:
         return replace(scoring, scorer=Residuals(**tensors))
+    return replace(scoring, scorer=ClassCounts(), part=Part(_rest(scoring)))
+
+
+def has_counts(scoring: Scoring) -> bool:
+    """Return whether a planned scoring has a part of the budget for class counts."""
+    return scoring.part.secure and _rest(scoring) > 0.01
+
+
+def _rest(scoring: Scoring) -> float:
+    """The share of the budget that secure sums leave."""
     assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
-    rest = 1 - (scoring.scorer.releases or 1) * scoring.part.share
-    return replace(scoring, scorer=ClassCounts(), part=Part(rest))
+    return 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
 
 
 def _multiplier(privacy: Privacy) -> float:
@@ -156,8 +168,9 @@ def _noises(privacy: Privacy, numbers: PublicNumbers) -> int:
     return 1 if privacy.sums == "secure" else numbers.clients
 
 
-def count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
+def count_share(privacy: Privacy, numbers: PublicNumbers | None) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
+    assert numbers is not None  # noqa: S101 - for mypy: plan has refused it
     noise = math.sqrt(2) * _multiplier(privacy) / numbers.client_size
     needed = (noise / _COUNT_NOISE) ** 2
     least, largest = _COUNT_SHARES

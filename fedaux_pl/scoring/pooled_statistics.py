@@ -42,13 +42,11 @@ def pool_statistics(
     """Pool what the clients of an architecture have released.
 
     Args:
-        heads: Their releases of ``ClassStatistics``.
+        heads: Their releases of ``ClassStatistics``, or their secure sum.
         num_classes: C.
         rho: The weight of the second moment in them.
     """
     vectors, sigmas = stack_heads(heads)
-    if heads[0].release.summands > 1:  # the server sees their sum alone
-        vectors, sigmas = vectors.sum(dim=0, keepdim=True), sigmas.norm()[None]
     constant, _ = statistics_sensitivity(rho)
     parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
     sums, counts, moments = (torch.stack(entries) for entries in zip(*parts, strict=True))
@@ -79,4 +77,4 @@ def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | 
 def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
     """The vectors, shape (n, length), and the standard deviations of their noise, shape (n,)."""
     vectors = torch.stack([head.weight for head in heads])
-    return vectors, vectors.new_tensor([head.release.sigma for head in heads])
+    return vectors, vectors.new_tensor([head.release.total_sigma for head in heads])

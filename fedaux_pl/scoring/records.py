@@ -36,6 +36,8 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
         packed["clients"] = torch.tensor(clients)
     for head in heads:
         packed[f"weight/{head.client}"] = head.weight.cpu()
+        if head.members:
+            packed[f"members/{head.client}"] = torch.tensor(head.members)
         for name, tensor in head.public_map.tensors().items():
             packed[f"{name}/{head.client}"] = tensor
     return packed
@@ -57,11 +59,14 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
             if name.endswith(f"/{client}")
         }
         weight = own.pop("weight")
+        members = tuple(own.pop("members").tolist()) if "members" in own else ()
         public_map = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
-        release = replace(scoring.record(sensitivity, bool(simulated)), sigma=sigma)
-        if release.is_private and not torch.equal(round_to_grid(weight, sigma), weight):
+        record = scoring.record(sensitivity, bool(simulated), summands=len(members) or 1)
+        release = replace(record, sigma=sigma)
+        is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
+        if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
-        heads.append(ReleasedHead(client, weight, public_map, release))
+        heads.append(ReleasedHead(client, weight, public_map, release, members))
     return heads
 
 
@@ -78,7 +83,8 @@ def describe_privacy(
         privacy: That of all releases together, if there are several kinds.
     """
     releases = _most_noise(heads)
-    lines = [_describe(release) for release in releases]
+    has_pins = privacy is not None and bool(privacy.pins)
+    lines = [_describe(release, has_pins) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
         simulated = any(release.simulated for release in releases)
@@ -148,7 +154,11 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
     return list(kinds.values())
 
 
-def _describe(release: Release) -> str:
+def _describe(release: Release, has_pins: bool) -> str:
+    if release.mechanism == "none" and release.summands > 1:
+        return (
+            f"NOT private: the sum over {release.summands} clients of {release.what} has NO noise"
+        )
     if release.mechanism == "none":
         return f"NOT private: each client released {release.what} WITHOUT noise"
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
@@ -162,12 +172,25 @@ def _describe(release: Release) -> str:
             f"{guarantee}, but is not: {release.flaw}"
         )
     if release.summands > 1:
-        return (
-            f"simulated: the sum over {release.summands} clients of {release.what} would be "
-            f"{guarantee} with secret noise, if the server sees it alone and at most one client "
-            f"adds no noise ({noise}). Here the noise comes from the seed of the run and protects "
-            "nothing"
+        honest = release.summands - release.colluders
+        alone = (
+            f"if at least {honest} of them add their noise and show the server neither it nor "
+            f"their masks, and (epsilon {release.epsilon_alone:.4g}, delta {release.delta:g})-"
+            f"private whatever the others do ({noise})"
         )
+        what = f"the sum over {release.summands} clients of {release.what}"
+        if release.simulated:
+            return (
+                f"simulated: {what} would with secret noise be {guarantee} {alone}. Here the noise "
+                "comes from the seed of the run and protects nothing"
+            )
+        server = (
+            "also against a server that breaks the protocol: the keys of all clients are pinned"
+            if has_pins
+            else "ONLY against a server that keeps to the protocol: without pins it could sign for "
+            "the clients (fedaux-pl sites pin)"
+        )
+        return f"{what} is {guarantee} {alone}; {server}"
     if release.simulated:
         return (
             f"simulated: the release of {release.what} by each client would be {guarantee} with "

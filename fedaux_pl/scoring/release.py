@@ -4,9 +4,9 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -46,7 +46,8 @@ class Release:
         simulated: Whether the noise came from a seed. Whoever knows or guesses the seed can remove
             it, so (epsilon, delta) is what the release would cost with secret noise.
         summands: The number of clients of a secure sum, whose (epsilon, delta) it is; 1 if the
-            server sees each client's vector.
+            server sees each client's vector. Sigma and sensitivity are those of one client.
+        colluders: The number of them that may tell the server their noise and masks.
     """
 
     epsilon: float
@@ -58,6 +59,7 @@ class Release:
     what: str = "its scoring head"
     simulated: bool = False
     summands: int = 1
+    colluders: int = 1
 
     @property
     def is_private(self) -> bool:
@@ -66,11 +68,30 @@ class Release:
 
     @property
     def mu(self) -> float:
-        """The mu of Gaussian differential privacy, sensitivity / sigma; infinite if not private."""
+        """The mu of Gaussian differential privacy, D / sigma; infinite if not private.
+
+        In a secure sum sigma is the noise of all clients but the colluding ones.
+        """
+        honest = self.summands - self.colluders if self.summands > 1 else 1
+        return self.mu_alone / math.sqrt(honest)
+
+    @property
+    def mu_alone(self) -> float:
+        """The mu of this client's noise alone, if a secure sum protects nothing."""
         if not self.is_private:
             return math.inf
         # A release of sensitivity 0 does not depend on the data and has no noise.
         return self.sensitivity / self.sigma if self.sensitivity else 0.0
+
+    @property
+    def total_sigma(self) -> float:
+        """The standard deviation of the noise in what the server gets."""
+        return self.sigma * math.sqrt(self.summands)
+
+    @property
+    def epsilon_alone(self) -> float:
+        """Epsilon of this client's noise alone, at the same delta."""
+        return gaussian_epsilon(self.delta, self.sigma / self.sensitivity)
 
 
 @dataclass(frozen=True)
@@ -80,9 +101,7 @@ class Part:
     Attributes:
         share: Its share of mu^2, the budget in Gaussian differential privacy: releases whose
             shares sum to 1 cost together what one release with all of it does.
-        summands: The number of clients n whose secure sum is released; 1 for none. Every client
-            then adds noise of variance sigma^2 / (n - 1): sigma^2 in the sum without that of one
-            client which adds none.
+        secure: Whether the server gets the sum over clients alone.
 
     Examples:
         >>> whole = Privacy(epsilon=1.0).record(sensitivity=1.0)
@@ -92,7 +111,7 @@ class Part:
     """
 
     share: float = 1.0
-    summands: int = 1
+    secure: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,9 +125,16 @@ class Privacy:
         secret: false derives the noise from the seed of the run: a simulation, which can be
             repeated and protects nothing. true takes it from the operating system and records the
             release in the ledger of this machine, as a deployment must.
-        sums: Whom class statistics are private from. ``local``: from the server, which sees the
-            vector of each client. ``secure``: the server sees their sum over the clients alone,
-            and each adds a part of the noise, enough if all but one do; simulated only.
+        sums: What the server gets of class statistics: ``local``, the vector of each client, or
+            ``secure``, their sum over the clients alone, to which each adds a part of the noise.
+        colluders: t, at least 1: how many clients of a secure sum may show the server their noise
+            and masks, or add no noise. It needs t + 2 clients.
+        attempts: The attempts at each secure sum that epsilon pays for: a client that drops out in
+            the middle of one costs the others an attempt.
+        count_share: The share of the budget for the class counts of each client, which FedAUX needs
+            besides a secure sum; null to choose it by the sizes of clients.
+        pins: The public key of each site of a secure sum, as ``fedaux-pl sites pin`` prints it.
+            Without pins the server could put keys of its own in their place.
 
     Examples:
         >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
@@ -121,19 +147,43 @@ class Privacy:
     mechanism: Mechanism = "analytic"
     secret: bool = False
     sums: Sums = "local"
+    colluders: int = 1
+    attempts: int = 1
+    count_share: float | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
         if self.sums not in get_args(Sums):
             raise ValueError(f"sums must be local or secure, but is {self.sums!r}")
-        if self.sums == "secure" and self.secret:
+        if self.colluders < 1 or self.attempts < 1:
             raise ValueError(
-                "secure sums are simulated only: set privacy.secret to false, or privacy.sums to "
-                "local"
+                "colluders and attempts must be at least 1, but are "
+                f"{self.colluders} and {self.attempts}"
+            )
+        if self.count_share is not None and not 0 < self.count_share < 1:
+            raise ValueError(
+                f"count_share must lie strictly between 0 and 1, but is {self.count_share}"
             )
 
+    @property
+    def least_clients(self) -> int:
+        """The number of clients that a secure sum needs."""
+        return max(3, self.colluders + 2)
+
+    def sum_settings(self) -> dict[str, Any]:
+        """Return the options of secure sums as plain values; empty if there are none."""
+        if self.sums == "local":
+            return {}
+        names = ("colluders", "attempts", "count_share", "pins")
+        return {"sums": {name: getattr(self, name) for name in names}}
+
     def record(
-        self, sensitivity: float, simulated: bool = False, part: Part | None = None
+        self,
+        sensitivity: float,
+        simulated: bool = False,
+        part: Part | None = None,
+        summands: int = 1,
     ) -> Release:
         """Return the record of a release of a vector with this l2-sensitivity.
 
@@ -141,6 +191,7 @@ class Privacy:
             sensitivity: The bound on how far replacing one record can move the vector.
             simulated: Whether the noise comes from a seed.
             part: The release's part of all that clients release; by default it is all.
+            summands: The number of clients whose sum is released.
         """
         if self.epsilon is None:
             return Release(math.inf, 0.0, 0.0, 0.0, "none")
@@ -151,10 +202,10 @@ class Privacy:
             unit = gaussian_sigma(epsilon, self.delta, 1.0, self.mechanism)
             epsilon = gaussian_epsilon(self.delta, factor * unit)
             sigma *= factor
-        if part.summands > 1:
-            sigma /= math.sqrt(part.summands - 1)
-        own = sigma, sensitivity, self.mechanism
-        return Release(epsilon, self.delta, *own, simulated=simulated, summands=part.summands)
+        if summands > 1:
+            sigma /= math.sqrt(summands - self.colluders)
+        own = epsilon, self.delta, sigma, sensitivity, self.mechanism
+        return Release(*own, simulated=simulated, summands=summands, colluders=self.colluders)
 
     def release(
         self,
@@ -188,7 +239,7 @@ class Privacy:
             return round_to_grid(vector + record.sigma * noise, record.sigma), record
         settings = [noise_seed, self.epsilon, self.delta, self.mechanism, sensitivity]
         if part is not None and part != Part():
-            settings += [part.share, part.summands]
+            settings += [part.share, 1]
         digest = hashlib.sha256(json.dumps(settings).encode() + vector.numpy().tobytes())
         source = random.Random(digest.digest())  # noqa: S311 - a simulation
         return vector + record.sigma * standard_normal(len(vector), source), record
@@ -204,12 +255,19 @@ class ReleasedHead:
         public_map: How features become rows. Public, except with the flawed
             ``norm_bound="private"``, where the bound depends on the client's data.
         release: The record of the release.
+        members: The clients of a secure sum, of which ``client`` is the first; empty otherwise.
     """
 
     client: int
     weight: Tensor
     public_map: PublicMap
     release: Release
+    members: tuple[int, ...] = ()
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients whose data are in it."""
+        return self.members or (self.client,)
 
     def logits(self, features: Tensor) -> Tensor:
         """Compute <w_i, row(x)> for features h_0(x) of shape (N, d), float64 of shape (N,)."""
@@ -217,7 +275,9 @@ class ReleasedHead:
         return self.weight.to(rows.device) @ rows.T
 
 
-def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[float, float]:
+def spent(
+    releases: Sequence[Release], delta: float | None = None, alone: bool = False
+) -> tuple[float, float]:
     """Compute (epsilon, delta) of all releases about the same data together.
 
     Basic composition (Dwork and Roth 2014, Theorem 3.16) adds the epsilons and the deltas. Gaussian
@@ -231,6 +291,7 @@ def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[floa
         releases: The records of releases with independent noise. A release that is flawed, has no
             noise or is simulated guarantees nothing: it costs an infinite epsilon.
         delta: The delta at which to state the total; None for the sum of the records' deltas.
+        alone: Whether to state what holds if secure sums protect nothing.
 
     Returns:
         The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
@@ -248,10 +309,12 @@ def spent(releases: Sequence[Release], delta: float | None = None) -> tuple[floa
     stated = basic[1] if delta is None else delta
     if not releases:
         return 0.0, stated
-    mu = math.hypot(*(release.mu for release in releases))
+    mu = math.hypot(*(release.mu_alone if alone else release.mu for release in releases))
     if mu == math.inf:
         return math.inf, stated
     epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
+    if alone:  # the records state epsilon of the sum
+        return epsilon, stated
     return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
 
 

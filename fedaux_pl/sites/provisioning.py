@@ -11,6 +11,7 @@ from fedaux_pl.files import write_text_atomically
 from fedaux_pl.sites.site_settings import check_name
 
 PROJECT = "fedaux"
+MIN_SITES = 3  # of a secure sum
 _BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
 
 
@@ -69,6 +70,8 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     text = _NEXT.format(
         folder=folder, kits=kits, host=host, port=port, sites=", ".join(names), first=names[0]
     )
+    if len(names) >= MIN_SITES:
+        text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))
     for file, content in files.items():
         _write(folder / file, yaml.safe_dump(content, sort_keys=False))
     _write(folder / "NEXT.txt", text + "\n")
@@ -101,3 +104,19 @@ Or keys that never leave a site (NVFlare's distributed provisioning), in place o
    The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits.""".replace(
     "{project}", PROJECT
 )
+
+_SECURE = """
+
+Secure sums, before 3: the server sees the sum over all sites alone, so that the same epsilon needs
+less noise. For methods that release class statistics, such as FedClassMeans.
+     site:      fedaux-pl sites pin --certificates SITE    makes its signing key, prints its pin
+     run.yaml:  privacy: {{epsilon: 1.0, sums: secure, pins: {{{pins}}}}}
+                under model.algorithm.init_args
+   Each site compares these pins with the other sites, by phone say: whoever passes them on could
+   put in keys of its own. Without pins the sum is protected only from a server that looks and
+   does not act."""
+
+PINNED = """\
+  {name}: {pin}
+Add this line to privacy.pins (under model.algorithm.init_args) of the run.yaml that all share. Then
+compare the pins of your run.yaml with the other sites, over a channel that is not the server."""

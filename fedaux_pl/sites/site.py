@@ -3,15 +3,15 @@
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.errors import PrivacyError, first_line
+from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.models import of_head
@@ -20,11 +20,12 @@ from fedaux_pl.scoring import (
     Ledger,
     PrivacySpent,
     PublicMap,
+    Release,
     ReleasedHead,
     Scoring,
 )
-from fedaux_pl.scoring.ledger import Entry
-from fedaux_pl.scoring.plan import further
+from fedaux_pl.scoring.ledger import Entry, ReleaseKey
+from fedaux_pl.scoring.plan import further, has_counts
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
@@ -37,26 +38,13 @@ from fedaux_pl.sites.wire import (
     write_tensors,
 )
 
+if TYPE_CHECKING:  # it needs an optional package
+    from fedaux_pl.sites.secure_site import Pending, SecureReleases
+
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
 Serve = Callable[[Callable[[Message], Message], int], None]
 _Answer = tuple[dict[str, Any], bytes, str]  # plain values, tensors, and the guarantee
-
-
-@dataclass(frozen=True)
-class _Key:
-    """The key of a release in the ledger; ``received`` is the part that the server determines."""
-
-    start: str
-    received: str
-    end: str
-
-    def __str__(self) -> str:
-        return self.start + self.received + self.end
-
-    def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data."""
-        return key.startswith(self.start) and key.endswith(self.end)
 
 
 class Site:
@@ -69,10 +57,13 @@ class Site:
         limits: What the site agrees to.
         serve: Calls the function that it is given with every request, until the site ends; it
             also gets the bytes that the largest request may have.
+        name: The site's name, which its key of secure sums belongs to.
     """
 
-    def __init__(self, federation: Federation, limits: Limits, serve: Serve) -> None:
-        self.federation, self.limits, self.serve = federation, limits, serve
+    def __init__(
+        self, federation: Federation, limits: Limits, serve: Serve, name: str = "site"
+    ) -> None:
+        self.federation, self.limits, self.serve, self.name = federation, limits, serve, name
         self.algorithm = federation.algorithm
         self._refused = 0  # requests in a row
         federation.run_instead = self.run
@@ -80,8 +71,11 @@ class Site:
     def run(self, _: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(self.federation, self.limits.rehearsal)
-        self.federation.scoring = self.federation.plan_scoring()  # with secret noise
+        self.federation.scoring = scoring = self.federation.plan_scoring()  # with secret noise
         self.own_agreement = agreement(self.federation)
+        self.sums = None
+        if scoring is not None and scoring.part.secure:
+            self.sums = self._create_sums(scoring)
         self.serve(self.answer, max(map(self._largest_request, self.federation.students)))
 
     def answer(self, request: Message) -> Message:
@@ -119,6 +113,9 @@ class Site:
         client = read_count(fields, "client", len(self.federation.architectures) - 1)
         if fields.get("kind") == "prepare":
             return self._release(client, request)
+        if self.sums is not None and fields.get("kind") in ("keys", "masked"):
+            is_first = fields["kind"] == "keys"
+            return self.sums.keys(fields) if is_first else self.sums.masked(fields)
         if fields.get("kind") != "train":
             raise RefusalError("message", "it asks for something unknown")
         if not self.algorithm.trains_clients:
@@ -154,37 +151,43 @@ class Site:
         return fields, write_tensors(sent), "a model update and its training loss: NOT private"
 
     def _release(self, client: int, request: Message) -> _Answer:
-        """Return the release in this site's ledger, or a new one if the budget allows it."""
+        """Return the release in this site's ledger, or a new one if the budget allows it.
+
+        Of a secure sum nothing leaves yet.
+        """
         federation, first = self.federation, self.federation.scoring
         if first is None:
             raise RefusalError("settings", "the method of this configuration releases nothing")
         name, data = federation.architectures[client], federation.data
         h0, negatives, public_map, sent = self._read_preparation(name, first, request)
-        scoring = further(first, sent) if sent else first
+        scoring = further(first, sent) if request.fields.get("release") else first
+        size, pool = {"size": len(data.client(client))}, federation.pool
+        received = [*h0.values(), *public_map.tensors().values()]
+        received += [] if negatives is None else [negatives]
+
+        def key_of(scoring: Scoring, *received: Tensor) -> ReleaseKey:
+            # in all ledgers: do not change it
+            start = f"{name} {federation.model_options} "
+            end = f" {scoring.release_settings()} {data.fingerprints['private']}"
+            return ReleaseKey(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
+
+        key = key_of(scoring, *received, *sent.values())
+        earlier = key_of(first, *received) if sent else None
+        extractor = create_extractor(federation.students[name], h0)
+        if scoring.part.secure:
+            self._add_sum(client, scoring, extractor, public_map, key, earlier, h0)
+            return size, write_tensors({}), "the number of its records: nothing else has left"
 
         def release() -> ReleasedHead:
-            extractor = create_extractor(federation.students[name], h0)
-            return federation.pool.release(client, scoring, extractor, negatives, public_map)
+            return pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
         if self.algorithm.secret_noise:
-            received = [*h0.values(), *public_map.tensors().values()]
-            received += [] if negatives is None else [negatives]
-
-            def key_of(scoring: Scoring, *received: Tensor) -> _Key:
-                # in all ledgers: do not change it
-                start = f"{name} {federation.model_options} "
-                end = f" {scoring.release_settings()} {data.fingerprints['private']}"
-                return _Key(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
-
-            key = key_of(scoring, *received, *sent.values())
-            earlier = key_of(first, *received) if sent else None
             count = 0 if negatives is None else len(negatives)
             head, total = self._recorded(key, earlier, scoring, release, count)
         else:
             head = release()
-        fields = {
-            "size": len(data.client(client)),
+        fields = size | {
             "bound": head.public_map.bound,
             "sigma": head.release.sigma,
             "sensitivity": head.release.sensitivity,
@@ -192,10 +195,114 @@ class Site:
         }
         return fields, write_tensors({"weight": head.weight}), _guarantee(head, total)
 
+    def _add_sum(
+        self,
+        client: int,
+        scoring: Scoring,
+        extractor: nn.Module,
+        public_map: PublicMap,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
+        h0: Mapping[str, Tensor],
+    ) -> None:
+        """Compute the vector of a secure sum and keep it for the two steps."""
+        from fedaux_pl.sites import secure_site, secure_sum
+
+        federation, pool = self.federation, self.federation.pool
+        name, privacy = federation.architectures[client], scoring.privacy
+        digest = secure_site.sum_digest(self.own_agreement, name, scoring, h0, public_map)
+
+        def compute() -> secure_site.Pending:
+            integers = pool.integers(client, scoring, extractor, public_map)
+            return secure_site.Pending(
+                secure_sum.Member(
+                    self.name, secure_sum.signing_key(self.name), privacy.pins, privacy.colluders
+                ),
+                scoring,
+                integers,
+                public_map.row_length(int(extractor.feature_dim)),  # type: ignore[arg-type]
+                len(federation.data.classes),
+                lambda attempt: pool.noise_bytes(client, scoring, integers, attempt),
+                key,
+                earlier,
+            )
+
+        assert self.sums is not None  # noqa: S101 - the plan has secure sums
+        self.sums.add(digest, compute)
+
+    def _create_sums(self, scoring: Scoring) -> "SecureReleases":
+        from fedaux_pl.sites.secure_site import SecureReleases
+
+        if not self.algorithm.secret_noise:
+            return SecureReleases(None, None)
+        if self.limits.epsilon_limit_alone is None:
+            raise ConfigurationError(
+                "this run has secure sums: state with --epsilon_limit_alone what the noise of this "
+                "site alone may cost, if the other sites and the server deceive it (with n sites "
+                "it is about sqrt(n - 1) times epsilon or more), or set privacy.sums to local"
+            )
+        data = self.federation.data
+
+        def check(entries: Sequence[Entry], pending: "Pending", key: str, record: Release) -> None:
+            self._check_budget(entries, pending.key, pending.earlier, record, key)
+
+        return SecureReleases((Ledger(data.key_id), data.record_digests(0)), check)
+
+    def _check_budget(
+        self,
+        entries: Sequence[Entry],
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
+        planned: Release,
+        name: str,
+    ) -> None:
+        """Raise a RefusalError if a release is not allowed.
+
+        Args:
+            entries: Those of the ledger.
+            key: The key of the release.
+            earlier: That of the release which must be in the ledger before; None for none.
+            planned: Its record.
+            name: The key of its entry.
+        """
+        if earlier is not None and not any(earlier.is_of(entry.key) for entry in entries):
+            raise RefusalError(
+                "budget",
+                "the server asks for the second release, but the ledger does not have the "
+                "first one with this h_0 and feature map: let the server ask for it before",
+            )
+        others = (entry.key for entry in entries if not key.is_of(entry.key))
+        if any(map(key.is_like, others)) and not self.limits.allow_new_h0:
+            raise RefusalError(
+                "budget",
+                "the ledger has a release with these settings about these data, but the server "
+                "now sends another h_0, feature map, negatives or classifier, so it would be a "
+                "second one: let the server use what it sent before (in its state folder and "
+                "cache), or start the site with --allow_new_h0 true, which costs epsilon "
+                f"{planned.epsilon:.4g} again, within its epsilon_limit",
+            )
+        data, limits = self.federation.data, self.limits
+        ledger, digests, delta = Ledger(data.key_id), data.record_digests(0), planned.delta
+        assert self.federation.scoring is not None  # noqa: S101 - for mypy
+        entry = Entry(name, {}, {0: planned}, {0: digests})
+        checked = {"epsilon_limit": limits.epsilon_limit or self.federation.scoring.privacy.epsilon}
+        if planned.summands > 1:
+            checked["epsilon_limit_alone"] = limits.epsilon_limit_alone
+        for option, limit in checked.items():
+            alone = option == "epsilon_limit_alone"
+            cost = ledger.total([digests], delta, [entry], alone).epsilon
+            if not cost <= (limit or 0.0):
+                raise RefusalError(
+                    "budget",
+                    f"with this release the cost would be epsilon {cost:.4g}"
+                    f"{' by the noise of this site alone' if alone else ''}, above the {option} "
+                    f"{limit or 0.0:g}",
+                )
+
     def _recorded(
         self,
-        key: _Key,
-        earlier: _Key | None,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
         scoring: Scoring,
         release: Callable[[], ReleasedHead],
         num_negatives: int,
@@ -211,42 +318,14 @@ class Site:
         """
         data = self.federation.data
         ledger, digests, size = Ledger(data.key_id), data.record_digests(0), data.client_sizes[0]
-        limit = self.limits.epsilon_limit or scoring.privacy.epsilon or 0.0
-
-        def check(entries: Sequence[Entry]) -> None:
-            if earlier is not None and all(entry.key != str(earlier) for entry in entries):
-                raise RefusalError(
-                    "budget",
-                    "the server asks for the second release, but the ledger does not have the "
-                    "first one with this h_0 and feature map: let the server ask for it before",
-                )
-            planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
-            known = any(map(key.is_like, (entry.key for entry in entries)))
-            if known and not self.limits.allow_new_h0:
-                raise RefusalError(
-                    "budget",
-                    "the ledger has a release with these settings about these data, but the server "
-                    "now sends another h_0, feature map, negatives or classifier, so it would be a "
-                    "second one: let the server use what it sent before (in its state folder and "
-                    "cache), or start the site with --allow_new_h0 true, which costs epsilon "
-                    f"{planned.epsilon:.4g} again, within its epsilon_limit",
-                )
-            entry = Entry(str(key), {}, {0: planned}, {0: digests})
-            cost = ledger.total([digests], scoring.privacy.delta, [entry]).epsilon
-            if not cost <= limit:
-                raise RefusalError(
-                    "budget",
-                    f"with this release the cost would be epsilon {cost:.4g}, above the "
-                    f"epsilon_limit {limit:g}",
-                )
-
+        planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
         [head], total = release_once(
             ledger,
             [str(key)],
             {0: digests},
             scoring,
             lambda: [replace(release(), client=0)],  # a site does not choose its number
-            check=check,
+            check=lambda entries: self._check_budget(entries, key, earlier, planned, str(key)),
         )
         scoring.check_release(head, size, num_negatives)
         return head, total
@@ -266,9 +345,11 @@ class Site:
         if scoring.scorer.uses_negatives:
             rows = read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
-        if (release := fields.get("release", "")) not in ("", "residuals"):
+        if (release := fields.get("release", "")) not in ("", "residuals", "counts"):
             raise RefusalError("message", "it asks for an unknown release")
-        if release:
+        if release == "counts" and not has_counts(scoring):
+            raise RefusalError("settings", "this configuration has no release of counts")
+        if release == "residuals":
             if not _has_second(scoring):
                 raise RefusalError("settings", "this configuration has no second release")
             classes = len(self.federation.data.classes)

@@ -21,10 +21,13 @@ from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
+from fedaux_pl.scoring.class_scorers import ClassCounts
+from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import (
     CODES,
+    FINAL,
     Message,
     RefusalError,
     largest_body,
@@ -37,7 +40,6 @@ from fedaux_pl.sites.wire import (
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
 _HELLO = 5.0  # seconds in which a site says that it is there
-_FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
 _STAGES = {"prepare": "releases", "train": "clients"}
 _T = TypeVar("_T")
 
@@ -136,6 +138,7 @@ class SiteClients:
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
+        self._sum_metrics: dict[str, float] = {}  # attempts and seconds of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
 
@@ -147,7 +150,8 @@ class SiteClients:
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release a vector once; later it returns the stored one."""
-        architectures, questions = self.context.architectures, {}
+        architectures, questions, lengths = self.context.architectures, {}, {}
+        is_secure = scoring.part.secure
         sent = {f"sent/{k}": v for k, v in scoring.scorer.tensors().items()}
         for name in {architectures[client] for client in clients}:
             public_map, h0 = maps[name], features.h0[name]
@@ -158,15 +162,15 @@ class SiteClients:
                 "bound": public_map.bound,
                 "center": public_map.center is not None,
                 "directions": None if directions is None else directions.shape[1],
-                "release": "residuals" if sent else "",
+                "release": "residuals" if sent else _further(scoring),
             }
             if scoring.scorer.uses_negatives:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
-            width = int(h0.feature_dim)  # type: ignore[arg-type]
-            row_length = width if directions is None else directions.shape[1]
+            row_length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
             length = scoring.scorer.vector_length(row_length, len(self.context.data.classes))
-            like = {"weight": torch.empty(length, dtype=torch.double)}
+            like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
+            lengths[name] = length
             questions[name] = _Question(fields, write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
@@ -189,8 +193,67 @@ class SiteClients:
                 raise PrivacyError("it has seeded noise, but this is no rehearsal")
             return head
 
+        if is_secure:
+            ready = self._collect("prepare", clients, questions, lambda client, *_: client)
+            return self._sum(scoring, features, maps, sorted(ready), lengths)
         heads = self._collect("prepare", clients, questions, read)
         return [heads[client] for client in clients if client in heads]
+
+    def _sum(
+        self,
+        scoring: Scoring,
+        features: ServerFeatures,
+        maps: Mapping[str, PublicMap],
+        clients: Sequence[int],
+        lengths: Mapping[str, int],
+    ) -> list[ReleasedHead]:
+        """Return the secure sum over the sites of each architecture."""
+        from fedaux_pl.sites.secure_server import Collector
+        from fedaux_pl.sites.secure_site import sum_digest
+
+        heads, start = [], time.monotonic()
+        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait)
+        for name, length in lengths.items():
+            names = [self.sites.names[c] for c in clients if self.context.architectures[c] == name]
+            h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
+            digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
+            joined, total = collector.collect(digest, names, length)
+            self.status.joined(joined)
+            members = sorted(self.sites.names.index(site) for site in joined)
+            classes = len(self.context.data.classes)
+            row_length = maps[name].row_length(int(features.h0[name].feature_dim))  # type: ignore[arg-type]
+            secure = SecureSum(scoring, row_length, classes, len(members))
+            head = secure.head(members, total, maps[name], self.sites.rehearsal)
+            records = sum(self.context.data.site_sizes[client] for client in members)
+            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
+            if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
+                raise PrivacyError(
+                    "the secure sum is larger than any data and noise can be: the masks have not "
+                    "cancelled, or a site has sent a false vector"
+                )
+            heads.append(head)
+        own = {"attempts": float(collector.attempts), "seconds": time.monotonic() - start}
+        for metric, value in own.items():
+            key = f"secure_sum/{metric}"
+            self._sum_metrics[key] = self._sum_metrics.get(key, 0.0) + value
+        return heads
+
+    def _ask(
+        self, kind: str, names: Sequence[str], fields: Mapping[str, Any], like: State
+    ) -> Iterator[tuple[str, Message | RefusalError]]:
+        """Ask sites once, and yield an answer or why there is none."""
+        there = self._alive([name for name in self.transport.connected() if name in names])
+        question = _Question(fields, b"", like)
+        requests = {n: self._request(kind, self.sites.names.index(n), question) for n in there}
+        for name, message in self.transport.ask(requests, self.sites.timeout):
+            try:
+                yield name, self._check(name, requests[name], message)
+            except RefusalError as error:
+                self.status.failed(name, error.code)
+                yield name, error
+        for name in names:
+            if name not in there:
+                yield name, RefusalError("absent", "it is not connected")
 
     def train(
         self,
@@ -202,7 +265,7 @@ class SiteClients:
         """Algorithm 2: let the selected sites train from the server's model."""
         federation, architectures = self.federation, self.context.architectures
         if federation.algorithm.scoring is not None:  # without a head there are no scores
-            released = {head.client for head in federation.heads}
+            released = {client for head in federation.heads for client in head.clients}
             clients = [client for client in clients if client in released]
         asked = {"round": round_, **{name: getattr(self.settings, name) for name in ASKED}}
         questions = {}
@@ -218,9 +281,8 @@ class SiteClients:
             return Update(client, name, size, loss, {**states[name], **own})
 
         updates = self._collect("train", clients, questions, read, round_)
-        self.round_metrics = {
-            f"answered/{self.sites.names[client]}": float(client in updates) for client in clients
-        }
+        answered = {f"answered/{self.sites.names[i]}": float(i in updates) for i in clients}
+        self.round_metrics = answered | self._sum_metrics
         return [updates[client] for client in clients if client in updates]
 
     def _collect(
@@ -269,7 +331,7 @@ class SiteClients:
                         answers[client] = read(client, answer.fields, own, size)
                     except (RefusalError, PrivacyError) as error:
                         code = error.code if isinstance(error, RefusalError) else "message"
-                        if code in _FINAL:
+                        if code in FINAL:
                             refused[name] = code
                         self._tell(f"{name} gave no answer to {about}: {first_line(error)}")
                         self.status.failed(name, code)
@@ -326,3 +388,7 @@ class SiteClients:
 
     def _tell(self, text: str) -> None:
         print_above_bars(f"sites: {text}")
+
+
+def _further(scoring: Scoring) -> str:
+    return "counts" if isinstance(scoring.scorer, ClassCounts) else ""

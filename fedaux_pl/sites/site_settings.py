@@ -78,6 +78,8 @@ class Limits:
         epsilon_limit: The largest epsilon that all releases about a record may cost together, at
             the delta of the method; null for the epsilon of the method, which allows each release
             of the method once.
+        epsilon_limit_alone: The same for what the noise of this site alone guarantees in secure
+            sums, whatever the other sites do; a run with secure sums needs it.
         allow_new_h0: Whether to release again, under the same settings and about the same data, if
             the server sends another h_0, feature map, negatives or classifier than before. Each
             time costs the epsilon of the release once more, up to ``epsilon_limit``.
@@ -89,6 +91,7 @@ class Limits:
     """
 
     epsilon_limit: float | None = None
+    epsilon_limit_alone: float | None = None
     allow_new_h0: bool = False
     max_epochs: int = 20
     min_batch_size: int = 2
@@ -96,8 +99,9 @@ class Limits:
     rehearsal: bool = False
 
     def __post_init__(self) -> None:
-        if self.epsilon_limit is not None and not self.epsilon_limit > 0:
-            raise ValueError(f"epsilon_limit must be positive, but is {self.epsilon_limit}")
+        for name in ("epsilon_limit", "epsilon_limit_alone"):
+            if (limit := getattr(self, name)) is not None and not limit > 0:
+                raise ValueError(f"{name} must be positive, but is {limit}")
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
             raise ValueError(
                 "max_epochs and min_batch_size must be at least 1, and max_batch_size at least "

@@ -40,6 +40,11 @@ class SiteStatus:
         """Note that a site has not answered."""
         self._change(name, last_code=code)
 
+    def joined(self, names: Sequence[str]) -> None:
+        """Note the sites of the last secure sum."""
+        for name in self._sites:
+            self._change(name, in_sum=name in names)
+
     def _change(self, name: str, **values: Any) -> None:
         if name in self._sites:
             with self._lock:
@@ -67,8 +72,10 @@ def describe_status(root: Path) -> str:
         is_there = "connected" if site["connected"] and runs else "not connected"
         last = "none yet" if site["last_round"] is None else site["last_round"]
         code = f"; last code {site['last_code']}" if site["last_code"] else ""
+        summed = {True: "; in the secure sum", False: "; NOT in the secure sum", None: ""}
         lines.append(
-            f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}{code}"
+            f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
+            f"{summed[site.get('in_sum')]}{code}"
         )
     return "\n".join(lines)
 

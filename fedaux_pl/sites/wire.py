@@ -33,6 +33,8 @@ CODES = {
 }
 """Why a site does not answer."""
 
+FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
+
 
 class RefusalError(FedauxError):
     """A message that is not accepted.

@@ -23,6 +23,7 @@ from fedaux_pl.scoring.plan import (
     choose_releases,
     count_share,
     further,
+    has_counts,
     plan,
 )
 
@@ -52,7 +53,7 @@ def test_open_options_are_chosen(epsilon, sums):
     assert planned.feature_map.dimensions >= 1
     assert 0 <= planned.feature_map.whitening <= 1
     assert planned.scorer.releases in (1, 2)
-    assert planned.part == Part(1 / planned.scorer.releases, 20 if sums == SECURE else 1)
+    assert planned.part == Part(1 / planned.scorer.releases, secure=sums == SECURE)
     assert plan(planned, NUMBERS) == planned
 
 
@@ -65,12 +66,27 @@ def test_explicit_options_stay(releases, numbers):
     assert plan(mean, numbers) == mean
 
 
-@pytest.mark.parametrize(
-    "own", [scoring(dimensions=7), scoring(releases=1), scoring(1, dimensions=7, **SECURE)]
-)
+@pytest.mark.parametrize("own", [scoring(dimensions=7), scoring(releases=1, **SECURE)])
 def test_real_sites_cannot_plan(own):
     with pytest.raises(ConfigurationError, match="set dimensions of feature_map, releases of"):
         plan(own, None)
+
+
+def test_sites_agree_on_the_share_of_counts():
+    own = scoring(2, dimensions=7, count_share=0.1, **SECURE)
+    assert plan(own, NUMBERS, counts=True) == plan(own, None, counts=True)
+    planned = plan(own, None, counts=True)
+    assert planned.part == Part(0.45, secure=True)
+    assert further(planned, {}).part.share == pytest.approx(0.1)
+    assert has_counts(planned)
+    assert not has_counts(plan(own, None))
+    with pytest.raises(ConfigurationError, match=r"privacy.count_share \(such as 0.1\)"):
+        plan(scoring(2, dimensions=7, **SECURE), None, counts=True)
+
+
+def test_attempts_are_paid_in_advance():
+    planned = plan(scoring(1, dimensions=7, attempts=2, **SECURE), NUMBERS, counts=True)
+    assert 2 * planned.part.share + further(planned, {}).part.share == pytest.approx(1)
 
 
 def test_secure_sums_are_refused():
@@ -92,7 +108,7 @@ def test_all_releases_have_the_whole_budget(releases, counts, sums):
     if counts and sums == SECURE:
         all_releases.append(further(planned, {}))
         assert all_releases[-1].scorer == ClassCounts()
-        assert all_releases[-1].part.summands == 1
+        assert not all_releases[-1].part.secure
     assert sum(own.part.share for own in all_releases) == pytest.approx(1, abs=1e-12)
     # as if the server saw each vector: the guarantee of a sum is that of sigma sqrt(n - 1)
     local = [dataclasses.replace(own, part=Part(own.part.share)) for own in all_releases]

@@ -77,7 +77,6 @@ def test_two_seeded_releases_do_not_cancel():
         (release(0.1), release(0.1, mechanism="classical")),
         (release(0.1), release(0.1, 0.5, VECTOR.flip(0))),
         (release(0.1), release(0.1, part=Part(0.5))),
-        (release(0.1), release(0.1, part=Part(1.0, summands=3))),
     ]
     for one, other in pairs:
         assert (solve(one, other) - VECTOR).norm() > VECTOR.norm()
@@ -267,22 +266,21 @@ def test_parts_of_the_classical_mechanism_cost_less():
     assert spent(records, 1e-5)[0] < 0.4
 
 
-@pytest.mark.parametrize("clients", [3, 10])
-def test_the_noise_of_a_secure_sum_is_that_of_the_guarantee_without_one_client(clients):
-    """n / (n - 1) times the variance, so that any n - 1 of the clients protect all."""
-    part, vectors = Part(0.5, summands=clients), torch.arange(clients)[:, None].expand(-1, 3000)
-    released = [Privacy(0.5).release(v.double(), 2.0, noise_seed=0, part=part) for v in vectors]
-    total = torch.stack([vector for vector, _ in released]).sum(dim=0) - vectors.sum(dim=0)
-    sigma = gaussian_sigma(0.5, 1e-5, 2.0) * math.sqrt(2)
-    assert float(total.std()) == pytest.approx(math.sqrt(clients / (clients - 1)) * sigma, rel=0.04)
-    record = released[0][1]
-    assert record.sigma * math.sqrt(clients - 1) == pytest.approx(sigma)
-    assert (record.summands, record.simulated) == (clients, True)
-    assert record.epsilon == Privacy(0.5).record(2.0, part=Part(0.5)).epsilon  # of the sum
-
-
-def test_secure_sums_are_simulated_only():
-    with pytest.raises(ValueError, match="secure sums are simulated only"):
-        Privacy(sums="secure", secret=True)
+def test_wrong_options_of_sums():
     with pytest.raises(ValueError, match="sums must be local or secure, but is 'sum'"):
         Privacy(sums="sum")
+    with pytest.raises(ValueError, match="colluders and attempts must be at least 1, but are 0"):
+        Privacy(sums="secure", colluders=0)
+
+
+def test_a_secure_sum_has_two_guarantees():
+    """That of the sum without the colluders' noise, and that of one client's noise alone."""
+    whole = Privacy(0.5).record(2.0)
+    record = Privacy(0.5, sums="secure", colluders=4).record(2.0, summands=20)
+    assert record.sigma == pytest.approx(whole.sigma / 4)
+    assert (record.mu, record.mu_alone) == pytest.approx((whole.mu, 4 * whole.mu))
+    assert record.total_sigma == pytest.approx(whole.sigma * math.sqrt(20 / 16))
+    assert spent([record, record], 1e-5) == pytest.approx(spent([whole, whole], 1e-5))
+    assert record.epsilon_alone == spent([record], 1e-5, alone=True)[0] > 2
+    local = Privacy(0.5).record(2.0)
+    assert spent([local], 1e-5, alone=True)[0] == pytest.approx(0.5)

@@ -69,8 +69,8 @@ def quiet_trainer(root, rounds):
 
 
 def start_site(federation_of, data, root, limits):
-    """A site that is ready to answer."""
-    site = Site(federation_of(), limits, serve=lambda answer, largest: None)
+    """A site that is ready to answer, named after its folder."""
+    site = Site(federation_of(), limits, lambda answer, largest: None, root.name)
     quiet_trainer(root, 1).fit(site.federation, datamodule=data)
     return site
 

@@ -29,6 +29,7 @@ from tests.sites.loopback import Given, fit, prepare
 SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 # what real sites cannot plan is given
 MAP = {"feature_map": Whitened(dimensions=8, whitening=0.5), "privacy": Privacy(1.0)}
+SECURE = MAP | {"privacy": Privacy(1.0, sums="secure", count_share=0.1)}
 TWO = "FedClassMeans, two releases"
 PAPER = FedAUX(
     scorer=Logistic(),
@@ -49,11 +50,13 @@ METHODS = {
     TWO: FedClassMeans(scorer=ClassStatistics(releases=2), **MAP),
     "FedAUX, statistics": FedAUX(scorer=ClassStatistics(releases=1), **MAP),
     "FedAUX, two releases": FedAUX(scorer=ClassStatistics(releases=2), **MAP),
+    "FedClassMeans, secure sums": FedClassMeans(scorer=ClassStatistics(releases=1), **SECURE),
+    "FedAUX, secure sums": FedAUX(scorer=ClassStatistics(releases=2), **SECURE),
     "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
     "FedAUX of the paper": PAPER,
 }
 # how many bytes a method sends is known to both, but not who has answered
-OWN = ("answered/", "seconds/")
+OWN = ("answered/", "seconds/", "secure_sum/")
 
 
 def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
@@ -79,7 +82,7 @@ def all_but(quick, cases):
     return [c if c in quick else pytest.param(c, marks=pytest.mark.sites) for c in cases]
 
 
-QUICK = ["FedAVG", "FedAUX, statistics", "FedAUX of the paper"]
+QUICK = ["FedAVG", "FedAUX, statistics", "FedAUX, secure sums", "FedAUX of the paper"]
 
 
 @pytest.mark.parametrize("method", all_but(QUICK, METHODS))

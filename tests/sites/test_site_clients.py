@@ -13,7 +13,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import ClassStatistics, Privacy, Whitened
+from fedaux_pl.scoring import Privacy, Whitened
 from fedaux_pl.sites import Limits, Sites
 from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.wire import Message
@@ -253,18 +253,12 @@ def test_the_server_runs_where_no_private_data_exist(plain, tmp_path):
     assert "private" not in data.fingerprints
 
 
-SECURE = FedClassMeans(
-    scorer=ClassStatistics(releases=1),
-    feature_map=Whitened(dimensions=8),
-    privacy=Privacy(sums="secure"),
-)
 WRONG = {
     "clients": ({"names": ["a", "b"]}, {}, {}, "2 sites, but the federation has 3 clients"),
     "data": ({}, {"holds": None}, {}, "data.holds must be public"),
     "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
     "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
-    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, releases"),
-    "secure": ({}, {}, {"algorithm": SECURE}, "privacy.sums to local"),
+    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, rel"),
 }
 
 

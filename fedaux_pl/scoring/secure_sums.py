@@ -1,0 +1,99 @@
+"""Secure sums of class statistics: the integers and the noise of a client, and what a sum makes.
+
+A simulation and real sites use the same integers and the same noise. That the server sees the sum
+alone is the work of ``fedaux_pl.sites.secure_sum``.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
+from fedaux_pl.scoring.class_scorers import SummableScorer
+from fedaux_pl.scoring.feature_maps import PublicMap
+from fedaux_pl.scoring.release import Release, ReleasedHead
+from fedaux_pl.scoring.scoring import Scoring
+
+ReadBytes = Callable[[int], bytes]
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """The sum over the clients of one architecture.
+
+    Attributes:
+        scoring: What is summed up.
+        row_length: k.
+        num_classes: C.
+        summands: The number of clients.
+    """
+
+    scoring: Scoring
+    row_length: int
+    num_classes: int
+    summands: int
+
+    @property
+    def scorer(self) -> SummableScorer:
+        """The scorer."""
+        assert isinstance(self.scoring.scorer, SummableScorer)  # noqa: S101 - the plan refuses
+        return self.scoring.scorer
+
+    @property
+    def own_sigma(self) -> int:
+        """The noise of each client in steps; 0 without noise."""
+        privacy = self.scoring.privacy
+        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
+        if multiplier == 0:
+            return 0
+        honest = self.summands - privacy.colluders
+        return noise_of_sum(multiplier, self.scorer.squared_sensitivity, honest)[1]
+
+    def record(self, simulated: bool) -> Release:
+        """Return the record of a client, in the units of the vector."""
+        unit = self.scorer.unit(self.row_length, self.num_classes)
+        sensitivity = math.sqrt(self.scorer.squared_sensitivity) * unit
+        record = self.scoring.record(sensitivity, simulated, self.summands)
+        return replace(record, sigma=self.own_sigma * unit)
+
+    def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
+        """Return what a client adds to the sum: its integers with its noise, on the CPU.
+
+        Args:
+            integers: Its vector, int64.
+            read: Returns random bytes: those of the operating system, or ``seeded_bytes``.
+        """
+        integers = integers.cpu()
+        if (sigma := self.own_sigma) == 0:
+            return integers
+        return integers + discrete_gaussian(len(integers), sigma, read)
+
+    def head(
+        self, clients: Sequence[int], total: Tensor, public_map: PublicMap, simulated: bool
+    ) -> ReleasedHead:
+        """Return the release that a sum of integers is."""
+        weight = self.scorer.decode(total, self.num_classes)
+        return ReleasedHead(clients[0], weight, public_map, self.record(simulated), tuple(clients))
+
+
+def seeded_bytes(seed: int, scoring: Scoring, integers: Tensor, attempt: int) -> ReadBytes:
+    """Return the random bytes of a simulation, which its seed repeats.
+
+    They depend on the integers and the settings, too, so that two releases share their noise only
+    if they are equal, and on the number of the attempt.
+    """
+    settings = json.dumps([seed, attempt, scoring.release_settings()], sort_keys=True, default=str)
+    digest = hashlib.sha256(settings.encode() + integers.cpu().numpy().tobytes()).digest()
+    generator = np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))
+
+    def read(count: int) -> bytes:
+        raw: bytes = generator.random_raw(-(-count // 8)).astype("<u8").tobytes()[:count]
+        return raw
+
+    return read

@@ -1,0 +1,151 @@
+"""The secure sums of the server: it asks for keys, then for masked vectors, and adds them up.
+
+The keys of an attempt are kept in the state folder before the second step begins: a server that is
+killed there repeats that step, and sites that have sent their masked vectors send the same bytes.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.files import state_folder, write_json_atomically
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import Privacy
+from fedaux_pl.sites.secure_site import masked_like
+from fedaux_pl.sites.secure_sum import add_masked, read_keys
+from fedaux_pl.sites.wire import FINAL, Message, RefusalError, read_tensors
+
+Ask = Callable[[str, Sequence[str], Mapping[str, Any], State], Iterator[tuple[str, Any]]]
+"""Sends a request of a kind to sites and yields their answers, or RefusalErrors."""
+
+_RETRY = 2.0  # seconds before sites are asked again
+_REPEATS = 3  # of the second step, for sites whose answer was lost
+
+
+@dataclass
+class Collector:
+    """Collects secure sums.
+
+    Attributes:
+        ask: Asks sites.
+        privacy: The options of the sums.
+        tell: Prints a line.
+        wait: The seconds for which an attempt waits for enough sites.
+        attempts: The attempts so far, of all sums.
+        joined: The sites of the last attempt.
+    """
+
+    ask: Ask
+    privacy: Privacy
+    tell: Callable[[str], None]
+    wait: float
+    attempts: int = 0
+    joined: Sequence[str] = ()
+    _number: int = 0  # of the last attempt, which rises over all servers
+
+    def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
+        """Return the sites of a secure sum, and the sum.
+
+        Args:
+            digest: A, which names the sum.
+            names: The sites that have computed their vectors.
+            length: That of the vectors.
+
+        Raises:
+            ConfigurationError: If the attempts that the budget pays for have failed.
+        """
+        start, lost = time.monotonic(), 0
+        path = state_folder() / "secure_sums" / f"{digest}.json"
+        attempt = json.loads(path.read_text()) if path.is_file() else None
+        while True:
+            if attempt is None:
+                attempt = self._keys(digest, names)
+                write_json_atomically(path, attempt)
+            self.attempts, self.joined = self.attempts + 1, sorted(attempt["keys"])
+            answers, refusals = self._masked(digest, attempt, length)
+            try:
+                total = add_masked(answers, self.joined)
+            except RefusalError as error:
+                reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
+                reason = "; ".join(reasons) or first_line(error)
+                self.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+            else:
+                seconds = time.monotonic() - start
+                size = 8 * length * len(answers) / 1e6
+                self.tell(
+                    f"secure sum over {', '.join(self.joined)}: {length:,} numbers, attempt "
+                    f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
+                )
+                return list(self.joined), total
+            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
+            if len(names) < self.privacy.least_clients:
+                raise ConfigurationError(
+                    f"a secure sum needs {self.privacy.least_clients} sites, but sites refuse "
+                    f"({reason}): agree with them on the same run.yaml, within their limits"
+                )
+            lost += bool(answers)  # if none has left a site, nothing was spent
+            if lost >= self.privacy.attempts:
+                raise ConfigurationError(
+                    f"the secure sum failed in {lost} of {self.privacy.attempts} attempts, which "
+                    f"cost the sites their budget ({reason}): agree on more privacy.attempts in "
+                    "run.yaml (each has its part of epsilon), or on a higher --epsilon_limit"
+                )
+            attempt = None
+            time.sleep(_RETRY)
+
+    def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
+        """Step 1, until enough sites have sent keys; it costs nothing."""
+        start, least = time.monotonic(), self.privacy.least_clients
+        while True:
+            self._number = number = max(self._number + 1, int(time.time()))
+            fields, keys = {"sum": digest, "attempt": number}, {}
+            for name, answer in self.ask("keys", names, fields, {}):
+                if isinstance(answer, Message):
+                    try:
+                        message = answer.fields.get("keys")
+                        if read_keys(message, digest, number, self.privacy.pins).name != name:
+                            raise RefusalError("message", "it is of another site")
+                        keys[name] = message
+                    except RefusalError as error:
+                        self.tell(f"the key of {name} is not used: {first_line(error)}")
+            if len(keys) >= least:
+                return {"attempt": number, "keys": keys}
+            if time.monotonic() - start > self.wait:
+                raise ConfigurationError(
+                    f"a secure sum needs {least} sites, but {len(keys)} of {', '.join(names)} have "
+                    "sent keys: start the others, or set privacy.sums to local"
+                )
+            time.sleep(_RETRY)
+
+    def _masked(
+        self, digest: str, attempt: Mapping[str, Any], length: int
+    ) -> tuple[dict[str, tuple[str, Tensor]], dict[str, RefusalError]]:
+        """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
+        fields = {
+            "sum": digest,
+            "attempt": attempt["attempt"],
+            "messages": list(attempt["keys"].values()),
+        }
+        answers: dict[str, tuple[str, Tensor]] = {}
+        refusals: dict[str, RefusalError] = {}
+        for _ in range(_REPEATS):
+            missing = [name for name in attempt["keys"] if name not in answers]
+            for name, answer in self.ask("masked", missing, fields, masked_like(length)):
+                if isinstance(answer, Message):
+                    try:
+                        vector = read_tensors(answer.body, masked_like(length))["masked"]
+                        answers[name] = str(answer.fields.get("transcript")), vector
+                        refusals.pop(name, None)
+                    except RefusalError as error:
+                        refusals[name] = error
+                else:
+                    refusals[name] = answer
+            if all(refusals[name].code not in ("absent", "busy") for name in refusals):
+                break
+            time.sleep(_RETRY)
+        return answers, refusals

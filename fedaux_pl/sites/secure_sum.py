@@ -1,0 +1,323 @@
+"""Secure sums: the server learns the sum of the sites' integer vectors, and no single vector.
+
+Each pair of sites agrees on a mask that one adds and the other subtracts, modulo 2^64. All messages
+pass through the server, in two steps: keys, then masked vectors. Here is the protocol alone;
+transport, noise and ledger are the callers'. One attempt of three sites in one process:
+
+    >>> keys = {name: Ed25519PrivateKey.generate() for name in ("site-1", "site-2", "site-3")}
+    >>> pins = {name: pin(key) for name, key in keys.items()}
+    >>> agreement = agreement_digest({"seed": 0, "pins": pins})
+    >>> members = {name: Member(name, key, pins) for name, key in keys.items()}
+    >>> messages = [member.keys(agreement, attempt=1) for member in members.values()]
+    >>> answers = {}
+    >>> for name, member in members.items():
+    ...     session = member.open(agreement, 1, messages)  # refuses a list that is not right
+    ...     vector = torch.tensor([1, -2])  # with noise for session.honest sites, in the ledger
+    ...     answers[name] = session.transcript, session.mask(vector)
+    >>> add_masked(answers, list(members))
+    tensor([ 3, -6])
+
+Why one vector tells nothing: the masks of the honest sites are uniform among those that sum up to
+zero, so the masked vectors are uniform given their sum. The hash of all key messages is in every
+mask: sites that were shown different lists have masks that do not cancel.
+
+Pins say which signing key belongs to which site. Without them a server that acts can sign in the
+name of every site and read all vectors; one that only looks cannot.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.files import create_secret, state_folder
+from fedaux_pl.sites.site_settings import check_name
+from fedaux_pl.sites.wire import RefusalError
+
+try:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError as error:
+    raise ConfigurationError("secure sums need: pip install 'fedaux-pl[sites]'") from error
+
+TAG = "fedaux secure sum 1"
+MAX_SITES, MAX_ATTEMPT = 1000, 2**40
+_KEY_BYTES = 32
+_HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
+
+
+def signing_key(name: str) -> Ed25519PrivateKey:
+    """Return the signing key of a site on this machine, created at the first call.
+
+    Raises:
+        ConfigurationError: If the name is not possible, or the file of the key is damaged.
+    """
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    path = state_folder() / "signing" / f"{name}.key"
+    create_secret(path, _KEY_BYTES)
+    if len(content := path.read_bytes()) != _KEY_BYTES:
+        raise ConfigurationError(
+            f"the signing key {path} has {len(content)} bytes; expected {_KEY_BYTES}: restore it, "
+            "or delete it and agree on a new pin (fedaux-pl sites pin)"
+        )
+    return Ed25519PrivateKey.from_private_bytes(content)
+
+
+def pin(key: Ed25519PrivateKey) -> str:
+    """Return the pin of a signing key: its public key, as 64 hexadecimal digits."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def agreement_digest(agreement: Mapping[str, object]) -> str:
+    """Return the SHA-256 of what all sites have agreed on, which every key is signed for.
+
+    Examples:
+        >>> agreement_digest({"b": 1, "a": 2}) == agreement_digest({"a": 2, "b": 1})
+        True
+    """
+    return hashlib.sha256(json.dumps(dict(agreement), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class KeyMessage:
+    """The key of a site in one attempt.
+
+    Attributes:
+        name: The site.
+        key: Its X25519 public key, made for this attempt.
+        signer: Its Ed25519 public key, the pin.
+        signature: That of the signer.
+    """
+
+    name: str
+    key: str
+    signer: str
+    signature: str = ""
+
+    def statement(self, agreement: str, attempt: int) -> bytes:
+        """Return what is signed; no part can contain a space."""
+        return f"{TAG} {agreement} {attempt} {self.name} {self.key} {self.signer}".encode()
+
+
+def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, str]) -> KeyMessage:
+    """Read a key message from anybody; the server can use it, too, to leave out a damaged one.
+
+    Raises:
+        RefusalError: If it is damaged, not of a pinned site, or not signed for this attempt.
+    """
+    values = message if isinstance(message, Mapping) else {}
+    names = [field.name for field in fields(KeyMessage)]
+    texts = {name: text for name in names if isinstance(text := values.get(name), str)}
+    if len(texts) < len(names):
+        raise RefusalError("message", f"a key message must have the texts {', '.join(names)}")
+    keys = KeyMessage(**texts)
+    try:
+        check_name(keys.name)
+    except ValueError as error:
+        raise RefusalError("message", "a key message has an impossible name") from error
+    for name, digits in _HEX.items():
+        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name]):  # one spelling a key
+            raise RefusalError("message", f"{name} of {keys.name} must be {digits} hex digits")
+    if pins and pins.get(keys.name) != keys.signer:
+        raise RefusalError(
+            "message",
+            f"{keys.name} signs with {keys.signer}, but pins has {pins.get(keys.name, 'none')}: "
+            "compare what fedaux-pl sites pin prints there, not over the server",
+        )
+    try:
+        signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys.signer))
+        signer.verify(bytes.fromhex(keys.signature), keys.statement(agreement, attempt))
+    except (InvalidSignature, ValueError) as error:
+        raise RefusalError(
+            "message", f"{keys.name} has not signed this key for this agreement and attempt"
+        ) from error
+    return keys
+
+
+class Member:
+    """One site in secure sums, attempt by attempt.
+
+    Args:
+        name: The site.
+        key: Its signing key.
+        pins: The pin of every site of the run, as all have agreed; empty for a run without pins.
+        colluders: The number t of sites that may show the server their masks and noise.
+
+    Raises:
+        ConfigurationError: If the pins are no pins, or do not have this site's key.
+    """
+
+    def __init__(
+        self, name: str, key: Ed25519PrivateKey, pins: Mapping[str, str], colluders: int = 1
+    ) -> None:
+        if colluders < 1:
+            raise ValueError(f"got colluders {colluders}; expected at least 1")
+        if any(not re.fullmatch("[0-9a-f]{64}", text) for text in pins.values()):
+            raise ConfigurationError("pins must be 64 hex digits: see fedaux-pl sites pin")
+        if len(set(pins.values())) < len(pins):  # its owner would count as one colluder
+            raise ConfigurationError("two sites have the same pin: each needs a key of its own")
+        if pins and pins.get(name) != pin(key):
+            raise ConfigurationError(
+                f"pins has {pins.get(name, 'none')} for {name}, whose key is {pin(key)}: let all "
+                f"sites write '{name}: {pin(key)}' to the pins of the shared configuration"
+            )
+        self.name, self.pins, self.colluders = name, dict(pins), colluders
+        self.least = max(3, colluders + 2)
+        self._signing, self._last = key, 0
+        self._pending: tuple[str, int, KeyMessage, X25519PrivateKey] | None = None
+
+    def keys(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
+        """Make a fresh key for an attempt and return the key message, for JSON.
+
+        Args:
+            agreement: The digest of what this site has agreed on.
+            attempt: Its number, which the server chooses.
+            after: The largest number in this site's ledger.
+
+        Raises:
+            RefusalError: If the number is not larger than all before.
+        """
+        last = max(self._last, after)
+        if type(attempt) is not int or not last < attempt <= MAX_ATTEMPT:
+            raise RefusalError("message", f"the number of the attempt must be above {last}")
+        secret = X25519PrivateKey.generate()
+        public = secret.public_key().public_bytes_raw().hex()
+        unsigned = KeyMessage(self.name, public, pin(self._signing))
+        signature = self._signing.sign(unsigned.statement(agreement, attempt)).hex()
+        own = KeyMessage(self.name, public, unsigned.signer, signature)
+        self._last, self._pending = attempt, (agreement, attempt, own, secret)
+        return asdict(own)
+
+    def open(self, agreement: str, attempt: int, messages: object) -> "Session":
+        """Check the key messages of all sites of an attempt, and agree on masks with each.
+
+        A key opens one session: whatever is refused here needs new keys from all sites.
+
+        Raises:
+            RefusalError: If the list does not have this site's message, has a name or key twice, a
+                message that `read_keys` refuses, or fewer than ``least`` sites.
+        """
+        if self._pending is None or self._pending[1] != attempt:
+            raise RefusalError("message", "there is no unused key for this attempt")
+        (signed, attempt, own, secret), self._pending = self._pending, None
+        if signed != agreement:
+            raise RefusalError("settings", "the key was made for other settings")
+        if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
+            raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
+        found = [read_keys(message, agreement, attempt, self.pins) for message in messages]
+        if own not in found:
+            raise RefusalError("message", "the list does not have this site's own key")
+        members = {keys.name: keys for keys in found}
+        if min(len(members), len({keys.key for keys in found})) < len(found):
+            raise RefusalError("message", "the list has a name or a key twice")
+        if len(found) < self.least:
+            raise RefusalError(
+                "limits",
+                f"got {len(found)} sites; expected {self.least} or more, with up to "
+                f"{self.colluders} colluders",
+            )
+        statements = sorted(keys.statement(agreement, attempt) for keys in found)
+        transcript = hashlib.sha256(b"\n".join([TAG.encode(), *statements])).digest()
+        masks = {
+            name: _agree(secret, transcript, own.name, keys)
+            for name, keys in members.items()
+            if name != own.name
+        }
+        return Session(own.name, masks, transcript, len(found) - self.colluders)
+
+
+def _agree(secret: X25519PrivateKey, transcript: bytes, own: str, other: KeyMessage) -> bytes:
+    """Return k_ij = HKDF-SHA256(X25519(i, j), salt = transcript, info = both names)."""
+    try:
+        shared = secret.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other.key)))
+    except ValueError as error:  # the result is zero: everybody would know the mask
+        raise RefusalError("message", f"the key of {other.name} is a point of low order") from error
+    info = " ".join([TAG, "mask", *sorted([own, other.name])]).encode()
+    return HKDF(SHA256(), _KEY_BYTES, salt=transcript, info=info).derive(shared)
+
+
+class Session:
+    """An attempt whose list of sites is checked: masks one vector.
+
+    Attributes:
+        names: The sites that take part, sorted.
+        transcript: The hash of their key messages, in hexadecimal digits; sent with the vector.
+        honest: The number of sites whose noise must suffice, |S| - t.
+    """
+
+    def __init__(
+        self, name: str, keys: Mapping[str, bytes], transcript: bytes, honest: int
+    ) -> None:
+        self.names, self.honest = sorted([name, *keys]), honest
+        self.transcript = transcript.hex()
+        self._name, self._keys = name, dict(keys)
+
+    def mask(self, vector: Tensor) -> Tensor:
+        """Return v_i + sum_{j > i} m_ij - sum_{j < i} m_ij modulo 2^64, once.
+
+        Args:
+            vector: int64, shape (d,), with this site's noise.
+
+        Returns:
+            The residues as int64 (two's complement), on the CPU.
+
+        Raises:
+            RefusalError: If a vector was masked before: the keys are gone.
+        """
+        if vector.dtype != torch.int64 or vector.ndim != 1:
+            raise TypeError(
+                f"got {vector.dtype} of shape {tuple(vector.shape)}; expected int64, 1d"
+            )
+        if not self._keys:
+            raise RefusalError("message", "these keys have masked a vector: each masks one")
+        keys, self._keys = self._keys, {}
+        total = vector.detach().cpu().numpy().view(np.uint64)
+        zeros = bytes(total.nbytes)
+        for other, key in keys.items():
+            stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(zeros)
+            mask = np.frombuffer(stream, "<u8")
+            total = total + mask if self._name < other else total - mask
+        return torch.from_numpy(total.view(np.int64))
+
+
+def add_masked(answers: Mapping[str, tuple[str, Tensor]], names: Sequence[str]) -> Tensor:
+    """Return the sum of the sites' vectors, at the server.
+
+    Args:
+        answers: Transcript and masked vector by site.
+        names: The sites whose key messages were sent to all.
+
+    Returns:
+        The sum modulo 2^64 as int64, shape (d,).
+
+    Raises:
+        RefusalError: If an answer is missing, or transcripts or lengths differ: the masks would not
+            cancel. A further attempt needs new keys.
+    """
+    if missing := sorted({*names} ^ {*answers}):
+        raise RefusalError("message", f"the answers and the list differ in {', '.join(missing)}")
+    if len({transcript for transcript, _ in answers.values()}) != 1:
+        raise RefusalError("message", "the sites have seen different lists of keys")
+    vectors = [vector for _, vector in answers.values()]
+    shape = vectors[0].shape
+    if any(vector.dtype != torch.int64 or vector.shape != shape for vector in vectors):
+        raise RefusalError("message", "the masked vectors must be int64 of one length")
+    total = np.stack([vector.cpu().numpy().view(np.uint64) for vector in vectors]).sum(axis=0)
+    return torch.from_numpy(total.view(np.int64))

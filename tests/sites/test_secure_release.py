@@ -1,0 +1,240 @@
+"""Secure sums over sites: what leaves a site, what it costs, and what ends an attempt."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from fedaux_pl.algorithms import FedClassMeans
+from fedaux_pl.data.fingerprints import key_id, machine_key
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
+from fedaux_pl.sites import Limits, secure_server
+from fedaux_pl.sites.secure_sum import pin, signing_key
+from fedaux_pl.sites.site_status import describe_status
+from fedaux_pl.sites.wire import Message, write_tensors
+from tests.federations import split
+from tests.sites.loopback import fit, prepare
+from tests.sites.test_same_results import images
+
+NAMES = ["site-0", "site-1", "site-2", "site-3"]
+SECRET = Limits(epsilon_limit_alone=5.0)
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path, monkeypatch):
+    """A ledger and keys for each test; and no pauses."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(secure_server, "_RETRY", 0.0)
+
+
+def sites(root, clients=4, limits=SECRET, releases=1, **privacy):
+    names = NAMES[:clients]
+    options = {"epsilon": 1.0, "sums": "secure", "pins": {n: pin(signing_key(n)) for n in names}}
+    method = FedClassMeans(
+        scorer=ClassStatistics(releases=releases),
+        feature_map=Whitened(dimensions=4, whitening=0.5),
+        privacy=Privacy(**(options | privacy)),
+    )
+    federated = images(method, {"resnet8": clients})
+    return prepare(root, federated, split(clients), limits=limits, rehearsal=False)
+
+
+def entries():
+    return Ledger(key_id(machine_key())).entries()
+
+
+def run(root, federation, data):
+    fit(root, federation, data, rounds=1)
+    return federation
+
+
+def at(kind, fault):
+    """A fault in the answers to one kind of request."""
+    return lambda answer, request: (
+        fault(answer, request) if request.fields["kind"] == kind else answer(request)
+    )
+
+
+def test_the_server_gets_one_sum_and_each_site_pays_once(tmp_path, capsys):
+    federation, data, hub = sites(tmp_path, releases=2)
+    run(tmp_path, federation, data)
+    [first], [second] = federation.heads, federation.further["residuals/resnet8"].heads
+    assert first.clients == second.clients == (0, 1, 2, 3)
+    masked = [message for message in hub.sent if "transcript" in message.fields]
+    assert len(masked) == len(entries()) == 8
+    # of all that leaves a site, the masked vectors alone depend on more than |D_i|
+    others = [message for message in hub.sent if message not in masked]
+    assert all(not load(message.body) for message in others)
+    records = [entry.releases[0] for entry in entries()]
+    assert len({record.what for record in records}) == 2
+    own = [records[0], next(r for r in records if r.what != records[0].what)]
+    assert 0.99 < spent(own, 1e-5)[0] <= 1.0
+    assert 1.0 < spent(own, 1e-5, alone=True)[0] < 5.0
+    lines = " ".join(federation.privacy())
+    assert "if at least 3 of them add their noise" in lines
+    assert "also against a server that breaks the protocol" in lines
+    assert "in the secure sum" in describe_status(tmp_path / "server")
+    assert federation.history[0]["secure_sum/attempts"] == 2
+    assert "secure sum over site-0, site-1, site-2, site-3: 60 numbers" in capsys.readouterr().out
+
+
+def test_without_pins_the_lines_say_against_whom_it_protects(tmp_path):
+    federation = run(tmp_path, *sites(tmp_path, clients=3, pins={})[:2])
+    assert "ONLY against a server that keeps to the protocol" in " ".join(federation.privacy())
+
+
+def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
+    """With one attempt the run ends; a second sum about the same data is above the budget."""
+    federation, data, hub = sites(tmp_path)
+    hub.faults["site-3"] = at("masked", lambda answer, request: None)
+    with pytest.raises(ConfigurationError, match=r"agree on more privacy\.attempts"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 3
+    # a server that pretends a dropout, and asks the three again
+    asked = Message({"kind": "keys", "request": "x", "client": 0, "sum": "0" * 64, "attempt": 1})
+    site = hub.sites["site-0"]
+    [digest] = site.sums._pending
+    fields = {**asked.fields, "sum": digest, "agreement": site.own_agreement, "attempt": 2**35}
+    keys = [
+        hub.sites[name].answer(Message({**fields, "client": i})).fields["keys"]
+        for i, name in enumerate(NAMES[:3])
+    ]
+    again = Message({**fields, "kind": "masked", "messages": keys})
+    assert site.answer(again).fields["code"] == "budget"
+    assert len(entries()) == 3
+
+
+def test_attempts_that_are_paid_in_advance(tmp_path):
+    federation, data, hub = sites(tmp_path, attempts=2)
+    hub.faults["site-3"] = lambda answer, request: (
+        None if request.fields["kind"] == "masked" else answer(request)
+    )
+    seen = []
+
+    def away(answer, request):
+        seen.append(request.fields["kind"])
+        if "masked" in seen:  # from then on
+            hub.away.add("site-3")
+            return None
+        return answer(request)
+
+    hub.faults["site-3"] = away
+    run(tmp_path, federation, data)
+    assert [head.clients for head in federation.heads] == [(0, 1, 2)]
+    by_site = [entry.releases[0] for entry in entries()]
+    assert [record.summands for record in by_site] == [4, 4, 4, 3, 3, 3]
+    assert spent([by_site[0], by_site[3]], 1e-5)[0] <= 1.0
+
+
+def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
+    federation, data, hub = sites(tmp_path)
+
+    def kill(answer, request):
+        raise KeyboardInterrupt
+
+    hub.faults["site-2"] = at("masked", kill)
+    with pytest.raises(SystemExit):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 2
+    hub.faults.clear()
+    again, data, other = sites(tmp_path)
+    other.sites = hub.sites
+    run(tmp_path, again, data)
+    assert again.heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 4  # the two have sent the same bytes again
+
+
+def test_asked_twice_a_site_sends_the_same_bytes(tmp_path):
+    federation, data, hub = sites(tmp_path, clients=3)
+    sent = []
+    hub.faults["site-1"] = at(
+        "masked",
+        lambda answer, request: sent.append((answer(request), answer(request))) or sent[0][0],
+    )
+    run(tmp_path, federation, data)
+    [(one, two)] = sent
+    assert one.body == two.body
+    assert len(entries()) == 3
+
+
+WRONG = {
+    "length": lambda t: {"masked": t["masked"][:-1].clone()},
+    "type": lambda t: {"masked": t["masked"].double()},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_vector_ends_the_attempt(case, tmp_path):
+    federation, data, hub = sites(tmp_path)
+
+    def fault(answer, request):
+        message = answer(request)
+        return Message(message.fields, write_tensors(WRONG[case](load(message.body))))
+
+    hub.faults["site-1"] = at("masked", fault)
+    with pytest.raises(ConfigurationError, match="site-1: masked is torch"):
+        run(tmp_path, federation, data)
+
+
+def test_a_false_vector_does_not_pass_for_a_sum(tmp_path):
+    federation, data, hub = sites(tmp_path)
+
+    def fault(answer, request):
+        message = answer(request)
+        false = torch.randint(-(2**62), 2**62, load(message.body)["masked"].shape)
+        return Message(message.fields, write_tensors({"masked": false}))
+
+    hub.faults["site-1"] = at("masked", fault)
+    with pytest.raises(Exception, match="larger than any data and noise can be"):
+        run(tmp_path, federation, data)
+
+
+def test_too_few_sites(tmp_path):
+    federation, data, hub = sites(tmp_path)
+    hub.away = {"site-1", "site-2"}
+    with pytest.raises(
+        ConfigurationError, match="needs 3 sites, but 2 of site-0, site-3 have sent"
+    ):
+        run(tmp_path, federation, data)
+    assert entries() == []
+
+
+def test_the_limits_of_a_site(tmp_path):
+    with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
+        sites(tmp_path, limits=Limits())
+    federation, data, _ = sites(tmp_path, limits=Limits(epsilon_limit_alone=1.2))
+    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: .* \(code budget\)"):
+        run(tmp_path, federation, data)
+    assert entries() == []
+    with pytest.raises(ValueError, match="epsilon_limit_alone must be positive"):
+        Limits(epsilon_limit_alone=0.0)
+
+
+def test_secret_sums_need_real_sites(tmp_path):
+    from tests.federations import create
+    from tests.federations import fit as fit_locally
+
+    method = FedClassMeans(privacy=Privacy(1.0, sums="secure", secret=True))
+    with pytest.raises(Exception, match="the clients run in one process, which sees all of them"):
+        fit_locally(tmp_path, create(method), 1)
+
+
+def test_other_settings_are_refused(tmp_path):
+    federation, data, hub = sites(tmp_path, clients=3)
+    seen = []
+    hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
+    run(tmp_path, federation, data)
+    keys = next(request for request in seen if request.fields["kind"] == "keys")
+    other = {**keys.fields, "agreement": {**keys.fields["agreement"], "seed": 7}}
+    site = hub.sites["site-0"]
+    assert site.answer(Message(other)).fields["code"] == "settings"
+    assert (
+        site.answer(replace(keys, fields={**keys.fields, "sum": "f" * 64})).fields["code"]
+        == "message"
+    )
+    assert site.answer(keys).fields["code"] == "message"  # an old attempt
+    state = json.loads(next((tmp_path / "state").rglob("secure_sums/*.json")).read_text())
+    assert sorted(state["keys"]) == NAMES[:3]

@@ -112,6 +112,7 @@ less noise. For methods that release class statistics, such as FedClassMeans.
      site:      fedaux-pl sites pin --certificates SITE    makes its signing key, prints its pin
      run.yaml:  privacy: {{epsilon: 1.0, sums: secure, pins: {{{pins}}}}}
                 under model.algorithm.init_args
+     site:      --epsilon_limit_alone EPSILON in 4: what its own noise alone may cost
    Each site compares these pins with the other sites, by phone say: whoever passes them on could
    put in keys of its own. Without pins the sum is protected only from a server that looks and
    does not act."""

@@ -26,6 +26,7 @@ from fedaux_pl.scoring import (
 )
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts
+from fedaux_pl.scoring.release import spent
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
@@ -236,10 +237,12 @@ class Site:
         if not self.algorithm.secret_noise:
             return SecureReleases(None, None)
         if self.limits.epsilon_limit_alone is None:
+            record = scoring.record(1.0, False, len(self.federation.architectures))
+            cost = spent([record] * (2 if _has_second(scoring) else 1), record.delta, alone=True)
             raise ConfigurationError(
                 "this run has secure sums: state with --epsilon_limit_alone what the noise of this "
-                "site alone may cost, if the other sites and the server deceive it (with n sites "
-                "it is about sqrt(n - 1) times epsilon or more), or set privacy.sums to local"
+                "site alone may cost, if the other sites and the server deceive it (with all sites "
+                f"it costs {cost[0]:.3g}, with fewer less), or set privacy.sums to local"
             )
         data = self.federation.data
 

@@ -317,7 +317,7 @@ def test_status_says_who_is_there(plain, tmp_path, capsys):
 
 def test_wrong_command_lines_of_sites(tmp_path, capsys):
     assert main(["sites", "statsu"]) == 1
-    assert "init or status, but is followed by statsu (did you mean status?)" in (
+    assert "init, status or pin, but is followed by statsu (did you mean status?)" in (
         capsys.readouterr().err
     )
     init = ["sites", "init", "--server=host", f"--folder={tmp_path / 'sites'}"]

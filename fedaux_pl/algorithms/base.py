@@ -177,7 +177,7 @@ class Algorithm:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
             paper's +P) instead of random weights. A class attribute of methods that always do.
 
-    Example:
+    Examples:
         >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
         (False, True)
     """
@@ -341,7 +341,7 @@ class Algorithm:
 def check_positive(**options: float) -> None:
     """Raise a ValueError for an option that is not a positive number.
 
-    Example:
+    Examples:
         >>> check_positive(server_lr=0.1, tau=1e-3)
         >>> check_positive(server_lr=-1)
         Traceback (most recent call last):

@@ -17,7 +17,7 @@ class FedBN(Algorithm):
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedBN+P).
 
-    Example:
+    Examples:
         >>> FedBN().own_entries(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))[:2]
         ['1.weight', '1.bias']
     """

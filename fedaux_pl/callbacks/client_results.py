@@ -18,7 +18,7 @@ def last_measured(history: Sequence[Measured]) -> Measured:
 def by_client(measured: Measured) -> dict[str, dict[str, float]]:
     """Return the values of each client, of ``(mean)`` and ``(worst)``, by metric.
 
-    Example:
+    Examples:
         >>> by_client({"val/mean_client/f1": 0.5, "val/client_f1/north": 0.5})
         {'val/f1': {'north': 0.5, '(mean)': 0.5}}
     """

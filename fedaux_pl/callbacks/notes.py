@@ -69,7 +69,7 @@ def describe_effective_teachers(effective: Sequence[float], teachers: int) -> st
             over x: n if n teachers have equal weights, 1 if one has all of it.
         teachers: The number of teachers in each round.
 
-    Example:
+    Examples:
         >>> describe_effective_teachers([9.99], 10).split(":")[0]
         'effective teachers 9.99 of 10'
     """
@@ -92,7 +92,7 @@ def describe_missing_classes(
             private: known in simulations only.
         classes: The names of the C classes.
 
-    Example:
+    Examples:
         >>> describe_missing_classes(3, np.array([[5, 0, 1], [2, 0, 0]]), ["cat", "dog", "bird"])
         'round 3: no client of the round holds class dog'
     """

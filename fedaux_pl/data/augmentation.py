@@ -84,7 +84,7 @@ class Augmentation:
         Raises:
             ConfigurationError: If a name is unknown, or its class cannot be created.
 
-        Example:
+        Examples:
             >>> Augmentation.create("crop_flip").numbers
             3
         """

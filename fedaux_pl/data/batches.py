@@ -31,7 +31,7 @@ class TensorBatches:
             no copy of its data.
         augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import TensorBatches
         >>> inputs, labels = torch.arange(5), torch.arange(5) % 2

@@ -56,7 +56,7 @@ def cached(
     the key, of which a keyed hash is written. Other users cannot read the files.
 
     Args:
-        folder: The folder of the file, :func:`user_cache` unless the user has chosen one: a cache
+        folder: The folder of the file, ``user_cache`` unless the user has chosen one: a cache
             among the data would look like data to other programs.
         key: Everything that determines the tensors; "kind" is the prefix of the file name.
         build: Builds the tensors by name.

@@ -35,7 +35,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     Args:
         private: The labeled data of the clients, and the test data: a source or, in Python, a pair
-            (training, test) of data sets or arrays (see :class:`fedaux_pl.data.InMemory`).
+            (training, test) of data sets or arrays (see ``fedaux_pl.data.InMemory``).
         auxiliary: The public data, likewise, whose labels are not used; None for none.
         num_clients: n, the number of clients; replaced by that of data that name their clients.
         alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
@@ -54,7 +54,7 @@ class FederatedDataModule(pl.LightningDataModule):
             in host memory then. Null for the first that has room. The weights are the same, bit for
             bit on the CPU.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
         >>> data = FederatedDataModule(Digits(), auxiliary=Digits(), num_clients=4, alpha=100)
         >>> data.setup()
@@ -238,7 +238,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """See :attr:`Source.input_format`."""
+        """See ``Source.input_format``."""
         return self.private.input_format
 
     @property

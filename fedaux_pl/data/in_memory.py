@@ -57,7 +57,7 @@ class InMemory(TextSource):
         test_clients: The client of each test sample, as ``clients``: metrics are then also measured
             for each client. None for test data of no client in particular.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedaux_pl import FederatedDataModule
         >>> images, labels = np.zeros((6, 8, 8), np.uint8), np.array([0, 1, 0, 1, 0, 1])
@@ -143,8 +143,8 @@ class InMemory(TextSource):
 def as_source(name: str, value: Data) -> Source:
     """Turn the data that a data module takes as its argument ``name`` into a source.
 
-    The value is a source; data that :class:`InMemory` takes; a pair (training, test) of such data;
-    a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``; or, for one data set
+    The value is a source; data that ``InMemory`` takes; a pair (training, test) of such data;
+    a mapping of the arguments of ``InMemory``, such as a ``DatasetDict``; or, for one data set
     per client, a list of such pairs or of sources, or a mapping of them by the name of the client.
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"

@@ -64,7 +64,7 @@ class LazyInputs:
         rows: The positions of the samples to use; None for all.
         device: The device of what is read.
 
-    Example:
+    Examples:
         >>> import torch
         >>> inputs = LazyInputs(TensorReader(torch.arange(6).reshape(3, 2)))
         >>> inputs.shape, inputs.select(torch.tensor([2, 0]))[:1]

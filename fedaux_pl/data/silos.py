@@ -25,7 +25,7 @@ class Silos(Source):
     Args:
         members: The data of each client by its name.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedaux_pl import FederatedDataModule
         >>> images = np.zeros((2, 8, 8), np.uint8)

@@ -26,7 +26,7 @@ class Examples:
             test data that are of no client in particular.
         client_names: The name of each client; test data need not have samples of all.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples
         >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -94,7 +94,7 @@ class Source(ABC):
     A subclass can be chosen by its class name in a configuration once its module is imported, and
     always by its full path, such as ``my_package.MySource``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples, Source
         >>> class Noise(Source):

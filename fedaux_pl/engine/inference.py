@@ -173,7 +173,7 @@ def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, i
         For each batch where it begins, where it ends, and how many of its first inputs were in the
         batch before.
 
-    Example:
+    Examples:
         >>> split_range(5, 2, equal=False)
         [(0, 2, 0), (2, 4, 0), (4, 5, 0)]
         >>> split_range(5, 2, equal=True)

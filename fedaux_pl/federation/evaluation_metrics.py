@@ -45,7 +45,7 @@ def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> Metri
         ValueError: If there is no such metric, or it does not map probabilities and labels to a
             number.
 
-    Example:
+    Examples:
         >>> read_metrics(["f1", "torchmetrics.classification.MulticlassHingeLoss"])
         {'f1': {}, 'MulticlassHingeLoss': {'class_path': \
 'torchmetrics.classification.MulticlassHingeLoss'}}
@@ -146,7 +146,7 @@ class EvaluationMetrics:
         chosen: What ``read_metrics`` returns.
         num_classes: C, the number of classes.
 
-    Example:
+    Examples:
         >>> logits, labels = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 1])
         >>> metrics = EvaluationMetrics({"f1": {}}, num_classes=3)
         >>> {name: round(value, 3) for name, value in metrics(logits, labels).items()}

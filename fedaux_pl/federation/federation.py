@@ -63,7 +63,7 @@ class Federation(FederationModule):
             balanced_accuracy, ece, ...) and class paths of torchmetrics, as a list, or with their
             options, e.g. {f1: {average: weighted}}. Macro averages are over the classes that occur.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import FedDF, Federation
         >>> federation = Federation(FedDF(), clients={"resnet8": 10}, participation=0.3)
         >>> federation.select_clients(1)

@@ -103,7 +103,7 @@ class TrainingSettings:
     def lr_at(self, step: int, total: int) -> float:
         """Return the learning rate of a round (or a step) of ``total``, counted from 0.
 
-        Example:
+        Examples:
             >>> cosine = LocalTraining(lr=1.0, schedule="cosine", warmup=0.25)
             >>> [round(cosine.lr_at(t, 8), 2) for t in range(8)]
             [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]

@@ -20,7 +20,7 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
         second: The projections of the other view, in the same order.
         temperature: tau > 0.
 
-    Example:
+    Examples:
         >>> views = torch.eye(2)  # equal views of two images with orthogonal projections
         >>> nt_xent_loss(views, views, temperature=0.5)  # -log(e^2 / (e^2 + 2 e^0))
         tensor(0.2395)
@@ -55,7 +55,7 @@ def distillation_loss(
         labels: Classes, shape (N,), -1 for none; None if no sample has one.
         label_weight: w, in [0, 1].
 
-    Example:
+    Examples:
         >>> distillation_loss(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # log 2
         tensor(0.6931)
     """
@@ -85,7 +85,7 @@ def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: flo
             order and of the same shapes; they get no gradient.
         mu: The strength, at least 0.
 
-    Example:
+    Examples:
         >>> proximal_penalty([torch.tensor([3.0, 4.0])], [torch.zeros(2)], mu=0.1)  # 0.05 * 25
         tensor(1.2500)
     """

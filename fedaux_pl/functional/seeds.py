@@ -14,7 +14,7 @@ import torch
 def derive_seed(*parts: int) -> int:
     """Map one or more non-negative integers to a seed below 2^63.
 
-    Example:
+    Examples:
         >>> derive_seed(0, 1)
         7006255215521402662
     """

@@ -38,7 +38,7 @@ class ClientModule(ClassifierModule):
         batchnorm: ``batch`` normalizes by the statistics of each batch and updates the running
             ones; ``frozen`` normalizes by the running statistics of the start, which stay.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import ClientModule
         >>> client = ClientModule("resnet8", num_classes=10, model_options={"width": 0.125})

@@ -33,7 +33,7 @@ class DistillationModule(ClassifierModule):
         temperature: See ``distillation_loss``.
         hard_labels: The weight of labels in place of soft labels, for samples that have one.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import DistillationModule
         >>> from fedaux_pl.functional import soft_labels

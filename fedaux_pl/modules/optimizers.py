@@ -34,7 +34,7 @@ class OptimizerSettings:
             layers have neither weight decay nor LARS's scaling, as in SimCLR.
         clip_norm: The largest norm of the gradients of a step; None for no bound.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import ClientModule, OptimizerSettings
         >>> sgd = OptimizerSettings("sgd", lr=0.1, momentum=0.9)
         >>> client = ClientModule("resnet8", num_classes=10, optimizer=sgd)

@@ -368,7 +368,7 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
     decade. Zero on such a scale stands a step before the smallest, and one label that is no number
     ("inf") a step after the largest. Other labels stand side by side.
 
-    Example:
+    Examples:
         >>> x_positions(["0.01", "0.1", "1", "inf"])
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """

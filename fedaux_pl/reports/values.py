@@ -110,7 +110,7 @@ def measure(groups: Sequence[Group], metric: str) -> list[Group]:
 def metric_label(metric: str) -> str:
     """Return the name of a sweep's metric with its unit.
 
-    Example:
+    Examples:
         >>> metric_label("best"), metric_label("last f1"), metric_label("last client_auroc/north")
         ('accuracy in %', 'f1 x 100', 'client_auroc/north x 100')
     """
@@ -196,7 +196,7 @@ def places(
 def number(label: str) -> float | None:
     """Return the finite number that a label says; None if it says none.
 
-    Example:
+    Examples:
         >>> number("1.0e-5"), number("FedAVG"), number("inf")
         (1e-05, None, None)
     """
@@ -210,7 +210,7 @@ def number(label: str) -> float | None:
 def short_names(axes: Iterable[str]) -> dict[str, str]:
     """Return the last parts of the axes' names, as few as tell all of them apart.
 
-    Example:
+    Examples:
         >>> short_names(["method", "model.local.lr", "model.server.lr"])
         {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
     """
@@ -227,7 +227,7 @@ def short_names(axes: Iterable[str]) -> dict[str, str]:
 def value_text(axis: str, label: str) -> str:
     """Return a label that can stand alone: a number, true or false has its axis before it.
 
-    Example:
+    Examples:
         >>> value_text("alpha", "0.01"), value_text("method", "FedAVG")
         ('alpha = 0.01', 'FedAVG')
     """

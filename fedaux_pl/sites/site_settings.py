@@ -148,7 +148,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
 def differences(own: Mapping[str, Any], other: object) -> list[str]:
     """Return the settings in which two agreements differ, with both values.
 
-    Example:
+    Examples:
         >>> differences({"seed": 0, "train": "full"}, {"seed": 1, "train": "full"})
         ['seed is 0 here, 1 at the server']
     """

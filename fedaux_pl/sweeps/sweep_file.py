@@ -147,7 +147,7 @@ def find_sweep(file: str | Path) -> Path:
 def split_metric(metric: str) -> tuple[str, str]:
     """Return which round counts, "best" or "last", and the column of curve.csv.
 
-    Example:
+    Examples:
         >>> split_metric("best"), split_metric("last worst_client/f1")
         (('best', 'accuracy'), ('last', 'worst_client/f1'))
     """

@@ -34,7 +34,7 @@ class Digits(Source):
         part: The part that ``train()`` returns, with labels: private or auxiliary.
         size: The height and width of the images (bilinear, antialiased).
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Digits
         >>> source = Digits(size=16)
         >>> source.train().inputs.shape, source.auxiliary().shape
@@ -80,7 +80,7 @@ class Glosses(TextSource):
             included vocabulary of 4,000 word pieces.
         max_length: The number of token ids of a definition.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Glosses
         >>> test = Glosses(max_length=16).test()
         >>> test.inputs.shape, test.classes[:3]

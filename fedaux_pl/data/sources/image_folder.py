@@ -47,7 +47,7 @@ class ImageFolder(Source):
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
             with a warning that lists them.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image

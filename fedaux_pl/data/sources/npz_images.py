@@ -60,7 +60,7 @@ class NpzImages(Source):
         size: The height and width to which the central square of each image is scaled (bilinear,
             antialiased); null to keep the images as they are.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from fedaux_pl.data import NpzImages

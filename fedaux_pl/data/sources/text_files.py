@@ -39,7 +39,7 @@ class TextFiles(TextSource):
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from fedaux_pl.data import TextFiles, TextLayout

@@ -1,5 +1,7 @@
 """FedBN (Li et al. 2021): FedAVG whose clients keep their own BatchNorm."""
 
+from typing import Any, Literal
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -16,14 +18,27 @@ class FedBN(Algorithm):
 
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedBN+P).
+        kept: What a client keeps: its ``batchnorm``, or ``all``, so that each trains alone.
 
     Examples:
         >>> FedBN().own_entries(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))[:2]
         ['1.weight', '1.bias']
     """
 
+    def __init__(
+        self, *, pretrained: bool = False, kept: Literal["batchnorm", "all"] = "batchnorm"
+    ) -> None:
+        super().__init__(pretrained=pretrained)
+        self.kept = kept
+
+    def settings(self) -> dict[str, Any]:
+        """The method and its options as plain values."""
+        return super().settings() | {"kept": self.kept}
+
     def own_entries(self, model: nn.Module) -> list[str]:
-        """Return the names of all entries of BatchNorm layers."""
+        """Return the names of all entries of BatchNorm layers, or of all layers."""
+        if self.kept == "all":
+            return list(model.state_dict())
         layers = {name for name, part in model.named_modules() if isinstance(part, _BatchNorm)}
         if not layers:
             raise ConfigurationError(

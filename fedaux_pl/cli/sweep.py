@@ -27,7 +27,7 @@ from fedaux_pl.sweeps.launchers import (
     submit,
     time_left,
 )
-from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 from fedaux_pl.sweeps.worker import run_cell
 
 _LAUNCHERS = ("local", "slurm", "print")
@@ -117,6 +117,7 @@ def sweep(args: Sequence[str]) -> None:
         preload()  # while this process imports the packages, too
     is_checked = options.dry_run or not options.status
     labeled = resolve(described.cells, options.root, check=is_checked)
+    check_metrics(described, labeled)
     cells = distinct(labeled)
     for cell in cells if options.retry and not is_shown else ():
         if cell.state is CellState.FAILED:

@@ -229,7 +229,7 @@ def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> Iter
         try:
             job = executor.submit(CellJob(), [*command, cell.as_json()]).job_id
         except FailedJobError as error:
-            problem = " ".join(str(error).split())
+            problem = str(error).strip().rpartition("\n")[2]  # sbatch tells of its retries first
             raise FedauxError(
                 f"SLURM has taken {number} of {counted(len(cells), 'job')} ({problem}): the same "
                 "command submits the others, once it takes more"

@@ -228,12 +228,12 @@ def test_a_full_queue_of_slurm_is_told_after_the_jobs_that_it_took(tmp_path):
         def submit(self, *_):
             self.free -= 1
             if self.free < 0:  # what sbatch prints after two minutes of retries
-                raise submitit.core.utils.FailedJobError("sbatch: error:\nResource unavailable")
+                raise submitit.core.utils.FailedJobError("sbatch: retrying\nsbatch: error: no\n")
             return SimpleNamespace(job_id="7")
 
     jobs = submit([task(tmp_path, name) for name in "abc"], Full(), ["worker"])
     assert next(jobs) == "7"
-    with pytest.raises(FedauxError, match=r"has taken 1 of 3 jobs \(sbatch: error: Resource"):
+    with pytest.raises(FedauxError, match=r"has taken 1 of 3 jobs \(sbatch: error: no\)"):
         next(jobs)
 
 

@@ -83,11 +83,7 @@ class Collector:
                 )
                 return list(self.joined), total
             names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
-            if len(names) < self.privacy.least_clients:
-                raise ConfigurationError(
-                    f"a secure sum needs {self.privacy.least_clients} sites, but sites refuse "
-                    f"({reason}): agree with them on the same run.yaml, within their limits"
-                )
+            self.check(names, reason)
             lost += bool(answers)  # if none has left a site, nothing was spent
             if lost >= self.privacy.attempts:
                 raise ConfigurationError(
@@ -98,28 +94,37 @@ class Collector:
             attempt = None
             time.sleep(_RETRY)
 
+    def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
+        """Raise a ConfigurationError unless there are enough sites."""
+        if len(names) < (least := self.privacy.least_clients):
+            raise ConfigurationError(
+                f"a secure sum needs {least} sites, but has {', '.join(names) or 'none'} "
+                f"({reason}): start the others, agree with them on the same run.yaml, within their "
+                "limits, or set privacy.sums to local"
+            )
+
     def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
         """Step 1, until enough sites have sent keys; it costs nothing."""
-        start, least = time.monotonic(), self.privacy.least_clients
+        start = time.monotonic()
         while True:
             self._number = number = max(self._number + 1, int(time.time()))
-            fields, keys = {"sum": digest, "attempt": number}, {}
+            fields, keys, reasons = {"sum": digest, "attempt": number}, {}, []
             for name, answer in self.ask("keys", names, fields, {}):
-                if isinstance(answer, Message):
-                    try:
-                        message = answer.fields.get("keys")
-                        if read_keys(message, digest, number, self.privacy.pins).name != name:
-                            raise RefusalError("message", "it is of another site")
-                        keys[name] = message
-                    except RefusalError as error:
-                        self.tell(f"the key of {name} is not used: {first_line(error)}")
-            if len(keys) >= least:
+                try:
+                    if isinstance(answer, RefusalError):
+                        raise answer
+                    message = answer.fields.get("keys")
+                    if read_keys(message, digest, number, self.privacy.pins).name != name:
+                        raise RefusalError("message", "it is of another site")
+                    keys[name] = message
+                except RefusalError as error:
+                    reasons.append(f"no key of {name}: {first_line(error)}")
+            if len(keys) >= self.privacy.least_clients:
+                for text in reasons:
+                    self.tell(text)
                 return {"attempt": number, "keys": keys}
             if time.monotonic() - start > self.wait:
-                raise ConfigurationError(
-                    f"a secure sum needs {least} sites, but {len(keys)} of {', '.join(names)} have "
-                    "sent keys: start the others, or set privacy.sums to local"
-                )
+                self.check(list(keys), "; ".join(reasons))
             time.sleep(_RETRY)
 
     def _masked(

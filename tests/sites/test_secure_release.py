@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedaux_pl.algorithms import FedClassMeans
+from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
@@ -196,7 +196,7 @@ def test_too_few_sites(tmp_path):
     federation, data, hub = sites(tmp_path)
     hub.away = {"site-1", "site-2"}
     with pytest.raises(
-        ConfigurationError, match="needs 3 sites, but 2 of site-0, site-3 have sent"
+        ConfigurationError, match=r"needs 3 sites, but has site-0, site-3 \(the oth"
     ):
         run(tmp_path, federation, data)
     assert entries() == []
@@ -205,12 +205,65 @@ def test_too_few_sites(tmp_path):
 def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
         sites(tmp_path, limits=Limits())
-    federation, data, _ = sites(tmp_path, limits=Limits(epsilon_limit_alone=1.2))
-    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: .* \(code budget\)"):
-        run(tmp_path, federation, data)
-    assert entries() == []
+    for own in (Limits(epsilon_limit_alone=1.2), Limits(epsilon_limit=0.9, epsilon_limit_alone=5)):
+        federation, data, _ = sites(tmp_path, limits=own)
+        with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: budget"):
+            run(tmp_path, federation, data)
+        assert entries() == []
     with pytest.raises(ValueError, match="epsilon_limit_alone must be positive"):
         Limits(epsilon_limit_alone=0.0)
+
+
+def test_a_site_that_cannot_pay_costs_the_others_nothing(tmp_path):
+    """It says so before there are keys; the others have their sum."""
+    federation, data, hub = sites(tmp_path)
+    hub.sites["site-3"].limits = Limits(epsilon_limit_alone=1.2)
+    run(tmp_path, federation, data)
+    assert [head.clients for head in federation.heads] == [(0, 1, 2)]
+    assert len(entries()) == 3
+
+
+def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
+    """The counts of FedAUX, after the sum."""
+    method = FedAUX(
+        scorer=ClassStatistics(releases=1),
+        feature_map=Whitened(dimensions=4, whitening=0.5),
+        privacy=Privacy(1.0, sums="secure", count_share=0.2),
+    )
+    federated, options = images(method, {"resnet8": 3}), {"rehearsal": False}
+    with pytest.raises(ConfigurationError, match=r"with all sites it costs 1\.384,"):
+        prepare(tmp_path, federated, split(3), limits=Limits(), **options)
+    own = Limits(epsilon_limit_alone=1.35)
+    federation, data, hub = prepare(tmp_path, federated, split(3), limits=own, **options)
+    with pytest.raises(ConfigurationError, match="no site has released the numbers of its records"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 3
+    assert [message.fields["code"] for message in hub.sent[-3:]] == ["budget"] * 3
+
+
+def test_the_second_sum_waits_for_all_sites_of_the_first(tmp_path):
+    """Over fewer sites it would be paid for and not be used."""
+    federation, data, hub = sites(tmp_path, releases=2)
+    missed = []
+
+    def fault(answer, request):
+        if request.fields.get("release") and not missed:
+            return missed.append(len(entries()))
+        return answer(request)
+
+    hub.faults["site-3"] = fault
+    run(tmp_path, federation, data)
+    assert missed == [4]
+    assert federation.further["residuals/resnet8"].heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 8
+
+
+def test_what_cannot_be_is_refused_at_the_start(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"pins has .* for site-0, whose key is"):
+        sites(tmp_path, pins={"site-0": pin(signing_key("site-1"))})
+    federation, data, _ = sites(tmp_path, epsilon=None)
+    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: budget"):
+        run(tmp_path, federation, data)
 
 
 def test_secret_sums_need_real_sites(tmp_path):

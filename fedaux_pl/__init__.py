@@ -3,7 +3,7 @@
 The names below are imported on first use: ``import fedaux_pl`` and ``fedaux-pl --version`` do not
 import torch.
 
-Example:
+Examples:
     >>> from fedaux_pl import create_model
     >>> create_model("resnet8", num_classes=10, width=0.125).feature_dim
     64
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
-    "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
+    "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE FedBN "
     "FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint",
     "data": "FederatedDataModule ViewSettings",

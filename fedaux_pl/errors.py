@@ -53,7 +53,7 @@ TERMINATED = 143
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if it has none.
 
-    Example:
+    Examples:
         >>> first_line(ValueError("bad value")), first_line(ValueError())
         ('bad value', 'ValueError')
     """
@@ -63,7 +63,7 @@ def first_line(error: BaseException) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun.
 
-    Example:
+    Examples:
         >>> counted(1, "client"), counted(1000, "sample")
         ('1 client', '1,000 samples')
     """
@@ -75,7 +75,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Upper and lower case do not matter. The result is empty if no known name is close.
 
-    Example:
+    Examples:
         >>> did_you_mean("fedavg", ["FedAUX", "FedAvg"])
         ' (did you mean FedAvg?)'
     """

@@ -49,6 +49,8 @@ SCENARIOS = {
             "clients": {"resnet8": 5, "shufflenet": 1},
             "participation": 0.5,  # 3 clients a round: 0, 2, 5, then 1, 3, 4
             "optimizer_state": "carry",
+            "local": LocalTraining(batch_size=16, augmentation="crop_flip", schedule="cosine"),
+            "distillation": Distillation(batch_size=16, lr=1e-3, augmentation="randaugment"),
         },
         2,
     ),

@@ -1,6 +1,7 @@
 """The examples in the package's docstrings run and print what they say."""
 
 import doctest
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def modules_with_examples():
 
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_the_examples_of_a_module(name):
+    text = Path(import_module(name).__file__).read_text(encoding="utf-8")
+    assert not re.search(r"^ *Example:$", text, re.MULTILINE), "the site needs `Examples:`"
     result = doctest.testmod(import_module(name), optionflags=doctest.FAIL_FAST)
     assert result.failed == 0
     assert result.attempted > 0

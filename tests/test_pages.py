@@ -93,3 +93,11 @@ def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
 def test_a_page_is_short(page):
     """What holds now fits into 160 lines (README: 150); git has the history."""
     assert len(page.read_text().splitlines()) <= (150 if page.name == "README.md" else 160)
+
+
+def test_the_gallery_has_every_figure_below_a_command():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    shown = set(re.findall(r"!\[.*?\]\((.*?)\)", text))
+    assert shown == {p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.png")}
+    for section in text.split("\n## ")[1:]:
+        assert section.index("```bash") < section.index("![")

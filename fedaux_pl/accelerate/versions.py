@@ -38,7 +38,7 @@ def speed_up(module: nn.Module) -> nn.Module:
     Return the same module. Networks of others, in an ``AdaptedNetwork``, stay as they are: the
     kernels are tested in our architectures only.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.accelerate import speed_up
         >>> from fedaux_pl.models import ResNet8
         >>> model = ResNet8(10, width=0.125)

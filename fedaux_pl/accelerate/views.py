@@ -25,7 +25,7 @@ class FastSimCLRViews(SimCLRViews):
 
 
 def views_in_one_kernel(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """:func:`fedaux_pl.data.views.apply_views` in one kernel, equal up to rounding."""
+    """``fedaux_pl.data.views.apply_views`` in one kernel, equal up to rounding."""
     count, channels, height, width = images.shape
     boxes, *others = parameters
     views = len(parameters.flip)

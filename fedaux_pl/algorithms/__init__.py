@@ -12,6 +12,7 @@ from fedaux_pl.algorithms.fedauxfdp import FedAUXfdp as FedAUXfdp
 from fedaux_pl.algorithms.fedavg import FedAvg as FedAvg
 from fedaux_pl.algorithms.fedavgm import FedAvgM as FedAvgM
 from fedaux_pl.algorithms.fedbe import FedBE as FedBE
+from fedaux_pl.algorithms.fedbn import FedBN as FedBN
 from fedaux_pl.algorithms.fedclassmeans import FedClassMeans as FedClassMeans
 from fedaux_pl.algorithms.feddf import FedDF as FedDF
 from fedaux_pl.algorithms.fedprox import FedProx as FedProx

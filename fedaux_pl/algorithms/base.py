@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.algorithms.memory import TeacherMemory
 from fedaux_pl.algorithms.steps import (
@@ -178,7 +178,7 @@ class Algorithm:
         pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
             paper's +P) instead of random weights. A class attribute of methods that always do.
 
-    Example:
+    Examples:
         >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
         (False, True)
     """
@@ -259,6 +259,10 @@ class Algorithm:
             optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
             precision: The Trainer's precision.
         """
+
+    def own_entries(self, model: nn.Module) -> list[str]:
+        """Names of the state dict's entries that a client keeps from round to round as its own."""
+        return []
 
     def server_payload(self, state: ServerState) -> State:
         """What the server sends to each client besides its model, from what it keeps."""
@@ -344,7 +348,7 @@ class Algorithm:
 def check_positive(**options: float) -> None:
     """Raise a ValueError for an option that is not a positive number.
 
-    Example:
+    Examples:
         >>> check_positive(server_lr=0.1, tau=1e-3)
         >>> check_positive(server_lr=-1)
         Traceback (most recent call last):

@@ -16,7 +16,7 @@ class Centralized(Algorithm):
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (Centralized+P).
 
-    Example:
+    Examples:
         >>> Centralized().check_architectures({"resnet8": 1})
         >>> Centralized().check_architectures({"resnet8": 20})
         Traceback (most recent call last):

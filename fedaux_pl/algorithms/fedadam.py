@@ -20,7 +20,7 @@ class FedAdam(Algorithm):
         tau: The adaptivity; parameters that change less than tau take smaller steps.
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedAdam+P).
 
-    Example:
+    Examples:
         >>> FedAdam(tau=1e-2).tau
         0.01
     """

@@ -58,7 +58,7 @@ class FedAUX(FedDF):
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.scoring import Identity, Logistic, Sigmoid
         >>> FedAUX().scoring.scorer
         Mean()

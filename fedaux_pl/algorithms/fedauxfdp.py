@@ -42,7 +42,7 @@ class FedAUXfdp(OneRelease):
             by class over the distillation data; above 0 and at most 20.
         privacy: The privacy of all that leaves a client.
 
-    Example:
+    Examples:
         >>> FedAUXfdp(privacy=Privacy(epsilon=0.6, delta=2e-5)).scoring.scorer.shares
         {'the scores': 0.5, 'the head': 0.5}
     """

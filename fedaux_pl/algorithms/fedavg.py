@@ -9,7 +9,7 @@ class FedAvg(Algorithm):
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedAVG+P).
 
-    Example:
+    Examples:
         >>> FedAvg(pretrained=True).name
         'FedAvg+P'
     """

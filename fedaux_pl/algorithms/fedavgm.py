@@ -18,7 +18,7 @@ class FedAvgM(Algorithm):
             and needs many rounds, or a smaller server_lr.
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedAvgM+P).
 
-    Example:
+    Examples:
         >>> FedAvgM(beta=0.9).settings()
         {'method': 'FedAvgM', 'pretrained': False, 'server_lr': 1.0, 'beta': 0.9}
     """

@@ -24,7 +24,7 @@ class FedBE(Algorithm):
         posterior: The distribution fitted to the clients' models, ``gaussian`` or ``dirichlet``.
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedBE+P).
 
-    Example:
+    Examples:
         >>> FedBE(samples=5).settings()
         {'method': 'FedBE', 'pretrained': False, 'samples': 5, 'posterior': 'gaussian'}
     """

@@ -24,7 +24,7 @@ class FedClassMeans(OneRelease):
         feature_map: How features become rows, by statistics of the public auxiliary data.
         privacy: The privacy of all that leaves a client.
 
-    Example:
+    Examples:
         >>> FedClassMeans(privacy=Privacy(epsilon=0.6, delta=2e-5)).name
         'FedClassMeans'
     """

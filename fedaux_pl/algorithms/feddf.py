@@ -19,7 +19,7 @@ class FedDF(Algorithm):
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
 
-    Example:
+    Examples:
         >>> FedDF(pretrained=True, remember=True).name
         'FedDF+P with memory'
     """

@@ -10,7 +10,7 @@ class FedProx(Algorithm):
         mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
         pretrained: Whether to start from h_0, learned on the auxiliary data (FedPROX+P).
 
-    Example:
+    Examples:
         >>> FedProx(mu=1e-2).mu
         0.01
     """

@@ -29,7 +29,7 @@ class Scaffold(Algorithm):
         server_lr: The step size of the server; 1 gives the average.
         pretrained: Whether to start from h_0, learned on the auxiliary data (Scaffold+P).
 
-    Example:
+    Examples:
         >>> Scaffold().check_clients({"optimizer": "adam"}, precision="32-true")
         Traceback (most recent call last):
         fedaux_pl.errors.ConfigurationError: Scaffold needs plain SGD at the clients, but \

@@ -48,7 +48,7 @@ class Aggregate:
         fraction: sum_i |D_i| over the round's clients / sum_i |D_i| over all clients.
         state: What the last ``server_step`` has returned; empty before the first.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.algorithms import Aggregate
         >>> weights = {"weight": torch.ones(2)}

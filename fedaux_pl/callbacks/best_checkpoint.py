@@ -18,7 +18,7 @@ class BestCheckpoint(ModelCheckpoint):
     Args:
         **options: Further arguments of Lightning's ModelCheckpoint, such as ``dirpath``.
 
-    Example:
+    Examples:
         >>> BestCheckpoint().monitor
         'val/accuracy'
     """

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaux_pl.callbacks.run_figures import class_counts
+from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.pooled_statistics import pool_statistics, stack_heads
 
@@ -25,6 +27,7 @@ class RunNotes:
     def __init__(self) -> None:
         self._noise: list[tuple[str, str]] | None = None
         self._counts: NDArray[np.int64] | None = None  # of classes at clients, None if private
+        self._clients: list[tuple[str, str]] = []  # of what clients lack in evaluated data
         self._seen = 0  # rounds
         self._incomplete: list[str] = []  # of the rounds with missing classes
 
@@ -37,7 +40,8 @@ class RunNotes:
                 if own and (text := _describe_release(own, federation)):
                     self._noise.append((f"noise of {name}", text))
             self._counts = class_counts(federation)
-        found = list(self._noise)
+            self._clients = _describe_clients(federation)
+        found = [*self._noise, *self._clients]
         keys = (_EFFECTIVE, f"val/{_EFFECTIVE}")
         effective = [entry[key] for entry in federation.history for key in keys if key in entry]
         if effective and (
@@ -65,7 +69,7 @@ def describe_effective_teachers(effective: Sequence[float], teachers: int) -> st
             over x: n if n teachers have equal weights, 1 if one has all of it.
         teachers: The number of teachers in each round.
 
-    Example:
+    Examples:
         >>> describe_effective_teachers([9.99], 10).split(":")[0]
         'effective teachers 9.99 of 10'
     """
@@ -88,7 +92,7 @@ def describe_missing_classes(
             private: known in simulations only.
         classes: The names of the C classes.
 
-    Example:
+    Examples:
         >>> describe_missing_classes(3, np.array([[5, 0, 1], [2, 0, 0]]), ["cat", "dog", "bird"])
         'round 3: no client of the round holds class dog'
     """
@@ -99,6 +103,29 @@ def describe_missing_classes(
         missing[MAX_NAMES:] = [f"{len(missing) - MAX_NAMES} others"]
     listed = " or ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
     return f"round {round_}: no client of the round holds class {listed}"
+
+
+def _describe_clients(federation: Any) -> list[tuple[str, str]]:
+    """Say which clients have no test data, or none of a class, if test data name their clients."""
+    test, classes = federation.data.test_examples, federation.data.classes
+    if test.clients is None:
+        return []
+    names = federation.client_labels(test.client_names)
+    cells = test.clients * len(classes) + test.targets.cpu()
+    counts = torch.bincount(cells, minlength=len(names) * len(classes)).view(len(names), -1)
+    missing = [[classes[k] for k in (own == 0).nonzero().flatten()] for own in counts]
+    pairs = list(zip(names, missing, strict=True))
+    without = [name for name, own in pairs if len(own) == len(classes)]
+    lacking = [f"{name} ({shorten(own)})" for name, own in pairs if 0 < len(own) < len(classes)]
+    found = []
+    if without:
+        found.append(f"no test data of {shorten(without)}: not among the metrics by client")
+    if lacking and federation.chosen_metrics:
+        found.append(
+            f"the test data of some clients lack classes: {shorten(lacking)}; their averages over "
+            "classes are over those that occur"
+        )
+    return [(text, text) for text in found]
 
 
 def _describe_release(heads: Sequence[ReleasedHead], federation: Any) -> str | None:

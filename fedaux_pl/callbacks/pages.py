@@ -15,6 +15,11 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
     if algorithm.distills:
         accuracies.append(r"^(val/)?(teachers|statistics)/accuracy$")
     results["accuracy of each class"] = [r"^(val/)?class_accuracy/.*$"]
+    if federation.evaluated_clients is not None:
+        of_clients = [r"^(val/)?client_accuracy/.*$", r"^(val/)?(mean|worst)_client/accuracy$"]
+        results["accuracy of each client"] = of_clients
+    if federation.chosen_metrics:
+        results["other metrics"] = [rf"^(val/)?({'|'.join(federation.chosen_metrics)})$"]
     if federation.scores:
         results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
     training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}
@@ -87,6 +92,11 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
         measured += ", `statistics/accuracy` that of the classifier of the class statistics"
     yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
     yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"
+    if federation.evaluated_clients is not None:
+        yield (
+            "accuracy of each client",
+            "the same for the samples of one client, on data that name it",
+        )
     if federation.scores:
         yield (
             "effective teachers",

@@ -4,12 +4,18 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.callbacks import pages, run_figures
+from fedaux_pl.callbacks.client_results import (
+    as_markdown,
+    client_table,
+    describe_clients,
+    last_measured,
+)
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.notes import RunNotes
@@ -20,11 +26,14 @@ from fedaux_pl.files import write_atomically, write_json_atomically, write_text_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MEASURES = ("accuracy", "val/accuracy")
+
+CLIENTS = "clients.csv"
 
 
 class FederationReport(FederationCallback):
     """Writes curve.csv, summary.json and figures, and fills the pages of the Trainer's loggers.
+
+    Where the evaluated data name their clients, clients.csv has the metrics of each of them.
 
     The federation itself logs its measurements. This callback adds texts, figures, the layout of
     TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
@@ -102,7 +111,7 @@ class FederationReport(FederationCallback):
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation, notes)
         if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
-            self._show_participation(trainer, folder, federation)
+            self._show_clients(trainer, folder, federation)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw the figures of the finished run and log its settings with the final results."""
@@ -113,12 +122,19 @@ class FederationReport(FederationCallback):
         if self.folder is None:  # otherwise the command line says it
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
-            self._show_participation(trainer, folder, federation)
+            self._show_clients(trainer, folder, federation)
+        measured = last_measured(history)
+        if table := client_table(measured):
+            _write_table(folder / CLIENTS, table)
+            for logger in trainer.loggers:
+                log_text(logger, "clients", as_markdown(table))
+            if self.folder is None:
+                print_above_bars(describe_clients(measured))
         if self.images and (figure := run_figures.confusion(federation)) is not None:
             self._show(trainer, folder, "evaluation/confusion", figure, len(history))
         settings = federation.settings()  # type: ignore[operator]
         settings["data"].pop("contents", None)  # checksums
-        results = {name: values[-1] for name, values in _measured(history).items()}
+        results = {name: values[-1] for name, values in _measured(federation).items()}
         for logger in trainer.loggers:
             log_outcome(logger, settings, results, len(history), pages.headline(federation))
 
@@ -129,16 +145,19 @@ class FederationReport(FederationCallback):
             self._fitted = folder
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the accuracy on the test data to the summary of the run that the Trainer fitted."""
+        """Add the metrics on the test data to the summary of the run that the Trainer fitted."""
         if self._fitted is None or not trainer.is_global_zero:
             return
         path = self._fitted / "summary.json"
         summary = json.loads(path.read_text())
         # the history lacks the round of a checkpoint that was saved right after its validation
         rounds = int(pl_module.metrics["round"])  # type: ignore[index]
-        accuracy = float(trainer.callback_metrics["accuracy"])
-        tested = {"accuracy": accuracy, "round": rounds}
-        write_json_atomically(path, _plain({**summary, "test": tested}))
+        measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        names = ("accuracy", *pl_module.monitored_metrics)  # type: ignore[misc]
+        tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
+        write_json_atomically(path, _plain({**summary, "test": {**tested, "round": rounds}}))
+        if table := client_table(measured):
+            _write_table(path.with_name(CLIENTS), table)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -164,11 +183,15 @@ class FederationReport(FederationCallback):
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def _show_participation(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+    def _show_clients(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
         if self.images:
             self._drawn = len(federation.history)
-            if (figure := run_figures.participation(federation)) is not None:
-                self._show(trainer, folder, "clients/participation", figure, self._drawn)
+            for name, figure in (
+                ("clients/participation", run_figures.participation(federation)),
+                ("clients/metrics", run_figures.clients_over_rounds(federation)),
+            ):
+                if figure is not None:
+                    self._show(trainer, folder, name, figure, self._drawn)
 
     def _show(
         self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int
@@ -183,13 +206,11 @@ class FederationReport(FederationCallback):
 def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
     """Write one row per round, with a column for every measurement of any round."""
     columns = list(dict.fromkeys(key for entry in history for key in entry))
+    _write_table(path, [columns, *([entry.get(name) for name in columns] for entry in history)])
 
-    def write(file: TextIO) -> None:
-        table = csv.DictWriter(file, columns)
-        table.writeheader()
-        table.writerows(history)
 
-    write_text_atomically(path, write)
+def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+    write_text_atomically(path, lambda file: csv.writer(file).writerows(rows))
 
 
 def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:
@@ -198,11 +219,14 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
     validation data there is none; ``test`` follows when the best round is tested.
     """
-    last = federation.history[-1]
-    results: dict[str, float | None] = {"accuracy": None, "best_accuracy": None}
-    for name, values in _measured(federation.history).items():
+    last, better = federation.history[-1], federation.monitored_metrics
+    results: dict[str, Any] = {"accuracy": None, "best_accuracy": None}
+    for name, values in _measured(federation).items():
+        best = max if better.get(name.removeprefix("val/"), True) else min
         plain = name.replace("/", "_")
-        results |= {plain: values[-1], f"best_{plain}": max(values)}
+        results |= {plain: values[-1], f"best_{plain}": best(values)}
+    if lower := [name for name, is_higher in better.items() if not is_higher]:
+        results["lower_is_better"] = lower
     summary = {
         "method": federation.algorithm.name,
         "data": federation.data.data_name,
@@ -217,9 +241,14 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     write_json_atomically(path, _plain(summary))
 
 
-def _measured(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    """The accuracies of the rounds, on test and on validation data, as far as there are any."""
-    found = {name: [entry[name] for entry in history if name in entry] for name in _MEASURES}
+def _measured(federation: Any) -> dict[str, list[float]]:
+    """The metrics of the rounds, on test and on validation data, as far as there are any."""
+    names = [
+        prefix + name
+        for name in ("accuracy", *federation.monitored_metrics)
+        for prefix in ("", "val/")
+    ]
+    found = {name: [e[name] for e in federation.history if name in e] for name in names}
     return {name: values for name, values in found.items() if values}
 
 

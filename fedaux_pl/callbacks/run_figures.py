@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaux_pl.callbacks import figures
+from fedaux_pl.callbacks.client_results import as_markdown, client_curves
 from fedaux_pl.callbacks.figures import ScoredText
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
@@ -55,7 +56,13 @@ def participation(federation: Any) -> "Figure | None":
     for entry, row in zip(federation.history, took_part, strict=True):
         selected = federation.select_clients(int(entry["round"]))
         row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
-    return figures.participation_figure(took_part, _client_names(federation))
+    return figures.participation_figure(took_part, federation.client_labels(names))
+
+
+def clients_over_rounds(federation: Any) -> "Figure | None":
+    """The figure of each client's metrics over the rounds; None if no data name their clients."""
+    rounds, names, curves = client_curves(federation.history)
+    return figures.client_lines_figure(rounds, names, curves) if curves else None
 
 
 def confusion(federation: Any) -> "Figure | None":
@@ -98,26 +105,12 @@ def top_texts(federation: Any) -> list[ScoredText]:
 
 def texts_table(rows: list[ScoredText]) -> str:
     """Texts with their scores, as a Markdown table."""
-    lines = ["| client | score | text |", "| --- | --- | --- |"]
-    for client, score, text in rows:
-        escaped = text.replace("|", "\\|")
-        lines.append(f"| {client} | {score:.3g} | {escaped} |")
-    return "\n".join(lines)
-
-
-def _client_names(federation: Any) -> list[str]:
-    """The clients' names; numbers in a run with secret noise, as a name may be that of a person.
-
-    Sites are named: they know each other.
-    """
-    if federation.algorithm.secret_noise and federation.data.holds is None:
-        return [f"client {index}" for index in range(len(federation.architectures))]
-    return list(federation.data.client_names)
+    return as_markdown([["client", "score", "text"], *map(list, rows)])
 
 
 def _names(federation: Any) -> list[str]:
     """The clients' names, with their most frequent class unless that is private."""
-    names = _client_names(federation)
+    names: list[str] = federation.client_labels(federation.data.client_names)
     if (counts := class_counts(federation)) is None:
         return names
     classes = federation.data.classes

@@ -81,7 +81,7 @@ def _no_metric(runs: Sequence[Run], metric: str) -> str:
 
 def _row(run: Run, metric: str) -> dict[str, Any]:
     values = list(run.values(metric).values())
-    best = min if "loss" in metric else max
+    best = min if run.is_lower_better(metric) else max
     alpha, seed = run.settings.get("data/alpha"), run.settings.get("seed")
     total = [run.curve[-1].get(f"bytes/{way}_total") for way in ("up", "down")]
     measured_on = "validation" if metric.startswith("val/") else "test"

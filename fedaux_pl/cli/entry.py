@@ -61,7 +61,7 @@ First runs (no download, about a minute each):
 
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
-                                       FedAdam, Scaffold or Centralized; with everything private:
+                                       FedAdam, FedBN, Scaffold or Centralized; with all private:
                                        FedClassMeans or FedAUXfdp. FedDF and the others start
                                        from features learned on the auxiliary data with
                                        --model.algorithm.pretrained=true

@@ -89,7 +89,7 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
         if not path.exists():
             raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
     if [path.suffix for path in paths] == [".npz"] and paths[0].is_file():
-        inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()
+        inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()[:]
         if tuple(inputs.shape[1:]) != tuple(shape):
             raise DataError(
                 f"{paths[0]} holds images of shape {tuple(inputs.shape[1:])}, but the run was "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedaux_pl.cli.sweep import SweepParser
 from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.sweeps.cells import resolve
-from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 
 if TYPE_CHECKING:
     from fedaux_pl.reports.page import Item
@@ -38,6 +38,7 @@ def report(args: Sequence[str]) -> list[Path]:
     options = parser.parse(args)
     sweep = read_sweep(options.file, options.extra, options.seeds, options.select)
     cells = resolve(sweep.cells, options.root)
+    check_metrics(sweep, cells)
     # matplotlib and Lightning, which take seconds to import, are not needed to refuse an option
     from fedaux_pl.reports.figures import make_figures
     from fedaux_pl.reports.page import describe_status

@@ -21,7 +21,7 @@ from fedaux_pl.errors import FedauxError, UsageError, counted, did_you_mean
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
 from fedaux_pl.sweeps.launchers import create_executor, run_locally, submit, time_left
-from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 from fedaux_pl.sweeps.worker import run_cell
 
 _LAUNCHERS = ("local", "slurm", "print")
@@ -111,6 +111,7 @@ def sweep(args: Sequence[str]) -> None:
         preload()  # while this process imports the packages, too
     is_checked = options.dry_run or not options.status
     labeled = resolve(described.cells, options.root, check=is_checked)
+    check_metrics(described, labeled)
     cells = distinct(labeled)
     for cell in cells if options.retry and not is_shown else ():
         if cell.state is CellState.FAILED:

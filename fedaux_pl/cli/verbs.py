@@ -18,6 +18,7 @@ from fedaux_pl.benchmark import (
     format_table,
     summarize,
 )
+from fedaux_pl.callbacks.client_results import describe_clients, last_measured
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
@@ -39,14 +40,16 @@ def fit(args: Sequence[str]) -> FederationCLI:
     history = cli.model.history
     if not history or cli.trainer.interrupted:
         return cli
-    outcome = f"{_name(cli)}: {_describe_rounds(history)}"
+    outcome, measured = f"{_name(cli)}: {_describe_rounds(history)}", last_measured(history)
     if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
         cli.checkpoint = Path(cli.best.best_model_path)
         _run(cli, cli.trainer.test, verbose=False)
         accuracy, best = cli.trainer.callback_metrics["accuracy"], len(cli.model.history)
         outcome += f"\nTest accuracy of best.ckpt, of round {best}: {float(accuracy):.1%}"
+        measured = _measured(cli)
     if cli.trainer.is_global_zero:
         print(outcome)
+        _print_details(cli, measured)
         if cli.trainer.fast_dev_run:  # type: ignore[attr-defined]
             print("fast_dev_run: a few samples, and nothing was written")
             return cli
@@ -58,6 +61,18 @@ def fit(args: Sequence[str]) -> FederationCLI:
 
 def _name(cli: FederationCLI) -> str:
     return f"{cli.model.algorithm.name} after {counted(len(cli.model.history), 'round')}"
+
+
+def _measured(cli: FederationCLI) -> dict[str, float]:
+    return {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+
+
+def _print_details(cli: FederationCLI, measured: Mapping[str, float]) -> None:
+    """Print the chosen metrics and the accuracy by client, a line each, if there are any."""
+    names = [name for n in cli.model.chosen_metrics for name in (n, f"val/{n}") if name in measured]
+    metrics = ", ".join(f"{name} {measured[name]:.4f}" for name in names)
+    for line in filter(None, [metrics, describe_clients(measured)]):
+        print(line)
 
 
 def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
@@ -92,11 +107,12 @@ def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
         raise ConfigurationError(f"{verb} measures nothing with trainer.{limit} 0: leave it out")
     _run(cli, getattr(cli.trainer, verb), verbose=False)
     if cli.trainer.is_global_zero:
-        metrics = cli.trainer.callback_metrics
+        metrics = _measured(cli)
         kind = "val/accuracy" if "val/accuracy" in metrics else "accuracy"
-        each = [f"{name} {float(metrics[f'{kind}/{name}']):.2%}" for name in cli.model.clients]
-        measured = f"{kind.replace('val/', 'validation ')} {float(metrics[kind]):.2%}"
+        each = [f"{name} {metrics[f'{kind}/{name}']:.2%}" for name in cli.model.clients]
+        measured = f"{kind.replace('val/', 'validation ')} {metrics[kind]:.2%}"
         print(f"{_name(cli)}: {measured}" + (f" ({', '.join(each)})" if each[1:] else ""))
+        _print_details(cli, metrics)
     return cli
 
 

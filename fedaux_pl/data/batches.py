@@ -1,11 +1,14 @@
-"""Batches of tensors that are already in memory."""
+"""Batches of tensors in memory, and of inputs that are read from disk."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, read_batches
 from fedaux_pl.functional import derive_seed
 
 
@@ -17,8 +20,8 @@ class TensorBatches:
     sets it.
 
     Args:
-        tensors: Tensors with the same first dimension N, on the same device; a batch is a tuple
-            with one slice of each.
+        tensors: Tensors, or inputs that are read from host memory or disk, with the same first
+            dimension N, on the same device; a batch is a tuple with one slice of each.
         batch_size: Samples per batch, at least 1.
         shuffle: Whether to draw a new order in every epoch.
         seed: The seed of the orders.
@@ -26,8 +29,9 @@ class TensorBatches:
             BatchNorm cannot normalize a single sample.
         subset: The positions of the samples to use; None for all. So the batches of a client need
             no copy of its data.
+        augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import TensorBatches
         >>> inputs, labels = torch.arange(5), torch.arange(5) % 2
@@ -40,12 +44,13 @@ class TensorBatches:
 
     def __init__(
         self,
-        *tensors: Tensor,
+        *tensors: Inputs,
         batch_size: int,
         shuffle: bool = False,
         seed: int = 0,
         smallest: int = 1,
         subset: Tensor | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         sizes = [len(tensor) for tensor in tensors]
         check_setting("tensors", sizes, len(set(sizes)) == 1, "have the same first dimension")
@@ -56,6 +61,7 @@ class TensorBatches:
         self.seed = seed
         self.smallest = smallest
         self.subset = subset
+        self.augmentation = augmentation
         self.epoch = 0
 
     batch_sampler = None  # the Trainer reads both samplers of a DataLoader
@@ -79,10 +85,34 @@ class TensorBatches:
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        positions = self.positions(self.epoch)
+        epoch, positions = self.epoch, self.positions(self.epoch)
         self.epoch += 1
-        for index in positions:
-            yield tuple(tensor[index] for tensor in self.tensors)
+        for index, inputs in zip(positions, self.read_inputs(epoch, positions), strict=True):
+            yield (inputs, *(tensor[index] for tensor in self.tensors[1:]))
+
+    @property
+    def reads_before_steps(self) -> bool:
+        """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
+        module = self.augmentation is not None and not self.augmentation.is_given_numbers
+        return module or isinstance(self.tensors[0], LazyInputs)
+
+    def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the inputs of each batch of an epoch, augmented."""
+        numbers = self.random_numbers(epoch)
+        for batch, inputs in enumerate(read_batches(self.tensors[0], positions)):
+            if self.augmentation is None or numbers is None:
+                yield inputs
+            else:
+                seed = derive_seed(self.seed, epoch, 1, batch)
+                yield self.augmentation(inputs, numbers[batch, : len(inputs)], seed)
+
+    def random_numbers(self, epoch: int) -> Tensor | None:
+        """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
+        if self.augmentation is None:
+            return None
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, 0))
+        shape = len(self), self.batch_size, self.augmentation.numbers
+        return torch.randint(2**31, shape, generator=generator).to(self.tensors[0].device)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions of the samples of each batch, on the device of the tensors."""
@@ -102,3 +132,12 @@ class TensorBatches:
             order = self.subset[order]
         # one copy to the device for all batches
         return order[: len(self) * self.batch_size].to(self.tensors[0].device)
+
+
+def fit_batch_size(size: int, inputs: Inputs) -> int:
+    """Return the batch size for predictions of images: ``size`` up to 32 x 32 pixels, else less.
+
+    So a batch needs about the same memory whatever its images.
+    """
+    pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1
+    return min(size, max(64, size * 32 * 32 // pixels))

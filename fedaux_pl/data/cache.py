@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.input_checks import reason_of
+from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
 
@@ -40,9 +41,9 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def tensor_digest(*tensors: Tensor) -> str:
+def tensor_digest(*tensors: Inputs) -> str:
     """Return the SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
-    return _checksum({str(index): tensor.cpu() for index, tensor in enumerate(tensors)})
+    return _checksum({str(index): tensor for index, tensor in enumerate(tensors)})
 
 
 def cached(
@@ -55,7 +56,7 @@ def cached(
     the key, of which a keyed hash is written. Other users cannot read the files.
 
     Args:
-        folder: The folder of the file, :func:`user_cache` unless the user has chosen one: a cache
+        folder: The folder of the file, ``user_cache`` unless the user has chosen one: a cache
             among the data would look like data to other programs.
         key: Everything that determines the tensors; "kind" is the prefix of the file name.
         build: Builds the tensors by name.
@@ -186,11 +187,12 @@ def _evict(newest: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
+def _checksum(tensors: Mapping[str, Inputs]) -> str:
     digest = hashlib.sha256()
     for entry, tensor in sorted(tensors.items()):
         digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().numpy().reshape(-1).view(np.uint8).data)
+        for part in chunks(tensor):
+            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

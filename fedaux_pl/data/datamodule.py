@@ -1,6 +1,7 @@
 """The data of a federation: clients, server and test data."""
 
 import math
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedaux_pl.data import fingerprints
-from fedaux_pl.data.batches import TensorBatches
+from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, check_setting
+from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
+from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
@@ -29,11 +31,11 @@ class FederatedDataModule(pl.LightningDataModule):
 
     Private training data that name their clients stay with them. All others are split by a
     Dirichlet distribution (appendix B of the paper). The auxiliary data is split at random into the
-    negatives D^- and the distillation data D_distill. All data stays on the device of the Trainer.
+    negatives D^- and the distillation data D_distill. Data stay where ``memory`` says.
 
     Args:
         private: The labeled data of the clients, and the test data: a source or, in Python, a pair
-            (training, test) of data sets or arrays (see :class:`fedaux_pl.data.InMemory`).
+            (training, test) of data sets or arrays (see ``fedaux_pl.data.InMemory``).
         auxiliary: The public data, likewise, whose labels are not used; None for none.
         num_clients: n, the number of clients; replaced by that of data that name their clients.
         alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
@@ -47,8 +49,12 @@ class FederatedDataModule(pl.LightningDataModule):
             name; in a file of texts an integer is one if a class is named by an index, such as "0".
         holds: Which data are here: null for all; ``public`` at the server of real sites, test and
             auxiliary data alone; ``private`` at a site, the training data of one client.
+        memory: Where images stay: on the ``device``, in ``host`` memory or on ``disk``: arrays of
+            NpzImages without compression, files of ImageFolder and ImageNetSubset; all others are
+            in host memory then. Null for the first that has room. The weights are the same, bit for
+            bit on the CPU.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
         >>> data = FederatedDataModule(Digits(), auxiliary=Digits(), num_clients=4, alpha=100)
         >>> data.setup()
@@ -67,9 +73,11 @@ class FederatedDataModule(pl.LightningDataModule):
         validation_fraction: float = 0.0,
         classes: list[str] | None = None,
         holds: Holding | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__()
-        kinds = (None, *get_args(Holding))
+        kinds, places = (None, *get_args(Holding)), (None, *get_args(Memory))
+        check_setting("memory", memory, memory in places, "be device, host, disk or null")
         check_setting("holds", holds, holds in kinds, "be public, private or null")
         are_names = classes is None or 2 <= len(set(classes)) == len(classes)
         check_setting("classes", classes, are_names, "be at least 2 different names")
@@ -89,6 +97,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.validation_fraction = validation_fraction
         self.class_order = classes
         self.holds: Holding | None = holds
+        self.memory: Memory | None = memory
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
         self._is_fast = False
@@ -109,15 +118,17 @@ class FederatedDataModule(pl.LightningDataModule):
             self.to(self.trainer.strategy.root_device)
 
     def _load(self, at_most: int | None) -> None:
-        key, held_out = machine_key(), self.validation_fraction
-        private = PrivateData.load(self.private, held_out, self.holds, self.class_order)
+        key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
+        private = PrivateData.load(self.private, held_out, self.holds, self.class_order, memory)
+        private = private.name_clients(self.site_names)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
             seed = derive_seed(self.seed, _PUBLIC_SPLIT)
-            inputs = self.auxiliary.auxiliary()[:at_most]
-            public = PublicData.split(inputs, self.negative_fraction, seed)
-            self.shared_rows = private.check_public(inputs, key)
+            inputs = self.auxiliary.auxiliary()
+            inputs = inputs if memory == "device" else keep_in_host(inputs)
+            public = PublicData.split(select(inputs, slice(at_most)), self.negative_fraction, seed)
+            self.shared_rows = private.check_public(public.inputs, key)
         seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
         is_site = self.holds == "private"
         private = private.split(self.num_clients, self.alpha, held_out, seeds, is_site)
@@ -129,10 +140,23 @@ class FederatedDataModule(pl.LightningDataModule):
         self.num_clients = len(private.clients) or self.num_clients
         self._private, self._public = private, public
 
+    def _choose_memory(self) -> Memory:
+        """Return where images stay, and tell the sources."""
+        sources = [source for source in (self.private, self.auxiliary) if source is not None]
+        memory = self.memory
+        if memory is None:
+            trainer, size = self.trainer, sum(source.image_bytes() for source in sources)
+            device = torch.device("cpu") if trainer is None else trainer.strategy.root_device
+            memory = choose_memory(size, device, 1 if trainer is None else trainer.num_devices)
+        for source in sources:
+            source.on_disk = memory == "disk"
+        return memory
+
     def to(self, device: torch.device | str) -> "FederatedDataModule":
         """Move all data to a device, as ``setup`` does under a Trainer."""
         self._private = self._loaded().to(device)
         self._public = self._public and self._public.to(device)
+        self.__dict__.pop("distill_labels", None)  # of the former data or device
         return self
 
     def _loaded(self) -> PrivateData:
@@ -214,18 +238,20 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """See :attr:`Source.input_format`."""
+        """See ``Source.input_format``."""
         return self.private.input_format
 
     @property
-    def all_inputs(self) -> list[Tensor]:
+    def all_inputs(self) -> list[Inputs]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
         return self._loaded().inputs + ([self._public.inputs] if self._public else [])
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
-            model.check_inputs(inputs)  # type: ignore[operator]
+            # bytes of images need no check, and to read them all takes long
+            for part in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
+                model.check_inputs(part)  # type: ignore[operator]
         for source in (self.private, self.auxiliary):
             if source is not None:
                 source.check_model(model)
@@ -257,7 +283,7 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_i, a copy of the private data of one client."""
         train = self._train()
         where = self.client_indices[index].to(train.inputs.device)
-        return Examples(train.inputs[where], train.targets[where], train.classes)
+        return Examples(select(train.inputs, where), train.targets[where], train.classes)
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""
@@ -271,19 +297,43 @@ class FederatedDataModule(pl.LightningDataModule):
         return self._public is not None
 
     @property
-    def auxiliary_inputs(self) -> Tensor:
+    def auxiliary_inputs(self) -> Inputs:
         """D_aux."""
         return self._auxiliary().inputs
 
     @property
-    def negative_inputs(self) -> Tensor:
+    def negative_inputs(self) -> Inputs:
         """D^-, the public data that a scorer compares a client's data with."""
         return self._auxiliary().negatives
 
     @property
-    def distill_inputs(self) -> Tensor:
+    def distill_inputs(self) -> Inputs:
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
+
+    @cached_property
+    def distill_labels(self) -> Tensor:
+        """The labels of D_distill, -1 for a class that the private data do not have by its name.
+
+        Raises:
+            DataError: If the auxiliary data have no labels, or no class of the private data.
+        """
+        public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
+        # a source may have other, unlabeled inputs for D_aux
+        both = select(examples.inputs, slice(len(public.inputs))), public.inputs
+        parts = [slice(start, start + 4096) for start in range(0, len(public.inputs), 4096)]
+        is_labeled = all(torch.equal(*(inputs[part].cpu() for inputs in both)) for part in parts)
+        names = examples.classes if is_labeled else ()
+        if not {*names} & {*self.classes}:
+            raise DataError(
+                "distillation.hard_labels needs auxiliary data with labels and with classes of the "
+                f"private data ({shorten(self.classes)}), but these have "
+                f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
+            )
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        private = torch.tensor([numbers.get(name, -1) for name in names])
+        labels = examples.targets[public.rows["distill"].cpu()]
+        return private[labels].to(public.inputs.device)
 
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
@@ -292,7 +342,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def test_examples(self) -> Examples:
-        """The test data."""
+        """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
         if (test := self._loaded().test) is None:
             raise DataError("a site has no test data: they are at the server")
         return test
@@ -307,16 +357,21 @@ class FederatedDataModule(pl.LightningDataModule):
         """The data to measure rounds on: the validation data or, without any, the test data."""
         return self.validation_examples or self.test_examples
 
-    def client_batches(self, index: int, batch_size: int = 32, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs, labels) of one client's data."""
+    def client_batches(
+        self, index: int, batch_size: int = 32, seed: int = 0, **options: Any
+    ) -> TensorBatches:
+        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches."""
         train, subset = self._train(), self.client_indices[index]
-        options = self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
+        options |= self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
         return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
-    def distill_batches(self, targets: Tensor, batch_size: int, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs, targets) of D_distill with the teachers' soft labels."""
-        options = self._shuffled(batch_size, len(targets), _DISTILL, seed)
-        return TensorBatches(self.distill_inputs, targets, **options)
+    def distill_batches(
+        self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
+    ) -> TensorBatches:
+        """Shuffled batches of D_distill with soft labels and, if ``labeled``, its own labels."""
+        options |= self._shuffled(batch_size, len(targets), _DISTILL, seed)
+        tensors = (targets, self.distill_labels) if labeled else (targets,)
+        return TensorBatches(self.distill_inputs, *tensors, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
@@ -346,4 +401,5 @@ class FederatedDataModule(pl.LightningDataModule):
 
 def _in_order(examples: Examples) -> TensorBatches:
     # 10,000 test images are five equal batches: cuDNN tries its kernels for every other size
-    return TensorBatches(examples.inputs, examples.targets, batch_size=2000)
+    size = fit_batch_size(2000, examples.inputs)
+    return TensorBatches(examples.inputs, examples.targets, batch_size=size)

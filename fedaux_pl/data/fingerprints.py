@@ -8,6 +8,7 @@ import hashlib
 import re
 import secrets
 from functools import cache
+from itertools import chain
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
+from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import create_secret, state_folder
 
@@ -64,7 +66,7 @@ def key_id(key: bytes) -> str:
     return hashlib.blake2b(key, digest_size=4, person=b"key id").hexdigest()
 
 
-def keyed_fingerprint(key: bytes, *tensors: Tensor) -> str:
+def keyed_fingerprint(key: bytes, *tensors: Inputs) -> str:
     """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>".
 
     The key id tells whether two fingerprints can be compared.
@@ -72,7 +74,8 @@ def keyed_fingerprint(key: bytes, *tensors: Tensor) -> str:
     digest = hashlib.blake2b(key=key, digest_size=32)
     for tensor in tensors:
         digest.update(f"{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for part in chunks(tensor):
+            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return f"keyed:{key_id(key)}:{digest.hexdigest()}"
 
 
@@ -82,13 +85,14 @@ def have_other_keys(one: object, other: object) -> bool:
     return all(keys) and len({match[1] for match in keys if match}) == 2
 
 
-def record_digests(inputs: Tensor, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:
+def record_digests(inputs: Inputs, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:
     """Return a keyed hash of each of N records: input, label if given, dtypes and shape; (N,)."""
     fields = [inputs] if labels is None else [inputs, labels]
     kinds = [f"{field.dtype}\0{tuple(field.shape[1:])}\n" for field in fields]
     keyed = hashlib.blake2b("".join(kinds).encode(), key=key, digest_size=_RECORD_BYTES)
     digests = bytearray()
-    for record in zip(*map(_rows, fields), strict=True):
+    rows = [chain.from_iterable(map(_rows, chunks(field))) for field in fields]
+    for record in zip(*rows, strict=True):
         digest = keyed.copy()
         for row in record:
             digest.update(row)
@@ -96,7 +100,7 @@ def record_digests(inputs: Tensor, labels: Tensor | None, key: bytes) -> NDArray
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
-def count_shared(private: Tensor, auxiliary: Tensor, key: bytes) -> int:
+def count_shared(private: Inputs, auxiliary: Inputs, key: bytes) -> int:
     """Count the auxiliary inputs that equal a private one, whatever their labels."""
     known = record_digests(private, None, key)
     return int(np.isin(record_digests(auxiliary, None, key), known).sum())

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
 from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
+from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, did_you_mean
 from fedaux_pl.functional import derive_seed, dirichlet_partition
 
 Holding = Literal["public", "private"]
@@ -29,7 +30,12 @@ class PrivateData:
 
     @classmethod
     def load(
-        cls, source: Source, held_out: float, holds: Holding | None, classes: Sequence[str] | None
+        cls,
+        source: Source,
+        held_out: float,
+        holds: Holding | None,
+        classes: Sequence[str] | None,
+        memory: Memory = "device",
     ) -> "PrivateData":
         """Load and check the data of a source; no client has samples yet.
 
@@ -54,6 +60,8 @@ class PrivateData:
             if one is not None:
                 check_same_kind(one.inputs, examples.inputs, f"private {first} and {part} data")
             classes = classes or examples.classes
+            if memory != "device":
+                examples = replace(examples, inputs=keep_in_host(examples.inputs))
             loaded[part] = order_classes(examples, classes)
         data = cls(loaded.get("training"), loaded.get("test"), loaded.get("validation"))
         train = data.train
@@ -93,20 +101,30 @@ class PrivateData:
         else:
             owners = range(len(train.client_names))
             parts = [(train.clients == owner).nonzero().flatten() for owner in owners]
+            if empty := [i for i, part in enumerate(parts) if not len(part)]:
+                name = train.client_names[empty[0]]
+                raise DataError(f"client {name!r} has no training sample: remove its name")
         if held_out:
             parts, held = hold_out(parts, held_out, seeds[1])
-            validation = Examples(train.inputs[held], train.targets[held], train.classes)
+            validation = train.take(held)
         return replace(self, validation=validation, clients=tuple(parts))
+
+    def name_clients(self, names: Sequence[str]) -> "PrivateData":
+        """Number the clients of test and validation data by the names of those that train.
+
+        Without such names (a Dirichlet split) the data keep their own.
+        """
+        names = tuple(self.train.client_names if self.train else names)
+        test, validation = (
+            part and _number_clients(part, names, what)
+            for part, what in ((self.test, "test"), (self.validation, "validation"))
+        )
+        return replace(self, test=test, validation=validation)
 
     def shorten(self, at_most: int) -> "PrivateData":
         """Keep the first samples of every client and of the validation and test data."""
-
-        def first(examples: Examples) -> Examples:
-            inputs, targets = examples.inputs[:at_most], examples.targets[:at_most]
-            return Examples(inputs, targets, examples.classes)
-
-        clients = tuple(positions[:at_most] for positions in self.clients)
-        test, validation = (part and first(part) for part in (self.test, self.validation))
+        first, clients = slice(at_most), tuple(positions[:at_most] for positions in self.clients)
+        test, validation = (part and part.take(first) for part in (self.test, self.validation))
         return PrivateData(self.train, test, validation, clients)
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
@@ -119,7 +137,7 @@ class PrivateData:
                 found[name] = keyed_fingerprint(key, part.inputs, part.targets, *owners)
         return found
 
-    def check_public(self, inputs: Tensor, key: bytes) -> int:
+    def check_public(self, inputs: Inputs, key: bytes) -> int:
         """Check that auxiliary inputs are of the same kind; count those that are private, too."""
         check_same_kind(self.inputs[0], inputs, "private and auxiliary data")
         count = 0 if self.train is None else count_shared(self.train.inputs, inputs, key)
@@ -139,7 +157,7 @@ class PrivateData:
         return names if len(names) == len(numbered) else numbered  # others at a site: it is one
 
     @property
-    def inputs(self) -> list[Tensor]:
+    def inputs(self) -> list[Inputs]:
         """The inputs of training, test and validation data."""
         parts = [self.train, self.test, self.validation]
         return [part.inputs for part in parts if part is not None]
@@ -163,6 +181,19 @@ def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
     order = torch.tensor([list(classes).index(name) for name in examples.classes])
     labels = order.to(examples.targets.device)[examples.targets]
     return replace(examples, labels=labels, classes=tuple(classes))
+
+
+def _number_clients(examples: Examples, names: tuple[str, ...], what: str) -> Examples:
+    if examples.clients is None or not names or examples.client_names == names:
+        return examples
+    if unknown := [name for name in examples.client_names if name not in names]:
+        raise DataError(
+            f"the {what} data name the client {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
+            f"the clients that train are {shorten(names)}: correct the name, or leave its samples "
+            "out"
+        )
+    order = torch.tensor([names.index(name) for name in examples.client_names])
+    return replace(examples, clients=order[examples.clients], client_names=names)
 
 
 def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:
@@ -194,13 +225,13 @@ def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[
 class PublicData:
     """D_aux and its two disjoint parts D^- and D_distill, with their ascending rows in D_aux."""
 
-    inputs: Tensor
+    inputs: Inputs
     rows: dict[str, Tensor]  # "negatives" and "distill"
-    negatives: Tensor
-    distill: Tensor
+    negatives: Inputs
+    distill: Inputs
 
     @classmethod
-    def split(cls, inputs: Tensor, fraction: float, seed: int) -> "PublicData":
+    def split(cls, inputs: Inputs, fraction: float, seed: int) -> "PublicData":
         """Split D_aux at random; a fraction of it becomes D^-."""
         check_finite(inputs)
         count = round(len(inputs) * fraction)
@@ -211,7 +242,7 @@ class PublicData:
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
         rows = {"negatives": order[:count].sort().values, "distill": order[count:].sort().values}
-        return cls(inputs, rows, *(inputs[part] for part in rows.values()))
+        return cls(inputs, rows, *(select(inputs, part) for part in rows.values()))
 
     def to(self, device: torch.device | str) -> "PublicData":
         """Copy to another device."""

@@ -125,21 +125,38 @@ def load_images(
         images, failures = decode_images(files, size, channels, skip)
         if not skip:
             return {"images": images}
-        if len(failures) == len(files):
-            raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
-        kept = torch.tensor([i for i in range(len(files)) if i not in failures])
+        kept = torch.tensor(_without(failures, len(files), root))
         return {"images": images[kept], "positions": kept}
 
     tensors = cached(folder, key, build)
     positions = tensors["positions"].tolist() if skip else list(range(len(files)))
-    if len(positions) < len(files):
-        kept = set(positions)
-        _report([file for i, file in enumerate(files) if i not in kept], len(files), root, folder)
+    _report(files, positions, root, folder)
     return tensors["images"], positions
 
 
-def _report(skipped: list[Path], count: int, root: Path, folder: Path) -> None:
+def find_readable(files: list[Path], root: Path, size: int, channels: int) -> list[int]:
+    """Return the positions of the files that can be read, and warn about the others."""
+    failures: dict[int, str] = {}
+    for start in range(0, len(files), _CHUNK):
+        _, failed = decode_images(files[start : start + _CHUNK], size, channels, skip=True)
+        failures |= {start + i: reason for i, reason in failed.items()}
+    positions = _without(failures, len(files), root)
+    _report(files, positions, root, user_cache())
+    return positions
+
+
+def _without(failures: dict[int, str], count: int, root: Path) -> list[int]:
+    if len(failures) == count:
+        raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
+    return [i for i in range(count) if i not in failures]
+
+
+def _report(files: list[Path], positions: list[int], root: Path, folder: Path) -> None:
     """Warn about skipped files; a file beside the cache lists them if they are many."""
+    kept, count = set(positions), len(files)
+    skipped = [file for i, file in enumerate(files) if i not in kept]
+    if not skipped:
+        return
     names, where = [str(file.relative_to(root)) for file in skipped], ""
     if len(names) > _NAMES_IN_WARNING and not is_off(folder):
         listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
@@ -171,7 +188,7 @@ def decode_images(
         some = files[start : start + _FILES_PER_TASK]
         for index, file in enumerate(some, start):
             try:
-                result[index] = _decode_one(file, size, channels)
+                result[index] = decode_image(file, size, channels)
             except DataError as error:
                 if not skip:
                     raise
@@ -186,7 +203,8 @@ def decode_images(
     return result, dict(sorted(failures.items()))
 
 
-def _decode_one(file: Path, size: int, channels: int) -> Tensor:
+def decode_image(file: Path, size: int, channels: int) -> Tensor:
+    """Decode one file; arguments as of ``decode_images``."""
     try:
         with Image.open(file, formats=_formats()) as image:
             limit = Image.MAX_IMAGE_PIXELS  # beyond it Pillow only warns

@@ -1,6 +1,7 @@
 """Data of the caller's Python program: torch and Hugging Face data sets, and arrays."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
-_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length")
+_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length", "test_clients")
 _ARRAYS = (np.ndarray, Tensor)
 _ROWS_PER_READ = 1000
 
@@ -53,8 +54,10 @@ class InMemory(TextSource):
         tokenizer: For texts, a folder or a name on the hub, the same as the model's ``source``;
             None for the small English vocabulary of the package.
         max_length: For texts, the number of token ids of a text.
+        test_clients: The client of each test sample, as ``clients``: metrics are then also measured
+            for each client. None for test data of no client in particular.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedaux_pl import FederatedDataModule
         >>> images, labels = np.zeros((6, 8, 8), np.uint8), np.array([0, 1, 0, 1, 0, 1])
@@ -75,15 +78,16 @@ class InMemory(TextSource):
         clients: Any = None,
         tokenizer: str | Path | None = None,
         max_length: int | None = None,
+        test_clients: Any = None,
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
-        self.clients = clients
+        self.clients, self.test_clients = clients, test_clients
         self._classes: tuple[str, ...] = ()
 
     def train(self) -> Examples:
         """The training data, with labels if it has any, and with given clients."""
-        inputs, labels, own = self._read("train")
+        inputs, labels, own = self.read("train")
         if labels is None:
             return Examples(inputs)
         remedy = "pass class names as labels, or set classes of the data module to"
@@ -100,26 +104,31 @@ class InMemory(TextSource):
                 "there is training data only: pass a pair (training, test), or {'train': ..., "
                 "'test': ...}"
             )
-        return test
+        return replace(test, **name_clients(self.test_clients, len(test), "test_clients"))
 
     def validation(self) -> Examples | None:
         """The validation data, with the classes of the training data; None without any."""
         return self._load_other("validation")
 
+    def image_bytes(self) -> int:
+        """The bytes of all arrays, memory-mapped ones included."""
+        found = [part[0] if _is_labeled(part) else part for part in self.parts.values()]
+        return sum(int(array.nbytes) for array in found if isinstance(array, _ARRAYS))
+
     def auxiliary(self) -> Tensor:
         """The training inputs; labels are not needed."""
-        return self._read("train", labeled=False)[0]
+        return self.read("train", labeled=False)[0]
 
     def _load_other(self, part: str) -> Examples | None:
         if self.parts[part] is None:
             return None
         if not self._classes:
             self.train()
-        inputs, labels, own = self._read(part)
+        inputs, labels, own = self.read(part)
         numbers = None if labels is None else number_labels(labels, self._classes, own)
         return Examples(inputs, numbers, self._classes)
 
-    def _read(
+    def read(
         self, part: str, labeled: bool = True
     ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
         """Return the inputs, the labels if there are any, and the classes if the data name them."""
@@ -134,13 +143,21 @@ class InMemory(TextSource):
 def as_source(name: str, value: Data) -> Source:
     """Turn the data that a data module takes as its argument ``name`` into a source.
 
-    The value is a source; data that :class:`InMemory` takes; a pair (training, test) of such data;
-    or a mapping of the arguments of :class:`InMemory`, such as a ``DatasetDict``.
+    The value is a source; data that ``InMemory`` takes; a pair (training, test) of such data;
+    a mapping of the arguments of ``InMemory``, such as a ``DatasetDict``; or, for one data set
+    per client, a list of such pairs or of sources, or a mapping of them by the name of the client.
     """
     got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
     remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
     if isinstance(value, Source):
         return value
+    silos: Any = value if isinstance(value, Mapping) else {}
+    if isinstance(value, list):
+        silos = {f"client {i}": own for i, own in enumerate(value)}
+    if silos and all(map(_is_silo, silos.values())):
+        from fedaux_pl.data.silos import Silos  # it reads InMemory
+
+        return Silos({n: v if isinstance(v, Source) else InMemory(*v) for n, v in silos.items()})
     if isinstance(value, Mapping):
         # a DatasetDict can have further splits, such as `unsupervised`
         unknown = [key for key in value if key not in _ARGUMENTS]
@@ -163,6 +180,13 @@ def as_source(name: str, value: Data) -> Source:
         f"{name} must be a Source, such as Digits(), a data set or arrays (see InMemory), but is "
         f"{got}: {remedy}"
     )
+
+
+def _is_silo(value: Any) -> bool:
+    """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
+    if isinstance(value, Source) or not isinstance(value, tuple):
+        return isinstance(value, Source)
+    return len(value) == 2 and all(p is None or _is_labeled(p) or _is_dataset(p) for p in value)
 
 
 def _is_part(value: Any) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, first_line
 
 _LARGE = 1 << 30  # bytes; below it any compression is accepted
@@ -43,10 +43,11 @@ def check_test_data(fraction: float, option: str, path: str | Path | None) -> No
         raise ValueError(f"test data comes from {option} or test_fraction: set one, not both")
 
 
-def check_finite(inputs: Tensor) -> None:
+def check_finite(inputs: Inputs) -> None:
     """Raise a DataError for inputs with NaN or infinity."""
     if inputs.is_floating_point():
-        bad = ~torch.isfinite(inputs[:, None]).flatten(1).all(dim=1)
+        finite = [torch.isfinite(part[:, None]).flatten(1).all(dim=1) for part in chunks(inputs)]
+        bad = ~torch.cat(finite)
         if bad.any():
             raise DataError(
                 f"inputs must be finite, but {int(bad.sum())} of {len(inputs)} samples hold NaN or "
@@ -54,10 +55,11 @@ def check_finite(inputs: Tensor) -> None:
             )
 
 
-def check_pixels(inputs: Tensor, what: str) -> None:
+def check_pixels(inputs: Inputs, what: str) -> None:
     """Raise a DataError for images of floats outside [0, 1]."""
     if inputs.ndim == 4 and inputs.is_floating_point():
-        low, high = (float(value) for value in torch.aminmax(inputs))
+        bounds = [torch.stack(torch.aminmax(part)) for part in chunks(inputs)]
+        low, high = min(float(low) for low, _ in bounds), max(float(high) for _, high in bounds)
         if low < 0 or high > 1:
             raise DataError(
                 f"{what} must be uint8, or floats in [0, 1], but are {inputs.dtype} from {low:g} "
@@ -65,7 +67,7 @@ def check_pixels(inputs: Tensor, what: str) -> None:
             )
 
 
-def check_same_kind(one: Tensor, other: Tensor, what: str) -> None:
+def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
     """Raise a DataError if the samples of two data sets differ in kind, shape or dtype."""
     if one.shape[1:] == other.shape[1:] and one.dtype == other.dtype:
         return
@@ -85,7 +87,7 @@ def check_same_kind(one: Tensor, other: Tensor, what: str) -> None:
     raise DataError(f"{what} must be samples of the same shape and dtype, but are {both}: {remedy}")
 
 
-def _kind(inputs: Tensor) -> str:
+def _kind(inputs: Inputs) -> str:
     if inputs.ndim == 2 and not inputs.is_floating_point():
         return "texts"
     return "images" if inputs.ndim == 4 else "samples"

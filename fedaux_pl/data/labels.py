@@ -88,8 +88,8 @@ def name_clients(values: Any, count: int, what: str) -> Mapping[str, Any]:
     """Number the clients of ``count`` samples; ``what`` names the values in messages.
 
     Returns:
-        The arguments ``clients`` and ``client_names`` of :class:`fedaux_pl.data.Examples`, of
-        which names are sorted as by :func:`class_names`; none if ``values`` is None.
+        The arguments ``clients`` and ``client_names`` of ``fedaux_pl.data.Examples``, of
+        which names are sorted as by ``class_names``; none if ``values`` is None.
     """
     if values is None:
         return {}

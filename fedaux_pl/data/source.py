@@ -8,23 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.data.input_checks import check_finite
+from fedaux_pl.data.lazy_inputs import Inputs, select
 from fedaux_pl.errors import DataError
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Samples in memory, with or without labels.
+    """Samples, in memory or to be read, with or without labels.
 
     Args:
         inputs: The samples, first dimension N; images are uint8 of shape (N, C, H, W), texts are
-            int32 token ids of shape (N, L).
+            int32 token ids of shape (N, L). LazyInputs of a source that leaves them on disk.
         labels: int64 of shape (N,) with values in 0 ... len(classes) - 1, or None.
         classes: The name of each class; empty without labels.
         clients: The client that holds each sample, int64 of shape (N,) with values in
-            0 ... len(client_names) - 1; None for data that a data module splits.
-        client_names: The name of each client; every client has at least one sample.
+            0 ... len(client_names) - 1; None for training data that a data module splits, and for
+            test data that are of no client in particular.
+        client_names: The name of each client; test data need not have samples of all.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples
         >>> images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
@@ -33,7 +35,7 @@ class Examples:
         ['dog', 'cat']
     """
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     clients: Tensor | None = None
@@ -47,10 +49,6 @@ class Examples:
             self._check("labels", self.labels, len(self.classes), "classes")
         if self.clients is not None:
             self._check("clients", self.clients, len(self.client_names), "client names")
-            sizes = torch.bincount(self.clients, minlength=len(self.client_names)).tolist()
-            if 0 in sizes:
-                name = self.client_names[sizes.index(0)]
-                raise DataError(f"client {name!r} has no sample: remove its name")
 
     def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
         if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
@@ -75,6 +73,12 @@ class Examples:
             raise DataError("the examples have no labels: use a source with labels")
         return self.labels
 
+    def take(self, rows: Tensor | slice) -> "Examples":
+        """Copy some samples, with their labels and clients; lazy inputs stay unread."""
+        labels = None if self.labels is None else self.labels[rows]
+        clients = None if self.clients is None else self.clients[rows]
+        return replace(self, inputs=select(self.inputs, rows), labels=labels, clients=clients)
+
     def to(self, device: torch.device | str) -> "Examples":
         """Copy to another device."""
         labels = None if self.labels is None else self.labels.to(device)
@@ -90,7 +94,7 @@ class Source(ABC):
     A subclass can be chosen by its class name in a configuration once its module is imported, and
     always by its full path, such as ``my_package.MySource``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.data import Examples, Source
         >>> class Noise(Source):
@@ -104,19 +108,26 @@ class Source(ABC):
     """The agreed classes, ``classes`` of the data module, which sets it; empty for none. Integer
     labels without names of their own index them."""
 
+    on_disk: bool = False
+    """Whether inputs are to stay on disk, if the source can; the data module sets it."""
+
+    def image_bytes(self) -> int:
+        """The bytes that all images take in memory, found without reading them; 0 if unknown."""
+        return 0
+
     @abstractmethod
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
 
     def test(self) -> Examples:
-        """The test data."""
+        """The test data, with the clients that they are of if the source has these."""
         raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
 
     def validation(self) -> Examples | None:
         """Labeled data to choose settings and rounds by; None if the source has none."""
         return None
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The inputs that can be the public data D_aux; by default the training inputs."""
         return self.train().inputs
 

@@ -35,7 +35,8 @@ class TextLayout:
             .txt file each line is a text.
         label: The column of the labels; null for none.
         client: The column that names the client of each training text; null if the clients get a
-            random split.
+            random split. Where test and validation files have it, too, metrics are also measured
+            for each client.
         skip: Lines of a .txt file that start with this prefix, such as headings, are skipped.
         sentences: Whether to split texts into sentences, each of them one sample without a label.
     """
@@ -133,6 +134,15 @@ def read_texts(
         labels if layout.label is not None else [],
         clients if layout.client is not None else [],
     )
+
+
+def has_column(path: Path, name: str) -> bool:
+    """Return whether the first row of a file has a column."""
+    try:
+        next(_rows(path, TextLayout(name, label=None), ""), None)
+    except DataError:  # also of a file that cannot be read, which its reader says better
+        return False
+    return True
 
 
 def _suffix(path: Path) -> str:

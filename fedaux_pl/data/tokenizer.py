@@ -32,7 +32,7 @@ class FixedLengthTokenizer:
             for the small English vocabulary of the package.
         max_length: L, the number of ids of a text: longer texts are truncated, shorter ones padded.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data.tokenizer import FixedLengthTokenizer
         >>> FixedLengthTokenizer(None, max_length=8)(["a small bird", "a tree"]).shape
         torch.Size([2, 8])

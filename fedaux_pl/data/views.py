@@ -3,7 +3,7 @@
 The views are those of SimCLR (Chen et al. 2020, "A Simple Framework for Contrastive Learning of
 Visual Representations", appendix A) without blur, as the paper uses them on CIFAR-10: random
 resized crop, horizontal flip, color jitter and random grayscale. Drawing the random numbers
-(:meth:`SimCLRViews.sample`) and applying them (:meth:`SimCLRViews.transform`) are separate steps.
+(``SimCLRViews.sample``) and applying them (``SimCLRViews.transform``) are separate steps.
 Neither loops over images, synchronizes with the device or has a shape that depends on values, so
 both can be captured in a CUDA graph and compiled without a graph break.
 """
@@ -73,7 +73,7 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
 
 def check_views(images: Tensor, parameters: ViewParameters) -> int:
-    """Check the arguments of :func:`apply_views` and return the number of views per image."""
+    """Check the arguments of ``apply_views`` and return the number of views per image."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(
             "images must have shape (N, C, H, W) with 1 or 3 channels, but have shape "
@@ -137,7 +137,7 @@ class SimCLRViews(nn.Module):
         settings: How views differ from their images.
         **options: In place of settings, some of their values.
 
-    Example:
+    Examples:
         >>> images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
         >>> views = SimCLRViews(strength=0.5)(images, of_each=2)
         >>> first, second = views.chunk(2)
@@ -185,13 +185,13 @@ class SimCLRViews(nn.Module):
         )
 
     def transform(self, images: Tensor, parameters: ViewParameters) -> Tensor:
-        """Compute the views that the parameters describe, see :func:`apply_views`."""
+        """Compute the views that the parameters describe, see ``apply_views``."""
         return apply_views(images, parameters)
 
     def forward(
         self, images: Tensor, generator: torch.Generator | None = None, of_each: int = 1
     ) -> Tensor:
-        """Make ``of_each`` random views of each image, in the order of :func:`apply_views`.
+        """Make ``of_each`` random views of each image, in the order of ``apply_views``.
 
         The generator is one on the images' device (default: the device's own).
         """

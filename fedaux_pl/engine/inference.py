@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaux_pl.data.batches import fit_batch_size
+from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.models.layers import check_separate_records
 
 BatchNormStatistics = Literal["running", "batch"]
@@ -25,7 +27,7 @@ FLOAT32_BATCH_SIZE = 1280
 
 def prediction_batch_size(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     statistics: BatchNormStatistics = "running",
     *,
     captured: bool = False,
@@ -43,7 +45,7 @@ def prediction_batch_size(
     """
     if not _has_fixed_size(model):
         return VARIABLE_SIZE_BATCH
-    size = CAPTURED_BATCH_SIZE if captured else BATCH_SIZE
+    size = fit_batch_size(CAPTURED_BATCH_SIZE if captured else BATCH_SIZE, inputs)
     if statistics == "running" and inputs.is_cuda and _uses_float32(model, inputs):
         return min(size, FLOAT32_BATCH_SIZE)
     return size
@@ -53,7 +55,7 @@ def _has_fixed_size(model: nn.Module) -> bool:
     return bool(getattr(model, "fixed_size_inputs", True))
 
 
-def _uses_float32(model: nn.Module, inputs: Tensor) -> bool:
+def _uses_float32(model: nn.Module, inputs: Inputs) -> bool:
     dtypes = {parameter.dtype for parameter in model.parameters()}
     return torch.float32 in dtypes and not torch.is_autocast_enabled(inputs.device.type)
 
@@ -86,7 +88,7 @@ def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[No
 
 def predict_logits(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
@@ -94,7 +96,7 @@ def predict_logits(
 
     Args:
         model: The model; its training modes are restored afterwards.
-        inputs: All inputs, on the model's device.
+        inputs: All inputs, on the model's device, or read there.
         statistics: The BatchNorm statistics to normalize by.
         batch_size: Inputs at a time; by default ``prediction_batch_size``.
     """
@@ -103,7 +105,7 @@ def predict_logits(
 
 def predict_features(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
 ) -> Tensor:
@@ -112,7 +114,7 @@ def predict_features(
     return _predict(model, features, inputs, statistics, batch_size)
 
 
-def predict_private_features(model: nn.Module, inputs: Tensor) -> Tensor:
+def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
     """Compute h(x) that depends on no other record, not even in its rounding.
 
     Encoders trim a batch to its longest text, which rounds the features of all its texts in another
@@ -130,7 +132,7 @@ def predict_private_features(model: nn.Module, inputs: Tensor) -> Tensor:
 def _predict(
     model: nn.Module,
     function: Callable[[Tensor], Tensor],
-    inputs: Tensor,
+    inputs: Inputs,
     statistics: BatchNormStatistics,
     batch_size: int | None,
 ) -> Tensor:
@@ -140,8 +142,10 @@ def _predict(
     equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
     parts = split_range(len(inputs), size, equal=equal)
     trials = without_trials() if len(inputs) < size else nullcontext()
+    batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
     with evaluating(model, statistics), trials:
-        return torch.cat([function(inputs[start:end])[drop:].float() for start, end, drop in parts])
+        outputs = (function(batch).float() for batch in batches)
+        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
 
 
 @contextmanager
@@ -169,7 +173,7 @@ def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, i
         For each batch where it begins, where it ends, and how many of its first inputs were in the
         batch before.
 
-    Example:
+    Examples:
         >>> split_range(5, 2, equal=False)
         [(0, 2, 0), (2, 4, 0), (4, 5, 0)]
         >>> split_range(5, 2, equal=True)

@@ -21,6 +21,8 @@ def is_resettable(optimizer: Optimizer) -> bool:
 def snapshot(optimizer: Optimizer) -> dict[str, Any]:
     """Return a copy of the optimizer's state dict, which later steps do not change."""
     content = optimizer.state_dict()
+    for group in content["param_groups"]:
+        group["lr"] = float(group["lr"])  # see ``set_lr``
     return {
         "state": {
             index: {
@@ -64,6 +66,15 @@ def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
     if to_zero:
         torch._foreach_zero_(to_zero)
     copy_tensors((target for target, _ in to_copy), (source for _, source in to_copy))
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate; one that is a tensor, which captured steps read, in place."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def _copy_entry(name: str, value: Any, parameter: Tensor, optimizer: Optimizer) -> Any:

@@ -1,10 +1,8 @@
 """Seeds: their purposes, and blocks of code that run with a given one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 
-import torch
+from fedaux_pl.functional.seeds import isolated_rng as isolated_rng
 
 
 class SeedPurpose(IntEnum):
@@ -20,14 +18,5 @@ class SeedPurpose(IntEnum):
     CLIENT_SELECTION = 21
     DISTILLATION = 22
     ENSEMBLE = 23
+    FINE_TUNING = 24
     PRETRAINING = 30
-
-
-@contextmanager
-def isolated_rng(seed: int) -> Iterator[None]:
-    """Run a block with PyTorch's generators seeded, and restore their states afterwards."""
-    # Only the current GPU's: reading the others' would allocate memory on every GPU of the node.
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield

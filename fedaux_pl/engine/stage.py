@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
-from fedaux_pl.engine.optimizer_state import restore, snapshot
+from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.modules.optimizers import OptimizedModule
 
 
 class Batches(Iterable[Any], Sized, Protocol):
@@ -55,6 +57,7 @@ class Job:
         keep_optimizer: Whether the result holds the optimizer's state.
         correction: What is added to the gradients, of a ClientModule with ``corrected``.
         name: Whose training it is, for messages; empty for the server's.
+        lr: The learning rate of a step, counted from 0; None for that of the optimizer.
     """
 
     batches: Batches
@@ -65,6 +68,7 @@ class Job:
     keep_optimizer: bool = True
     correction: State | None = None
     name: str = ""
+    lr: Callable[[int], float] | None = None
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
         """Put the initial weights and optimizer state in place."""
@@ -131,9 +135,10 @@ class StageRunner:
         seed: int,
         optimizer_state: dict[str, Any] | None = None,
         on_epoch: EpochHook | None = None,
+        lr: Callable[[int], float] | None = None,
     ) -> StageResult:
         """Train a module in place; arguments as of ``Job`` and ``run_all``."""
-        job = Job(batches, epochs, seed, optimizer_state=optimizer_state)
+        job = Job(batches, epochs, seed, optimizer_state=optimizer_state, lr=lr)
         return self.run_all(module, [job], on_epoch)[0]
 
     def run_all(
@@ -167,7 +172,7 @@ class StageRunner:
         """Free the memory of a module that will not be trained again."""
 
     def predict(
-        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+        self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
@@ -176,7 +181,7 @@ class StageRunner:
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
 
-    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set, shape (N, d), float32."""
         return predict_features(model, inputs)
 
@@ -190,10 +195,11 @@ class StageRunner:
         with isolated_rng(job.seed):
             for epoch in range(job.epochs):
                 job.batches.set_epoch(epoch)
-                losses = [
-                    self.step(module, optimizer, batch, index)
-                    for index, batch in enumerate(job.batches)
-                ]
+                losses = []
+                for index, batch in enumerate(job.batches):
+                    if job.lr is not None:
+                        set_lr(optimizer, job.lr(steps + index))
+                    losses.append(self.step(module, optimizer, batch, index))
                 steps += len(losses)
                 if losses:
                     loss = torch.stack(losses).mean().item()  # one transfer per epoch
@@ -218,6 +224,9 @@ class StageRunner:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
             self.finish_backward()
             module.on_after_backward()
+            if isinstance(module, OptimizedModule):  # before a GradScaler divides by its scale
+                scale = 1.0 if self.scaler is None else self.scaler._scale
+                module.on_before_optimizer_step(optimizer, scale)
 
         plugin.optimizer_step(optimizer, model=outer, closure=closure)
         return loss.detach()

@@ -63,9 +63,16 @@ def assemble(federation: FederationModule) -> Parts:
         federation.architectures,
         federation.carried,
         carry_optimizers=federation.carry,
+        rounds=trainer.max_epochs or -1,
     )
     modules = federation.create_modules(
-        ClientModule, local, trained=trained, mu=algorithm.mu, corrected=algorithm.has_payload
+        ClientModule,
+        local,
+        trained=trained,
+        mu=algorithm.mu,
+        corrected=algorithm.has_payload,
+        label_smoothing=local.label_smoothing,
+        batchnorm=local.batchnorm,
     )
     models = {name: module.model for name, module in modules.items()}
     pool = LocalClients(context, modules, local, algorithm)
@@ -75,7 +82,13 @@ def assemble(federation: FederationModule) -> Parts:
         context,
         algorithm,
         predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
-        distillers=federation.create_modules(DistillationModule, distillation, trained=trained),
+        distillers=federation.create_modules(
+            DistillationModule,
+            distillation,
+            trained=trained,
+            temperature=distillation.temperature,
+            hard_labels=distillation.hard_labels,
+        ),
         settings=distillation,
     )
     names, options = federation.clients, federation.model_options

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -197,6 +197,7 @@ class LocalClients:
         optimizers: dict[int, dict[str, Any]] = {}
         kept: dict[int, State] = {}
         carried, processes = self.context.carried, self.context.processes
+        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
         mine = processes.local(clients)
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
@@ -211,19 +212,22 @@ class LocalClients:
                         optimizers[client] = result.optimizer_state
                     payload: State = {}
                     if self.algorithm.has_payload:
+                        lr_of = self.context.lr_of(self.settings, round_)
                         local = LocalResult(
                             start=trained_parameters(module.model, states[name]),
                             end=trained_parameters(module.model, result.state),
                             steps=result.steps,
-                            lr=self.settings.lr,
+                            lr=self.settings.lr if lr_of is None else lr_of(0),
                             received=payloads[name],
                             kept=carried.client_states.get(client, {}),
                         )
                         payload, kept[client] = self.algorithm.client_payload(local)
+                    elif own_entries[name]:
+                        kept[client] = {key: result.state[key] for key in own_entries[name]}
                     size = self.context.data.client_sizes[client]
                     updates[client] = Update(client, name, size, result.loss, result.state, payload)
         # in every process: any of them may train a client in its next round
-        if self.algorithm.has_payload:
+        if self.algorithm.has_payload or any(own_entries.values()):
             carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
             carried.client_optimizers.update(processes.merge(optimizers))
@@ -234,17 +238,53 @@ class LocalClients:
         """No metrics: all clients answer."""
         return {}
 
+    def own_models(
+        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+    ) -> dict[int, State]:
+        """Return the models that clients would use themselves, from the server's models.
+
+        They have the clients' own entries (FedBN), and are trained on the clients' data for
+        ``fine_tuning`` epochs.
+        """
+        models = {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
+        for name, module in self.modules.items() if self.settings.fine_tuning else ():
+            own = [client for client in clients if self.context.architectures[client] == name]
+            jobs = [
+                replace(
+                    self._job(round_, client, states[name], {}),
+                    epochs=self.settings.fine_tuning,
+                    seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
+                    optimizer_state=None,
+                    keep_optimizer=False,
+                    correction={} if self.algorithm.has_payload else None,
+                )
+                for client in own
+            ]
+            results = self.context.runner.run_all(module, jobs)
+            models |= {i: result.state for i, result in zip(own, results, strict=True)}
+        return models
+
+    def _start(self, client: int, state: State) -> State:
+        """Return what a client begins with: the server's model and the client's own entries."""
+        model = self.modules[self.context.architectures[client]].model
+        kept = self.context.carried.client_states.get(client, {})
+        names = self.algorithm.own_entries(model)
+        return {**state, **{name: kept[name] for name in names if name in kept}}
+
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
         carried, correction = self.context.carried, None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(
-            self.context.data.client_batches(client, self.settings.batch_size, seed=round_),
+            self.context.data.client_batches(
+                client, self.settings.batch_size, round_, augmentation=self.settings.augment
+            ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
-            state=state,
+            state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
             name=self.context.data.client_names[client],
+            lr=self.context.lr_of(self.settings, round_),
         )

@@ -1,6 +1,7 @@
 """What all parts of a running federation share, and what a round leaves to the next one."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
@@ -58,6 +60,7 @@ class Context:
         architectures: The architecture of each client.
         carried: What is carried to the next round.
         carry_optimizers: Whether optimizer states are carried, too.
+        rounds: The number of rounds; -1 if it is not known.
     """
 
     data: FederatedDataModule
@@ -68,6 +71,14 @@ class Context:
     architectures: list[str]
     carried: CarriedState
     carry_optimizers: bool
+    rounds: int
+
+    def lr_of(self, settings: TrainingSettings, round_: int) -> Callable[[int], float] | None:
+        """Return the learning rate of the steps of a round; None for that of the optimizer."""
+        if not settings.is_scheduled:
+            return None
+        lr = settings.lr_at(round_ - 1, self.rounds)
+        return lambda _: lr
 
     def derive_seed(self, purpose: SeedPurpose, *numbers: int) -> int:
         """Derive a seed for one purpose, e.g. from the numbers of a round and a client."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedaux_pl.algorithms import FurtherRelease, Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
+from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
@@ -33,8 +34,11 @@ class Federation(FederationModule):
 
     A round logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
     without any, ``accuracy`` on the test data. ``accuracy/resnet8`` is that of one student. A round
-    also logs ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor all of
-    these. A test logs ``accuracy`` and ``accuracy/resnet8``.
+    also logs the ``metrics`` and, where the evaluated data name their clients, all of this for each
+    client, as their mean ``mean_client/accuracy`` and as ``worst_client/accuracy``. Further
+    measurements are ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor
+    all of these but those of single clients. A test logs ``accuracy``, ``accuracy/resnet8`` and the
+    ``metrics``, likewise.
 
     Args:
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
@@ -55,8 +59,11 @@ class Federation(FederationModule):
         threads: The number of CPU threads of each process; another number rounds sums differently.
             None: that of the resumed checkpoint; without one, OMP_NUM_THREADS if set, else 1 if
             every network has fewer than 500,000 parameters, else the number of cores, at most 4.
+        metrics: Metrics of the students' ensemble besides accuracy: short names (f1, auroc,
+            balanced_accuracy, ece, ...) and class paths of torchmetrics, as a list, or with their
+            options, e.g. {f1: {average: weighted}}. Macro averages are over the classes that occur.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import FedDF, Federation
         >>> federation = Federation(FedDF(), clients={"resnet8": 10}, participation=0.3)
         >>> federation.select_clients(1)
@@ -208,6 +215,36 @@ class Federation(FederationModule):
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
         self.count_step()
+
+    def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
+        """Return f(x) of data that name their clients by the models that these use themselves.
+
+        A client's model is the server's with its own BatchNorm (FedBN), or fine-tuned on its data
+        (``local.fine_tuning``).
+
+        Args:
+            examples: The data, of which the first may be evaluated only.
+            logits: f(x) of the server's models, which are returned where clients have no others.
+        """
+        own = any(map(self.algorithm.own_entries, self.students.values()))
+        if not (own or self.local.fine_tuning) or examples.clients is None:
+            return logits
+        if list(examples.client_names) != self.data.client_names:
+            return logits
+        if getattr(self, "pool", None) is None:  # evaluates a checkpoint
+            self.pool, self.server, _ = assemble(self)
+        owners, logits = examples.clients[: len(logits)].cpu(), logits.clone()
+        states = {name: copy_state(student) for name, student in self.students.items()}
+        models = self.pool.own_models(
+            int(self.metrics["round"]), sorted({*owners.tolist()}), states
+        )
+        predictor = self.server.predictor
+        for client, state in models.items():
+            rows = (owners == client).nonzero().flatten().to(logits.device)
+            model, inputs = predictor.models[self.architectures[client]], examples.inputs[rows]
+            runner = predictor.context.runner
+            logits[rows] = runner.predict(model, state, inputs, predictor.batchnorm)
+        return logits
 
     def select_clients(self, t: int) -> list[int]:
         """Return S_t, the clients that take part in round t; empty if they only make a release."""

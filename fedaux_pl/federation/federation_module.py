@@ -1,6 +1,6 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.data import augmentation
 from fedaux_pl.engine.checkpoints import (
     FORMAT,
     AtomicCheckpointIO,
@@ -24,6 +25,7 @@ from fedaux_pl.engine.checkpoints import (
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.federation.context import CarriedState
+from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import (
@@ -45,6 +47,9 @@ from fedaux_pl.scoring import PrivacySpent, ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import PublicNumbers, further
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
+# The metrics of single classes and clients, and of what is made of them.
+_OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
+
 
 class FederationModule(Students):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
@@ -63,8 +68,9 @@ class FederationModule(Students):
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
         threads: int | None = None,
+        metrics: list[str] | dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(clients, model_options or {}, batchnorm, seed)
+        super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
         check_objects(algorithm, local, distillation, pretraining)
         check_settings(
@@ -121,7 +127,8 @@ class FederationModule(Students):
         if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
             return  # evaluates or predicts with dataloaders
         check_data(self.data, self.algorithm, self.clients)
-        check_trainer(self.trainer, self.clients, self.data.validation_examples is not None)
+        has_validation = self.data.validation_examples is not None
+        check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
         if stage == "fit":
             optimizer = self.local.optimizer_settings.plain()
             self.algorithm.check_clients(optimizer, str(self.trainer.precision))
@@ -137,12 +144,18 @@ class FederationModule(Students):
             self.create_students(self.data.input_shape, self.data.classes, pretrained)
             for student in self.students.values():
                 self.data.check_model(student)
+                self.algorithm.own_entries(student)  # raises if it cannot have any
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
             check_batches(self.data, students, self.architectures, self.local, distillation)
+        if stage == "fit":
+            for training in (self.local, self.distillation):
+                training.check(self.data.all_inputs[0][:4], self.trainer.max_epochs)
+            if self.algorithm.distills and self.distillation.hard_labels:
+                self.data.distill_labels  # noqa: B018 - raises if there are none
 
     def plan_scoring(self) -> Scoring | None:
         """Return what clients release; real sites tell their sizes too late to plan by them."""
@@ -194,19 +207,30 @@ class FederationModule(Students):
             raise
 
     def on_validation_epoch_end(self) -> None:
-        """Add the accuracies to the metrics of the round."""
-        accuracies = self.compute_accuracies()
-        of_classes = {key for key in accuracies if "class_accuracy/" in key}
+        """Add the accuracies and the other metrics to those of the round."""
+        others, prefix = self.class_accuracies() | self.compute_metrics(), self.evaluation_prefix
         if not self.shows_classes:
-            accuracies = {k: v for k, v in accuracies.items() if k not in of_classes}
+            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS)}
         if self.is_fitting:
-            self.metrics |= accuracies
-        else:
-            self.log_measured({k: v for k, v in accuracies.items() if k in of_classes})
+            self.metrics |= self.compute_accuracies()
+            self.metrics |= {prefix + name: value for name, value in others.items()}
+            # of parts, callbacks can monitor mean and worst only: there may be many clients
+            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS[:2])}
+        measured = {prefix + name: value for name, value in others.items()}
+        self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
+
+    def client_labels(self, names: Sequence[str]) -> list[str]:
+        """Return the clients' names; numbers with secret noise, as one may be that of a person.
+
+        Sites are named: they know each other.
+        """
+        if self.algorithm.secret_noise and self.data.holds is None:
+            return [f"client {index}" for index in range(len(names))]
+        return list(names)
 
     @property
     def shows_classes(self) -> bool:
-        """Whether a validation is shown class by class: with secret noise, not on private data."""
+        """Whether classes and clients are shown apart: with secret noise, not on private data."""
         return not (self.algorithm.secret_noise and self.holds_out)
 
     def privacy(self) -> list[str]:
@@ -232,7 +256,7 @@ class FederationModule(Students):
                     "NOT private: the clients' logits on the validation data that clients hold "
                     "out, which the server's checkpoint holds"
                 )
-        if self.algorithm.has_payload:
+        if self.algorithm.has_payload or self.carried.client_states:
             lines.append(
                 "NOT private: what clients send besides their weights and what they keep between "
                 "rounds, which the server's checkpoint holds"
@@ -256,17 +280,21 @@ class FederationModule(Students):
             "model_options": dict(self.model_options),
             "seed": self.seed,
             "threads": self.threads,
+            **({"metrics": self.chosen_metrics} if self.chosen_metrics else {}),
         }
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""
         training = (self.local, self.distillation, self.pretraining)
-        settings = {
+        settings: dict[str, Any] = {
             **self.arguments(),
             **{part.option: part.plain() for part in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
+        if self.local.is_scheduled or self.distillation.is_scheduled:
+            settings["rounds"] = self.trainer.max_epochs
+        settings.pop("metrics", None)  # a resumed run may measure more
         return {name: describe(value) for name, value in settings.items()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -325,13 +353,14 @@ class FederationModule(Students):
                 heads = unpack(own["heads"], scoring)
                 self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
-        self.carried = CarriedState(
+        restored = CarriedState(
             self.carried.memory,
             client_optimizers=content["client_optimizers"],
             server_optimizers=content["server_optimizers"],
             client_states=move_data_to_device(content["client_states"], device),
             server_states=move_data_to_device(content["server_states"], device),
         )
+        self.carried.restore(restored)  # in place: the clients of a finished fit refer to it
         # split between the processes, however many have written it
         own = self.processes.local(sorted(content["memory"].items()))
         self.carried.memory.load_state_dict(dict(own))
@@ -364,8 +393,10 @@ class FederationModule(Students):
         check_format(content)
         saved["trained"] = saved.pop("train")
         saved = {name: value for name, value in saved.items() if name not in changed}
-        check_imported(saved.get("clients", {}))
+        check_imported([*saved.get("clients", {}), *class_paths(saved.get("metrics") or {})])
         federation = cls(**rebuild(saved), **changed)
+        for training in (federation.local, federation.distillation):
+            check_imported(augmentation.class_paths(training.augmentation))
         # without weights that come with models: those of the checkpoint follow
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])

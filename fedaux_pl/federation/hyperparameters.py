@@ -26,7 +26,7 @@ def describe(value: Any) -> Any:
 
     Numbers of NumPy become those of Python: a checkpoint with others could not be loaded.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.algorithms import FedProx
         >>> describe(FedProx(mu=0.01))
         {'class_path': 'fedaux_pl.algorithms.fedprox.FedProx', 'init_args': {'mu': 0.01}}
@@ -58,7 +58,7 @@ def describe(value: Any) -> Any:
 def rebuild(plain: Any) -> Any:
     """Create what `describe` has described.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.algorithms import FedProx
         >>> rebuild(describe(FedProx(mu=0.01))).mu
         0.01

@@ -97,7 +97,10 @@ class Preparation:
                 for callback in federation_callbacks(trainer):
                     callback.on_pretraining_epoch(trainer, federation, architecture, epoch, loss)
 
-            runner.run(module, batches, epochs, seed, on_epoch=on_epoch)
+            lr = None
+            if self.settings.is_scheduled:
+                lr = partial(self.settings.lr_at, total=epochs * len(batches))
+            runner.run(module, batches, epochs, seed, on_epoch=on_epoch, lr=lr)
         runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor, nn
 
 from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.functional import fit_linear_head
 from fedaux_pl.functional.averaging import State
@@ -24,7 +25,7 @@ class ServerFeatures:
         self,
         data: FederatedDataModule,
         h0: Mapping[str, nn.Module],
-        predict: Callable[[nn.Module, Tensor], Tensor] = predict_features,
+        predict: Callable[[nn.Module, Inputs], Tensor] = predict_features,
     ) -> None:
         self.data, self.h0, self._predict = data, h0, predict
         self._auxiliary: dict[str, Tensor] = {}

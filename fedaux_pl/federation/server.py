@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Ensemble, Round, Update
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
@@ -37,7 +38,7 @@ class Predictor:
     head_only: bool = False
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
-    def inputs(self, part: str) -> Tensor:
+    def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
         data = self.context.data
         return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs
@@ -283,10 +284,17 @@ class Server:
 
     def _job(self, round_: int, number: int, name: str, average: State, soft_labels: Tensor) -> Job:
         return Job(
-            self.context.data.distill_batches(soft_labels, self.settings.batch_size, seed=round_),
+            self.context.data.distill_batches(
+                soft_labels,
+                self.settings.batch_size,
+                round_,
+                labeled=self.settings.hard_labels > 0,
+                augmentation=self.settings.augment,
+            ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
             state=average,
             optimizer_state=self.context.carried.server_optimizers.get(name),
             keep_optimizer=self.context.carry_optimizers,
+            lr=self.context.lr_of(self.settings, round_),
         )

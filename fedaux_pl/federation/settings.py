@@ -4,17 +4,21 @@ The defaults are the paper's for images.
 """
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.algorithms.base import check_decay, check_positive
 from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
+from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.views import ViewSettings
 from fedaux_pl.engine.inference import BatchNormStatistics
@@ -24,8 +28,11 @@ from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.classifier_module import TrainedPart
+from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
+
+Schedule = Literal["constant", "cosine", "step"]
 
 _MAX_COUNT = 2**31 - 1
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -42,16 +49,23 @@ class TrainingSettings:
     Args:
         epochs: Passes over the data.
         batch_size: Samples per step.
-        optimizer: ``adam``, ``adamw`` or ``sgd``.
+        optimizer: ``adam``, ``adamw``, ``sgd`` or ``lars``.
         lr: The learning rate.
-        momentum: The momentum, in [0, 1), with sgd only.
+        momentum: The momentum, in [0, 1), with sgd and lars only.
         weight_decay: The weight decay, at least 0.
+        schedule: The learning rate over the rounds, in pre-training over the steps: ``constant``;
+            ``cosine``, down to 0; ``step``, a tenth from the half on and a hundredth from three
+            quarters on.
+        warmup: The fraction of them over which the learning rate first rises linearly, in [0, 1).
+        clip_norm: The largest norm of the gradients of a step; null for no bound.
     """
 
     option: ClassVar[str]
     """The name of the option of Federation, for error messages."""
     min_epochs: ClassVar[int] = 1
     min_batch_size: ClassVar[int] = 1
+    recorded: ClassVar[str] = "epochs batch_size optimizer lr momentum weight_decay"
+    """The options that are recorded at their defaults, too: those of version 0.8."""
 
     epochs: int = 1
     batch_size: int = 32
@@ -59,6 +73,9 @@ class TrainingSettings:
     lr: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
+    schedule: Schedule = "constant"
+    warmup: float = 0.0
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         for name, minimum in (("epochs", self.min_epochs), ("batch_size", self.min_batch_size)):
@@ -69,15 +86,45 @@ class TrainingSettings:
                 )
         with _prefixed(self.option):
             self.optimizer_settings  # noqa: B018 - checks them
+            check_decay(warmup=self.warmup)
+            _check_choice("schedule", self.schedule, get_args(Schedule))
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
         """The optimizer of the trained modules."""
-        return OptimizerSettings(self.optimizer, self.lr, self.momentum, self.weight_decay)
+        momentum, decay = self.momentum, self.weight_decay
+        return OptimizerSettings(self.optimizer, self.lr, momentum, decay, self.clip_norm)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the learning rate changes."""
+        return self.schedule != "constant" or self.warmup > 0
+
+    def lr_at(self, step: int, total: int) -> float:
+        """Return the learning rate of a round (or a step) of ``total``, counted from 0.
+
+        Examples:
+            >>> cosine = LocalTraining(lr=1.0, schedule="cosine", warmup=0.25)
+            >>> [round(cosine.lr_at(t, 8), 2) for t in range(8)]
+            [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
+        """
+        first = round(self.warmup * total)
+        if step < first:
+            return self.lr * (step + 1) / first
+        progress = (step - first) / (total - first)
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * progress)) / 2
+        drops = (progress >= 0.5) + (progress >= 0.75) if self.schedule == "step" else 0
+        return self.lr * 0.1**drops
 
     def plain(self) -> dict[str, Any]:
-        """Return the values that checkpoints, cache keys and ``from_plain`` have."""
-        return asdict(self)
+        """Return the values that checkpoints, cache keys and ``from_plain`` have.
+
+        Options that version 0.8 did not have are left out at their defaults.
+        """
+        values, recorded = asdict(self), self.recorded.split()
+        unset = [f.name for f in fields(self) if values[f.name] == f.default]
+        return {k: v for k, v in values.items() if k in recorded or k not in unset}
 
     @classmethod
     def from_plain(cls, **values: Any) -> Self:
@@ -86,28 +133,96 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
-class LocalTraining(TrainingSettings):
+class RoundTraining(TrainingSettings):
+    """The settings of a training in rounds.
+
+    Args:
+        augmentation: Random changes of the images: ``flip``, ``crop_flip`` (both for each image of
+            its own), ``randaugment``, the class path of a torchvision.transforms.v2 transform or
+            another nn.Module of batches of tensors, or a mapping of such names to their options,
+            such as {crop_flip: {padding: 4}, torchvision.transforms.v2.RandomErasing: {p: 0.5}}.
+    """
+
+    augmentation: AugmentationOption = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with _prefixed(self.option):
+            check_augmentation(self.augmentation)
+
+    @cached_property
+    def augment(self) -> Augmentation | None:
+        """The augmentation; None for none."""
+        return Augmentation.create(self.augmentation)
+
+    def check(self, images: Tensor, rounds: int | None) -> None:
+        """Raise a ConfigurationError for an augmentation or a schedule that the run cannot use."""
+        if self.augment is not None:
+            self.augment.check(images, f"{self.option}.augmentation")
+        if self.is_scheduled and not (rounds and rounds > 0):
+            raise ConfigurationError(
+                f"{self.option}.schedule {self.schedule} needs the number of rounds, but "
+                f"trainer.max_epochs is {rounds}: set it, or use constant without warmup"
+            )
+
+
+@dataclass(frozen=True)
+class LocalTraining(RoundTraining):
     """How a client trains.
 
     Args:
         epochs: E, passes over the client's data in a round.
+        label_smoothing: The probability that labels give to all classes alike, in [0, 1).
+        batchnorm: ``batch`` normalizes by the statistics of each batch and updates the running
+            ones. ``frozen`` normalizes by those of the server's model, which stay: h_0's, unless
+            the server distills (its students update them). Weights and biases are trained.
+        fine_tuning: Where test or validation data name their client, the epochs for which the
+            server's model is trained on the client's data before it is evaluated on them; 0 for
+            none. Every evaluated round costs that training of all clients.
     """
 
     option: ClassVar[str] = "local"
 
+    label_smoothing: float = 0.0
+    batchnorm: BatchNormMode = "batch"
+    fine_tuning: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with _prefixed(self.option):
+            check_decay(label_smoothing=self.label_smoothing)
+            if not _is_int(self.fine_tuning, 0):
+                raise ValueError(
+                    f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
+                )
+            _check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+
 
 @dataclass(frozen=True)
-class Distillation(TrainingSettings):
+class Distillation(RoundTraining):
     """How the server distills its students.
 
     Args:
         epochs: Passes over D_distill in a round.
+        temperature: tau > 0; student and teachers are compared at softmax(logits / tau), and the
+            loss is multiplied by tau^2 (Hinton et al. 2015).
+        hard_labels: The weight, in [0, 1], of the cross-entropy with the labels of auxiliary data,
+            for samples whose class is a private one by its name; the soft labels have the rest.
     """
 
     option: ClassVar[str] = "distillation"
 
     batch_size: int = 128
     lr: float = 5e-5
+    temperature: float = 1.0
+    hard_labels: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with _prefixed(self.option):
+            check_positive(temperature=self.temperature)
+            if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
+                raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
 
 
 @dataclass(frozen=True)
@@ -126,6 +241,7 @@ class Pretraining(TrainingSettings):
     option: ClassVar[str] = "pretraining"
     min_epochs: ClassVar[int] = 0
     min_batch_size: ClassVar[int] = 2
+    recorded: ClassVar[str] = f"{TrainingSettings.recorded} temperature views objective mask_rate"
 
     epochs: int = 100
     batch_size: int = 512
@@ -139,8 +255,7 @@ class Pretraining(TrainingSettings):
         with _prefixed(self.option):
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
-            if self.objective not in get_args(Objective):
-                raise ValueError(f"objective must be masked or next, but is {self.objective!r}")
+            _check_choice("objective", self.objective, get_args(Objective))
             if not 0 < self.mask_rate < 1:
                 raise ValueError(
                     f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
@@ -203,8 +318,7 @@ def check_settings(
             f"{{'resnet8': 20}}, but is {clients!r}"
         )
     for name, value in choices.items():
-        if value not in _CHOICES[name]:
-            raise ValueError(f"{name} must be {' or '.join(_CHOICES[name])}, but is {value!r}")
+        _check_choice(name, value, _CHOICES[name])
     if not _is_int(seed, 0):
         raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
     if threads is not None and not _is_int(threads, 1):
@@ -255,8 +369,9 @@ def check_batches(
     sizes = data.client_sizes
     for name, model in students.items():
         own = [client for client, other in enumerate(architectures) if other == name]
-        alone = [client for client in own if sizes[client] == 1]
-        if local.batch_size == 1:
+        frozen = local.batchnorm == "frozen"
+        alone = [client for client in own if sizes[client] == 1 and not frozen]
+        if local.batch_size == 1 and not frozen:
             problem = "clients train with local.batch_size = 1: set it to at least 2"
         elif alone:
             change = f"use at most {max(1, sum(sizes) // 2)} clients"
@@ -296,6 +411,11 @@ def _prefixed(option: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{option}.{error}") from error
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(allowed)}, but is {value!r}")
 
 
 def _is_int(value: object, minimum: int) -> bool:

@@ -12,10 +12,11 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.evaluation_metrics import ACCURACY, EvaluationMetrics, MetricOptions
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of, state_key
@@ -57,18 +58,23 @@ class Students(pl.LightningModule):
 
     Validation and test batches are (inputs, labels). ``accuracy`` is the accuracy of the ensemble
     on the test data, ``accuracy/NAME`` that of a student, ``class_accuracy/NAME`` the ensemble's
-    on the samples of a class. Metrics on validation data have the prefix ``val/``.
+    on the samples of a class. Where samples name their client, ``client_accuracy/NAME`` is the
+    ensemble's on those of a client, ``mean_client/accuracy`` the mean over the clients and
+    ``worst_client/accuracy`` the worst; likewise the chosen metrics, such as ``f1``. Metrics on
+    validation data have the prefix ``val/``.
 
     Args:
         clients: How many clients train each architecture.
         model_options: Further arguments of ``create_model``, see ``Federation``.
         batchnorm: The BatchNorm statistics of the evaluation.
         seed: The seed of the run.
+        metrics: The metrics of the ensemble beside accuracy, see ``read_metrics``.
 
     Attributes:
         students: The models; empty until ``create_students``.
         classes: The names of the classes; empty until then.
         accuracies: The accuracy of each student and of their ensemble.
+        evaluation: The metrics of the ensemble, with the right classes from then on.
         confusion_matrix: The counts of true classes (rows) and the ensemble's answers (columns) in
             the last evaluation; None before ``create_students``.
     """
@@ -79,9 +85,13 @@ class Students(pl.LightningModule):
         model_options: dict[str, Any],
         batchnorm: BatchNormStatistics,
         seed: int,
+        metrics: MetricOptions,
     ) -> None:
         super().__init__()
         self.clients, self.model_options, self.seed = clients, model_options, seed
+        self.chosen_metrics = metrics
+        self.evaluation = EvaluationMetrics(metrics)
+        self._predictions: list[tuple[Tensor, Tensor]] = []  # logits and labels of each batch
         self.batchnorm: BatchNormStatistics = batchnorm
         self.students = ModulesByName()
         self.classes: tuple[str, ...] = ()
@@ -118,6 +128,7 @@ class Students(pl.LightningModule):
         self.confusion_matrix = MulticlassConfusionMatrix(
             len(classes), sync_on_compute=False, validate_args=False
         )
+        self.evaluation = EvaluationMetrics(self.chosen_metrics, len(classes))
 
     def create_modules(
         self, module_type: Callable[..., _Module], settings: TrainingSettings, **options: Any
@@ -211,17 +222,61 @@ class Students(pl.LightningModule):
                 )
         assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
         self.confusion_matrix.update(logits[_ENSEMBLE], labels)
+        if self.chosen_metrics or self.evaluated_clients is not None:
+            self._predictions.append((logits[_ENSEMBLE], labels))
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the confusion matrix."""
+        """Reset the confusion matrix and the kept predictions."""
         assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
         self.confusion_matrix.reset()
+        self._predictions.clear()
 
     on_test_epoch_start = on_validation_epoch_start
 
     def on_test_epoch_end(self) -> None:
-        """Log the accuracy on each class."""
-        self.log_measured(self.class_accuracies())
+        """Log the accuracy on each class, the chosen metrics and those of each client."""
+        self.log_measured(self.class_accuracies() | self.compute_metrics())
+
+    @property
+    def evaluated_clients(self) -> Examples | None:
+        """The evaluated data, if their samples name clients."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, FederatedDataModule):
+            return None
+        examples = data.test_examples if self.trainer.testing else data.evaluation_examples
+        return None if examples.clients is None else examples
+
+    def compute_metrics(self) -> dict[str, float]:
+        """Return the chosen metrics, and all metrics by client, after all batches."""
+        if not self._predictions:
+            return {}
+        logits, labels = (torch.cat(parts) for parts in zip(*self._predictions, strict=True))
+        self._predictions.clear()
+        found = self.evaluation(logits, labels) if self.chosen_metrics else {}
+        found.pop(ACCURACY, None)  # is measured for every student
+        if (examples := self.evaluated_clients) is not None and examples.clients is not None:
+            clients = examples.clients[: len(labels)].to(labels.device)  # fewer: limit_val_batches
+            names = self.client_labels(examples.client_names)
+            logits = self.client_logits(examples, logits)
+            found |= self.evaluation.by_client(logits, labels, clients, names)
+        return found
+
+    @property
+    def monitored_metrics(self) -> dict[str, bool]:
+        """What callbacks can monitor besides accuracies: whether a higher value is better."""
+        better = self.evaluation.higher_is_better
+        of_clients = {
+            f"{part}_client/{k}": v for part in ("mean", "worst") for k, v in better.items()
+        }
+        return {name: better[name] for name in self.chosen_metrics} | of_clients
+
+    def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
+        """Return the logits by which clients are evaluated."""
+        return logits
+
+    def client_labels(self, names: Sequence[str]) -> list[str]:
+        """Return what clients are called in logs and figures."""
+        return list(names)
 
     def log_measured(self, metrics: Mapping[str, float], logger: bool = True) -> None:
         """Log numbers that are the same in all processes, without ``logger`` for callbacks only."""
@@ -247,13 +302,12 @@ class Students(pl.LightningModule):
                 logger.log_metrics(measured, step=int(metrics["round"]))
 
     def compute_accuracies(self) -> dict[str, float]:
-        """Return the accuracies by their names in logs, after all batches of a validation."""
+        """Return the students' accuracies by their names in logs, after a validation."""
         prefix = self.evaluation_prefix
-        accuracies = {
+        return {
             prefix + _key(name): float(cast(MulticlassAccuracy, metric).compute())
             for name, metric in self.accuracies.items()
         }
-        return accuracies | {prefix + key: v for key, v in self.class_accuracies().items()}
 
     @property
     def confusion(self) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Settings of the Trainer that a federation supports."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytorch_lightning as pl
 from pytorch_lightning import callbacks as lightning_callbacks
@@ -33,12 +33,16 @@ _CALLBACKS_WITHOUT_EFFECT = (
 
 
 def check_trainer(
-    trainer: pl.Trainer, architectures: Iterable[str], has_validation: bool | None = None
+    trainer: pl.Trainer,
+    architectures: Iterable[str],
+    has_validation: bool | None = None,
+    further: Mapping[str, bool] | None = None,
 ) -> None:
     """Raise a ValueError for settings of the Trainer that a federation does not support.
 
-    Each architecture has a metric. ``has_validation`` is whether rounds are measured on validation
-    data; None if not known yet.
+    Each architecture has an accuracy. ``has_validation`` is whether rounds are measured on
+    validation data; None if not known yet. ``further`` are other metrics that callbacks can
+    monitor, with whether a higher value is better.
     """
     if isinstance(trainer.accelerator, MPSAccelerator):
         raise ValueError(
@@ -60,7 +64,7 @@ def check_trainer(
         )
     if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
         raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
-    _check_callbacks(trainer, architectures, has_validation)
+    _check_callbacks(trainer, architectures, has_validation, further or {})
 
 
 def check_options(trainer: pl.Trainer) -> None:
@@ -75,7 +79,10 @@ def check_options(trainer: pl.Trainer) -> None:
 
 
 def _check_callbacks(
-    trainer: pl.Trainer, architectures: Iterable[str], has_validation: bool | None
+    trainer: pl.Trainer,
+    architectures: Iterable[str],
+    has_validation: bool | None,
+    further: Mapping[str, bool],
 ) -> None:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
@@ -86,7 +93,8 @@ def _check_callbacks(
             )
     if not all(_is_known(callback) for callback in callbacks):
         return  # a callback of the user can log metrics of its own
-    names = ["accuracy", *(f"accuracy/{name}" for name in architectures)]
+    better = {"accuracy": True, **{f"accuracy/{name}": True for name in architectures}, **further}
+    names = list(better)
     on_validation = [f"val/{name}" for name in names]
     losses = ["client_loss/mean", *(f"distillation_loss/{name}" for name in architectures)]
     metrics = {True: on_validation, False: names, None: on_validation + names}[has_validation]
@@ -105,14 +113,19 @@ def _check_callbacks(
             remedy = did_you_mean(callback.monitor, metrics)
             if callback.monitor in on_validation:
                 remedy = ": set data.validation_fraction, e.g. to 0.1, to have validation data"
+            # not all data name their clients
+            listed = ", ".join(n for n in [*metrics, *losses] if "_client/" not in n)
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} must monitor one of "
-                f"{', '.join([*metrics, *losses])}, but monitors {callback.monitor}{remedy}"
+                f"trainer.callbacks: {type(callback).__name__} must monitor one of {listed}, but "
+                f"monitors {callback.monitor}{remedy}"
             )
-        if callback.monitor in (*names, *on_validation) and callback.mode == "min":
+        is_better = better.get(callback.monitor.removeprefix("val/"))
+        if is_better is not None and (callback.mode == "max") != is_better:
+            low, mode = ("low", "max") if is_better else ("high", "min")
+            default = ", Lightning's default" if is_better else ""
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} prefers a low {callback.monitor}, "
-                "because its mode is 'min', Lightning's default: set mode='max'"
+                f"trainer.callbacks: {type(callback).__name__} prefers a {low} {callback.monitor}, "
+                f"because its mode is {callback.mode!r}{default}: set mode={mode!r}"
             )
         if callback.monitor in names and has_validation is False:
             rank_zero_warn(

@@ -31,7 +31,7 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
         ValueError: If keys, shapes or dtypes differ, a tensor contains NaN or infinity (each naming
             the key), or the weights are negative, not finite or sum to 0.
 
-    Example:
+    Examples:
         >>> states = [{"weight": torch.tensor([0.0])}, {"weight": torch.tensor([4.0])}]
         >>> average_states(states, weights=[1, 3])
         {'weight': tensor([3.])}

@@ -38,7 +38,7 @@ def statistics_sensitivity(rho: float) -> tuple[float, float]:
     Returns:
         t and D.
 
-    Example:
+    Examples:
         >>> statistics_sensitivity(rho=1.0)[0], round(statistics_sensitivity(rho=1.0)[1] ** 2, 6)
         (0.5, 4.5)
     """
@@ -60,7 +60,7 @@ def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
     Returns:
         A vector of length C (k + 1) + k (k + 1) / 2.
 
-    Example:
+    Examples:
         >>> rows, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).double(), torch.eye(2)
         >>> sums, counts, moment = split_statistics(sum_statistics(rows, labels, 0.5), 2, 0.5)
         >>> counts, moment
@@ -116,7 +116,7 @@ def pool_class_means(
     Returns:
         m_c, shape (C, k), and the variance of its noise, shape (C,).
 
-    Example:
+    Examples:
         >>> sums, sigmas = torch.tensor([[[8.0, 0.0]], [[0.1, 0.1]]]), torch.tensor([1.0, 1.0])
         >>> pool_class_means(sums, torch.tensor([[4.0], [0.1]]), sigmas, sigmas)
         (tensor([[2., 0.]]), tensor([0.0625]))
@@ -140,7 +140,7 @@ def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
         counts: n_ic, shape (n, C).
         sigmas: The noise of the counts of each client, shape (n,).
 
-    Example:
+    Examples:
         >>> known_counts(torch.tensor([[9.0, 1.0], [1.5, -1.0]]), torch.tensor([1.0, 1.0]))
         tensor([[9., 1.],
                 [0., 0.]])
@@ -166,7 +166,7 @@ def class_priors(counts: Tensor, sigma: float) -> Tensor:
         counts: Shape (C,).
         sigma: The standard deviation of their noise.
 
-    Example:
+    Examples:
         >>> class_priors(torch.tensor([60.0, 40.0]), sigma=0.0)
         tensor([0.6000, 0.4000])
         >>> class_priors(torch.tensor([60.0, 40.0]), sigma=20.0)

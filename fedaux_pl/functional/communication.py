@@ -8,7 +8,7 @@ from torch import Tensor
 def state_bytes(state: Mapping[str, Tensor]) -> int:
     """Return the size of a model's tensors.
 
-    Example:
+    Examples:
         >>> import torch
         >>> state_bytes({"weight": torch.zeros(10, 5), "bias": torch.zeros(10)})
         240
@@ -19,7 +19,7 @@ def state_bytes(state: Mapping[str, Tensor]) -> int:
 def feature_bytes(num_samples: int, feature_dim: int) -> int:
     """Return the size of the negatives D^-, which are sent to a client as float32 features.
 
-    Example:
+    Examples:
         >>> feature_bytes(num_samples=1000, feature_dim=512)
         2048000
     """

@@ -50,7 +50,7 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
     Returns:
         int64, shape (count,).
 
-    Example:
+    Examples:
         >>> import random
         >>> discrete_gaussian(4, sigma=1000, read=random.Random(0).randbytes)
         tensor([-1066,   641,  -220,   747])
@@ -153,7 +153,7 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
     Returns:
         sigma^2 of the sum, and sigma_own of each client, rounded up.
 
-    Example:
+    Examples:
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)
         (122509, 176)
     """

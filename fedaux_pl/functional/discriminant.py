@@ -65,7 +65,7 @@ def linear_discriminant(
         noise: The standard deviation of the noise in its diagonal; 1 / sqrt(2) of it elsewhere.
         public: The covariance of public rows, shape (k, k); also () for k = 1, as of torch.cov.
 
-    Example:
+    Examples:
         >>> means = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()
         >>> moment = torch.tensor([[1.5, 0.0], [0.0, 0.5]]).double()  # 0.5 within, 1 between
         >>> half = torch.tensor([0.5, 0.5]).double()

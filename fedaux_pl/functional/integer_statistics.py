@@ -53,7 +53,7 @@ def encode_rows(rows: Tensor) -> Tensor:
     Returns:
         int64, shape (n, k).
 
-    Example:
+    Examples:
         >>> encode_rows(torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
         tensor([[39321, 52428],
                 [    0,     0]])
@@ -86,7 +86,7 @@ def integer_weights(rho: float) -> IntegerWeights:
 
     and tau >= 1 is the largest integer for which this does not exceed the other case.
 
-    Example:
+    Examples:
         >>> integer_weights(rho=1.0) == (5 * 2**16, 2**15, 225 * 2**64 // 2)
         True
     """
@@ -124,7 +124,7 @@ def sum_integers(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
     Returns:
         int64, of length C (k + 1) + k (k + 1) / 2.
 
-    Example:
+    Examples:
         >>> vector = sum_integers(torch.tensor([[1.0]]), torch.tensor([[0, 1]]), rho=1.0)
         >>> decode_statistics(vector, num_classes=2, rho=1.0)
         tensor([0.0000, 0.0000, 1.0000, 0.5000, 1.0000], dtype=torch.float64)
@@ -184,7 +184,7 @@ def sum_integer_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassi
     Returns:
         int64, of length C (k + 1).
 
-    Example:
+    Examples:
         >>> classifier = LinearClassifier(torch.zeros(2, 1), torch.zeros(2))
         >>> vector = sum_integer_residuals(torch.ones(1, 1), torch.tensor([[1, 0]]), classifier)
         >>> decode_residuals(vector, num_classes=2)

@@ -20,7 +20,7 @@ def fit_linear_head(features: Tensor, probabilities: Tensor) -> tuple[Tensor, Te
     Returns:
         W, shape (C, d), and b, shape (C,), float64.
 
-    Example:
+    Examples:
         >>> features = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
         >>> weight, bias = fit_linear_head(features, (features * 2).softmax(dim=1))
         >>> bool((weight - 2 * (torch.eye(3) - 1 / 3)).abs().max() < 0.01)

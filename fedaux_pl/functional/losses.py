@@ -20,7 +20,7 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
         second: The projections of the other view, in the same order.
         temperature: tau > 0.
 
-    Example:
+    Examples:
         >>> views = torch.eye(2)  # equal views of two images with orthogonal projections
         >>> nt_xent_loss(views, views, temperature=0.5)  # -log(e^2 / (e^2 + 2 e^0))
         tensor(0.2395)
@@ -35,14 +35,27 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(similarities, partner)
 
 
-def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:
+def distillation_loss(
+    student_logits: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    labels: Tensor | None = None,
+    label_weight: float = 0.0,
+) -> Tensor:
     """Compute D_KL(targets, softmax(student_logits)) (FedAUX, eq. 1), the mean over the batch.
+
+    With a temperature tau it is tau^2 D_KL(softmax(log(targets) / tau), softmax(logits / tau))
+    (Hinton et al. 2015), and of samples with a label (1 - w) times that plus w times the
+    cross-entropy.
 
     Args:
         student_logits: f(x, theta), shape (N, C).
         targets: Probabilities of the teachers, shape (N, C), rows summing to 1.
+        temperature: tau > 0.
+        labels: Classes, shape (N,), -1 for none; None if no sample has one.
+        label_weight: w, in [0, 1].
 
-    Example:
+    Examples:
         >>> distillation_loss(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # log 2
         tensor(0.6931)
     """
@@ -51,7 +64,16 @@ def distillation_loss(student_logits: Tensor, targets: Tensor) -> Tensor:
             "student logits and targets must both be (samples, classes), but are "
             f"{tuple(student_logits.shape)} and {tuple(targets.shape)}"
         )
-    return F.kl_div(student_logits.log_softmax(dim=-1), targets, reduction="batchmean")
+    if temperature == 1 and labels is None:
+        return F.kl_div(student_logits.log_softmax(dim=-1), targets, reduction="batchmean")
+    targets = (targets.log() / temperature).softmax(dim=-1)
+    logarithms = (student_logits / temperature).log_softmax(dim=-1)
+    soft = temperature**2 * F.kl_div(logarithms, targets, reduction="none").sum(dim=-1)
+    if labels is None:
+        return soft.mean()
+    hard = F.cross_entropy(student_logits, labels, ignore_index=-1, reduction="none")
+    weights = label_weight * (labels >= 0)
+    return ((1 - weights) * soft + weights * hard).mean()
 
 
 def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: float) -> Tensor:
@@ -63,7 +85,7 @@ def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: flo
             order and of the same shapes; they get no gradient.
         mu: The strength, at least 0.
 
-    Example:
+    Examples:
         >>> proximal_penalty([torch.tensor([3.0, 4.0])], [torch.zeros(2)], mu=0.1)  # 0.05 * 25
         tensor(1.2500)
     """

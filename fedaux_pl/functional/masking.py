@@ -41,7 +41,7 @@ def mask_tokens(
         mask_id: The id of the mask token.
         vocabulary: The number of ids; random tokens are drawn from 0 ... vocabulary - 1.
 
-    Example:
+    Examples:
         >>> ids = torch.tensor([[2, 7, 8, 9, 3, 0], [2, 7, 3, 0, 0, 0]])
         >>> masked = mask_tokens(ids, rate=0.5, pad_id=0, mask_id=4, vocabulary=10)
         >>> masked.weights  # two tokens of the first text, one of the second

@@ -39,7 +39,7 @@ def sum_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassifier) ->
     Returns:
         Shape (C, k + 1).
 
-    Example:
+    Examples:
         >>> classifier = LinearClassifier(torch.zeros(2, 1), torch.zeros(2))
         >>> sum_residuals(torch.ones(1, 1), torch.tensor([[1, 0]]), classifier)
         tensor([[ 0.4950,  0.2475],

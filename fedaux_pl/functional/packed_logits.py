@@ -19,7 +19,7 @@ def pack_logits(logits: Tensor) -> Tensor:
     Args:
         logits: Finite logits of any floating point type. Distances beyond 3.6e9 are cut off.
 
-    Example:
+    Examples:
         >>> packed = pack_logits(torch.tensor([[3.0, 1.0, -2.0]]))
         >>> packed.shape, packed.dtype
         (torch.Size([1, 4]), torch.uint8)

@@ -41,7 +41,7 @@ def dirichlet_partition(
     Returns:
         The sorted indices of each client's samples, int64.
 
-    Example:
+    Examples:
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
         >>> parts = dirichlet_partition(labels, num_clients=2, alpha=0.01, seed=0)
         >>> [labels[part].tolist() for part in parts]

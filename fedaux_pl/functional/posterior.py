@@ -42,7 +42,7 @@ def sample_posterior(
             running variance, of which a sample could be negative. Integer tensors are always
             averaged.
 
-    Example:
+    Examples:
         >>> states = [{"weight": torch.zeros(2)}, {"weight": torch.ones(2)}]
         >>> samples = sample_posterior(states, [1, 1], num_samples=3, seed=0, kind="dirichlet")
         >>> all(bool((0 <= s["weight"]).all() and (s["weight"] <= 1).all()) for s in samples)
@@ -89,7 +89,7 @@ def bayesian_ensemble(logits: Tensor) -> Tensor:
     Args:
         logits: f_m(x) of all members (clients, their average and the samples), shape (M, N, C).
 
-    Example:
+    Examples:
         >>> bayesian_ensemble(torch.tensor([[[9.0, -9.0]], [[0.0, 0.0]]]))  # 2 members, 1 sample
         tensor([[0.7500, 0.2500]])
     """

@@ -35,7 +35,7 @@ def scoring_sensitivity(regularization: float, num_samples: int, tolerance: floa
         num_samples: N = |D_i| + |D^-|.
         tolerance: The largest gradient norm with which a fit is released; a public constant.
 
-    Example:
+    Examples:
         >>> scoring_sensitivity(regularization=0.1, num_samples=1000)
         0.02
     """
@@ -60,7 +60,7 @@ def softmax_sensitivity(regularization: float, num_samples: int, tolerance: floa
         num_samples: n = |D_i|.
         tolerance: The largest gradient norm with which a fit is released; a public constant.
 
-    Example:
+    Examples:
         >>> round(softmax_sensitivity(regularization=0.1, num_samples=1000), 5)
         0.02828
     """
@@ -100,7 +100,7 @@ def gaussian_sigma(
     Returns:
         sigma, in units of the released vector.
 
-    Example:
+    Examples:
         >>> round(gaussian_sigma(epsilon=0.1, delta=1e-5, sensitivity=1.0), 2)
         30.75
     """
@@ -166,7 +166,7 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
         delta: At least 1e-300; at 1 and above nothing is guaranteed, and epsilon is 0.
         multiplier: sigma / D, positive.
 
-    Example:
+    Examples:
         >>> round(gaussian_epsilon(1e-5, gaussian_sigma(0.1, 1e-5, sensitivity=1.0)), 6)
         0.1
     """
@@ -203,7 +203,7 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     Returns:
         A tensor of the same shape whose rows have a norm of at most ``bound``, rounding included.
 
-    Example:
+    Examples:
         >>> clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), bound=1.0)
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
@@ -238,7 +238,7 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
 def bounded_rows(features: Tensor, bound: float) -> Tensor:
     """Clip rows to a public bound and divides by it: float64 rows of norm at most 1.
 
-    Example:
+    Examples:
         >>> bounded_rows(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), bound=2.0)
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.5000]], dtype=torch.float64)

@@ -38,7 +38,7 @@ def fit_scoring_head(
         The weight w, float64 of shape (d,) on the CPU, and the norm of the gradient of J at w,
         which exceeds the tolerance if ``max_iter`` or the tolerance was too small.
 
-    Example:
+    Examples:
         >>> positives, negatives = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
         >>> weight, gradient_norm = fit_scoring_head(positives, negatives, regularization=0.1)
         >>> [round(w, 4) for w in weight.tolist()], gradient_norm <= 1e-10

@@ -4,13 +4,17 @@ A seed that depends only on (seed, round, client, stage) makes results independe
 the order of clients and of the number of processes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import torch
 
 
 def derive_seed(*parts: int) -> int:
     """Map one or more non-negative integers to a seed below 2^63.
 
-    Example:
+    Examples:
         >>> derive_seed(0, 1)
         7006255215521402662
     """
@@ -19,3 +23,13 @@ def derive_seed(*parts: int) -> int:
     # With the number of parts, because SeedSequence ignores trailing zeros.
     state = np.random.SeedSequence([len(parts), *parts]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
+
+
+@contextmanager
+def isolated_rng(seed: int) -> Iterator[None]:
+    """Run a block with PyTorch's generators seeded, and restore their states afterwards."""
+    # Only the current GPU's: reading the others' would allocate memory on every GPU of the node.
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

@@ -11,7 +11,7 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
         participation: C, in (0, 1].
         seed: The draw is a function of it.
 
-    Example:
+    Examples:
         >>> sample_clients(num_clients=20, participation=0.4, seed=3)
         [1, 2, 3, 10, 11, 14, 16, 18]
     """

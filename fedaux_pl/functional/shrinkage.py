@@ -28,7 +28,7 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
     Returns:
         The estimates, of the same shape. A single vector, and one without noise, is unchanged.
 
-    Example:
+    Examples:
         >>> shrink_to_mean(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
         tensor([[1.5000],
                 [2.5000]])

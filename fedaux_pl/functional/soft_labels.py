@@ -23,7 +23,7 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     Returns:
         Probabilities of shape (N, C), in float32 or the logits' dtype if that is wider.
 
-    Example:
+    Examples:
         >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
         >>> soft_labels(logits)
         tensor([[0.5000, 0.5000]])
@@ -64,7 +64,7 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
     Returns:
         Probabilities of shape (N, C).
 
-    Example:
+    Examples:
         >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
         >>> standardized_labels(torch.tensor([[3.0, 100.0]]), reference, sharpness=1.0)
         tensor([[0.7311, 0.2689]])
@@ -83,7 +83,7 @@ class SoftLabelSum:
 
     The result is that of ``soft_labels``, but only one teacher's logits are in memory at a time.
 
-    Example:
+    Examples:
         >>> labels = SoftLabelSum()
         >>> labels.add(torch.tensor([[2.0, 0.0]]), scores=torch.tensor([3.0]))
         >>> labels.add(torch.tensor([[0.0, 2.0]]), scores=torch.tensor([1.0]))

@@ -35,7 +35,7 @@ def fit_softmax_head(
         W, float64 of shape (C, d) on the CPU, and the norm of the gradient of J at W, which
         exceeds the tolerance if ``max_iter`` or the tolerance was too small.
 
-    Example:
+    Examples:
         >>> import torch
         >>> weight, gradient_norm = fit_softmax_head(torch.eye(2), torch.eye(2), regularization=0.1)
         >>> [round(entry, 3) for entry in weight.flatten().tolist()], gradient_norm <= 1e-8

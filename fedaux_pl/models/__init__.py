@@ -1,8 +1,8 @@
 """Classifiers with features and a linear head, created by name.
 
-A new architecture is a file with a subclass of :class:`Classifier` (for images, of
-:class:`FeatureClassifier`), decorated by :func:`register`, and a line here that imports it.
-Networks of torchvision, timm and one's own are created by name too, see :func:`create_model`.
+A new architecture is a file with a subclass of ``Classifier`` (for images, of
+``FeatureClassifier``), decorated by ``register``, and a line here that imports it.
+Networks of torchvision, timm and one's own are created by name too, see ``create_model``.
 """
 
 from fedaux_pl.models.backbone import load_backbone, save_backbone

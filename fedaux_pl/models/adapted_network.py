@@ -25,9 +25,9 @@ class AdaptedNetwork(ImageClassifier):
         feature_dim: Length of the feature vector of an image.
         name: What messages call it.
         head: The network's own head; its method ``features`` is then called in place of it.
-        **options: ``in_channels``, ``mean`` and ``std``, see :class:`ImageClassifier`.
+        **options: ``in_channels``, ``mean`` and ``std``, see ``ImageClassifier``.
 
-    Example:
+    Examples:
         >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
         >>> model = AdaptedNetwork(10, pixels, feature_dim=12, name="pixels")
         >>> model(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)).shape
@@ -53,7 +53,7 @@ class AdaptedNetwork(ImageClassifier):
         self._readable: set[tuple[int, ...]] = set()  # shapes of images that were tried
 
     def features(self, x: Tensor) -> Tensor:
-        """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
+        """Map images (see ``InputNormalization``) to features of shape (N, feature_dim)."""
         x = self.normalize(x)
         if self._has_features:
             # contiguous, for networks that call view(): a fast normalization returns a slice

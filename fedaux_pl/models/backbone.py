@@ -13,7 +13,7 @@ from fedaux_pl.models.classifier import of_head
 
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
-    """Save the weights of h as safetensors, for :func:`load_backbone`, and return the path.
+    """Save the weights of h as safetensors, for ``load_backbone``, and return the path.
 
     The file also has the name and the options of the architecture, for messages.
 
@@ -32,14 +32,14 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
     Args:
         model: A network f = g o h whose head is called ``head``.
         state: The state dict of h, whose entries of a head are ignored, or a file that
-            :func:`save_backbone` has written.
+            ``save_backbone`` has written.
 
     Raises:
         ValueError: If the weights do not belong to this architecture, or if a file's were trained
             on inputs that were normalized in another way.
         ConfigurationError: If a file is missing or damaged.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from fedaux_pl.models import create_model
         >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)

@@ -55,7 +55,7 @@ class Encoder(Classifier):
         vocabulary: The number of token ids in the vocabulary.
         max_length: The largest number of tokens of a text.
 
-    Example:
+    Examples:
         >>> import torch
         >>> sizes = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 16}
         >>> layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
@@ -171,7 +171,7 @@ class Encoder(Classifier):
         return last
 
     def encoder_inputs(self, ids: Tensor, *, causal: bool = False) -> dict[str, Tensor]:
-        """Return the arguments of ``self.encoder`` for :meth:`states`."""
+        """Return the arguments of ``self.encoder`` for ``states``."""
         mask = ids != self.pad_id
         config: Any = self.encoder.config
         if self._takes_4d_mask and config._attn_implementation in (None, "sdpa"):
@@ -203,7 +203,7 @@ class Encoder(Classifier):
         """Map token ids to features of shape (N, feature_dim).
 
         In evaluation without gradients, texts are sorted by length and run in parts, each trimmed
-        to its longest text. Otherwise the batch is trimmed on the CPU only, see :meth:`trimmed`.
+        to its longest text. Otherwise the batch is trimmed on the CPU only, see ``trimmed``.
         An exported graph, whose shapes cannot depend on values, keeps all padding.
         """
         if torch.compiler.is_exporting():

@@ -57,7 +57,7 @@ def _make_config(values: Mapping[str, Any]) -> Any:
 
 
 def config_values(config: Any) -> dict[str, Any]:
-    """Return the values from which :func:`find_config` makes this configuration again."""
+    """Return the values from which ``find_config`` makes this configuration again."""
     about = {"transformers_version", "architectures", "id2label", "label2id"}  # not the encoder
     known = vars(type(config)()).keys() - about | {"model_type"}
     values: dict[str, Any] = config.to_dict()

@@ -53,10 +53,10 @@ class Ensemble(nn.Module):
     Args:
         models: The models by name.
         config: What is known about them: ``classes``, ``input_shape`` and more, see
-            :func:`save_ensemble`.
+            ``save_ensemble``.
         batchnorm: ``running``, or ``batch`` for the statistics of each batch.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.models import create_model
         >>> model = create_model("resnet8", num_classes=10, width=0.125)
         >>> ensemble = Ensemble({"resnet8": model}).eval()
@@ -91,7 +91,7 @@ def save_ensemble(
 
     Args:
         folder: The folder, which is created if needed.
-        models: What :func:`trained_models` has created.
+        models: What ``trained_models`` has created.
         federation: The entry ``federation`` of the checkpoint.
     """
     entries = []

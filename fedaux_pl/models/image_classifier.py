@@ -33,7 +33,7 @@ class InputNormalization(nn.Module):
         mean: One number, or one per channel.
         std: One number, or one per channel, greater than zero.
 
-    Example:
+    Examples:
         >>> normalize = InputNormalization(in_channels=1)
         >>> normalize(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten().tolist()
         [-2.0, 2.0]
@@ -86,8 +86,8 @@ class ImageClassifier(Classifier):
         num_classes: Number of outputs, at least 1.
         feature_dim: Length of the feature vector of an image.
         in_channels: Number of channels of the images, usually 1 or 3.
-        mean: See :class:`InputNormalization`; None for its default.
-        std: See :class:`InputNormalization`; None for its default.
+        mean: See ``InputNormalization``; None for its default.
+        std: See ``InputNormalization``; None for its default.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]] = "images"
@@ -106,7 +106,7 @@ class ImageClassifier(Classifier):
         self.normalize = InputNormalization(in_channels, **given)
 
     def check_inputs(self, x: Tensor) -> None:
-        """Raise a ValueError or TypeError for images that :class:`InputNormalization` misreads."""
+        """Raise a ValueError or TypeError for images that ``InputNormalization`` misreads."""
         self.normalize.check_images(x)
         hint = ", or create the model with mean=0, std=1 for images that are standardized already"
         check_pixels(x, unit_range=not self.normalize.is_identity, hint=hint)
@@ -115,12 +115,12 @@ class ImageClassifier(Classifier):
 class FeatureClassifier(ImageClassifier):
     """A linear head g on the features h(x) of a convolutional network.
 
-    A subclass calls the constructor of :class:`ImageClassifier`, builds its layers and implements
-    :meth:`feature_map`, with ``feature_dim`` channels. With BatchNorm, training needs more than one
+    A subclass calls the constructor of ``ImageClassifier``, builds its layers and implements
+    ``feature_map``, with ``feature_dim`` channels. With BatchNorm, training needs more than one
     image per batch where the last feature map is 1x1, as it is for 8x8 images; ``norm="group"``
     works with one image.
 
-    Example:
+    Examples:
         A custom architecture. The decorator ``@register("onelayer")`` would make it available to
         ``create_model`` and to configuration files.
 
@@ -142,7 +142,7 @@ class FeatureClassifier(ImageClassifier):
         """Map standardized images to feature maps of shape (N, feature_dim, H', W')."""
 
     def features(self, x: Tensor) -> Tensor:
-        """Map images (see :class:`InputNormalization`) to features of shape (N, feature_dim)."""
+        """Map images (see ``InputNormalization``) to features of shape (N, feature_dim)."""
         maps = self.feature_map(self.normalize(x))
         return torch.flatten(nn.functional.adaptive_avg_pool2d(maps, 1), 1)
 

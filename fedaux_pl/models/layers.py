@@ -23,7 +23,7 @@ def scale_channels(channels: int, width: float, divisor: int = 8) -> int:
     The result is the nearest positive multiple, or the next higher one if rounding down would lose
     more than a tenth of the channels.
 
-    Example:
+    Examples:
         >>> scale_channels(64, 0.25), scale_channels(24, 0.5)
         (16, 16)
     """
@@ -39,7 +39,7 @@ def group_count(channels: int) -> int:
     none. With one channel per group, GroupNorm would reduce 1x1 feature maps to its bias, and for
     8x8 images the last feature maps of all networks here are 1x1.
 
-    Example:
+    Examples:
         >>> [group_count(channels) for channels in (8, 64, 512)]
         [2, 16, 32]
     """

@@ -85,8 +85,8 @@ class LibraryFactory:
                 true for those of timm. They are downloaded.
             pretrained: Whether to load them. A federation passes what its method says: True for
                 methods that start from pre-trained models.
-            mean: See :class:`InputNormalization`; by default that of the weights, if there are any.
-            std: See :class:`InputNormalization`; by default that of the weights, if there are any.
+            mean: See ``InputNormalization``; by default that of the weights, if there are any.
+            std: See ``InputNormalization``; by default that of the weights, if there are any.
         """
         size = _height_and_width(image_size)
         wanted = _Request(num_classes, in_channels, size, weights, bool(weights) and pretrained)

@@ -41,11 +41,11 @@ class MobileNetV2(FeatureClassifier):
         in_channels: Number of channels of the images.
         width: Multiplier on all channel counts, which are rounded to multiples of 8. Width 1 is
             the network of the paper, with 1280 features.
-        norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
-        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
+        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
+        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
-    Example:
+    Examples:
         >>> MobileNetV2(10, width=0.25).feature_dim
         320
     """

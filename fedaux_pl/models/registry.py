@@ -16,7 +16,7 @@ _FACTORIES: dict[str, Callable[..., Classifier]] = {}
 
 
 def register(name: str) -> Callable[[_Factory], _Factory]:
-    """Make an architecture available to :func:`create_model` under ``name``.
+    """Make an architecture available to ``create_model`` under ``name``.
 
     Decorates a class, or a function that returns a model, which takes ``num_classes`` and its
     options as keyword arguments::
@@ -46,21 +46,21 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
     """Create a model, with random weights unless it is a pre-trained text encoder.
 
     Args:
-        name: One of :func:`model_names`, a classifier of torchvision (``torchvision/resnet18``) or
+        name: One of ``model_names``, a classifier of torchvision (``torchvision/resnet18``) or
             timm (``timm/resnet10t``), or the class path of a network (``my_package.MyNet``). A
             suffix after a hyphen, as in ``encoder-small``, is ignored, so that one federation can
             have two models of the same architecture.
         num_classes: Number of outputs, at least 1.
         **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
-            ``norm``, ``mean`` and ``std``; see :class:`fedaux_pl.models.encoder.Encoder` for those
-            of text, :class:`fedaux_pl.models.library_networks.LibraryFactory` for torchvision's and
+            ``norm``, ``mean`` and ``std``; see ``fedaux_pl.models.encoder.Encoder`` for those
+            of text, ``fedaux_pl.models.library_networks.LibraryFactory`` for torchvision's and
             timm's.
 
     Raises:
         ValueError: If the name is unknown or an option has a value that is not allowed.
         TypeError: If the architecture has no such option or a value has the wrong type.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = create_model("resnet8", num_classes=10, width=0.25)
         >>> model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
@@ -77,7 +77,7 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
 
 
 def check_model(name: str, **options: Any) -> None:
-    """Raise the errors of :func:`create_model` for a wrong name or option, without any weights.
+    """Raise the errors of ``create_model`` for a wrong name or option, without any weights.
 
     An architecture whose constructor reads files has a class method ``check_options`` for this,
     which gets all its options.
@@ -98,7 +98,7 @@ def check_imported(names: Iterable[str]) -> None:
         module = name.partition("-")[0].rpartition(".")[0]
         if _is_class_path(name) and module not in sys.modules:
             raise ConfigurationError(
-                f"the checkpoint has the model {name}, whose module is not imported: import "
+                f"the checkpoint has the class {name}, whose module is not imported: import "
                 f"{module} before, if you trust the checkpoint"
             )
 
@@ -113,12 +113,12 @@ def create_for(
 
     Args:
         input_shape: The shape of one sample: (C, H, W) of images, (L,) of token ids.
-        name: See :func:`create_model`.
-        num_classes: See :func:`create_model`.
+        name: See ``create_model``.
+        num_classes: See ``create_model``.
         pretrained: Whether to load the pre-trained weights of architectures that have some.
-        **options: See :func:`create_model`; they override the values from the shape.
+        **options: See ``create_model``; they override the values from the shape.
 
-    Example:
+    Examples:
         >>> model = create_for((1, 28, 28), "resnet8", 10, pretrained=False, width=0.125)
         >>> model.conv1.in_channels
         1
@@ -144,7 +144,7 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
     An entry of ``options`` under the name of a model is a mapping with options of that model only;
     the other entries are options of all models.
 
-    Example:
+    Examples:
         >>> options = {"width": 0.5, "shufflenet": {"groups": 3}}
         >>> options_of("shufflenet", ["resnet8", "shufflenet"], options)
         {'width': 0.5, 'groups': 3}

@@ -25,11 +25,11 @@ class ResNet8(FeatureClassifier):
         num_classes: Number of outputs, at least 1.
         in_channels: Number of channels of the images.
         width: Multiplier on all channel counts, which are rounded to multiples of 8.
-        norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
-        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
+        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
+        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = ResNet8(10, width=0.25)
         >>> model(torch.rand(2, 3, 32, 32)).shape

@@ -28,7 +28,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
         x: Feature maps of shape (N, C, H, W), with C divisible by ``groups``.
         groups: Number of groups.
 
-    Example:
+    Examples:
         >>> channel_shuffle(torch.arange(6.0).view(1, 6, 1, 1), groups=2).flatten().tolist()
         [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
     """
@@ -98,11 +98,11 @@ class ShuffleNet(FeatureClassifier):
         width: Multiplier on all channel counts. Those of the first stage are rounded to multiples
             of ``4 * groups``, because the inner layers of a unit have a quarter of its channels.
         groups: 1, 2, 3, 4 or 8. As in the paper, more groups come with more channels.
-        norm: ``"batch"`` or ``"group"``, see :func:`fedaux_pl.models.layers.norm_factory`.
-        mean: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
-        std: See :class:`fedaux_pl.models.image_classifier.InputNormalization`.
+        norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
+        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
+        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
-    Example:
+    Examples:
         >>> ShuffleNet(10, width=0.25, groups=3).feature_dim
         240
     """

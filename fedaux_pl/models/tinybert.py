@@ -14,11 +14,11 @@ class TinyBERT(Encoder):
     Args:
         num_classes: Number of outputs, at least 1.
         source: The name of the model on the hub, or a folder that it was saved to.
-        pooling: See :class:`Encoder`.
+        pooling: See ``Encoder``.
         pretrained: Whether to load its weights; random weights need neither network nor folder.
-        length: See :class:`Encoder`.
+        length: See ``Encoder``.
 
-    Example:
+    Examples:
         >>> model = TinyBERT(num_classes=4, pretrained=False)
         >>> model.feature_dim, model.vocabulary, model.max_length
         (312, 30522, 512)

@@ -1,16 +1,19 @@
 """Local training of a client (FedAUX, Algorithm 2: theta_i <- train(theta_0 <- theta, D_i))."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaux_pl.functional import proximal_penalty
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_tensors
+
+BatchNormMode = Literal["batch", "frozen"]
 
 
 class ClientModule(ClassifierModule):
@@ -31,8 +34,11 @@ class ClientModule(ClassifierModule):
         optimizer: The optimizer of the trained parameters.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
         corrected: Whether a correction is added to the gradients; zero until it is set.
+        label_smoothing: The probability that labels give to all classes alike, in [0, 1).
+        batchnorm: ``batch`` normalizes by the statistics of each batch and updates the running
+            ones; ``frozen`` normalizes by the running statistics of the start, which stay.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import ClientModule
         >>> client = ClientModule("resnet8", num_classes=10, model_options={"width": 0.125})
@@ -56,15 +62,28 @@ class ClientModule(ClassifierModule):
         optimizer: OptimizerSettings = OptimizerSettings(),  # noqa: B008 - frozen
         model_options: dict[str, Any] | None = None,
         corrected: bool = False,
+        label_smoothing: float = 0.0,
+        batchnorm: BatchNormMode = "batch",
     ) -> None:
         if not isinstance(mu, int | float) or not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
         self.corrected = corrected
+        self.label_smoothing = label_smoothing
+        self.batchnorm = batchnorm
         # set_anchor and set_correction write in place: captured steps (CUDA graphs) read these
         self.anchor: list[Tensor] = []
         self.corrections: list[Tensor] = []
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode; a frozen BatchNorm keeps its statistics, its weights are trained."""
+        super().train(mode)
+        if self.batchnorm == "frozen":
+            for layer in self.model.modules():
+                if isinstance(layer, _BatchNorm):
+                    layer.eval()
+        return self
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts, and set the anchor."""
@@ -118,7 +137,7 @@ class ClientModule(ClassifierModule):
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute the cross-entropy on (inputs, labels) plus proximal term and correction."""
         x, labels = batch[:2]
-        loss = F.cross_entropy(self(x), labels)
+        loss = F.cross_entropy(self(x), labels, label_smoothing=self.label_smoothing)
         if self.mu > 0:
             if not self.anchor:  # in a plain loop, at its first step
                 self.set_anchor()

@@ -16,10 +16,11 @@ class DistillationModule(ClassifierModule):
     """Train a student on soft labels with the Kullback-Leibler divergence.
 
     Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
-    ``fedaux_pl.functional.soft_labels`` returns them. Validation and test batches are (inputs,
-    labels). The defaults are the paper's for images. Logs ``train/loss``, ``train/agreement``
-    (of the classes of student and soft labels), ``val/loss``, ``val/accuracy``, ``test/loss`` and
-    ``test/accuracy``.
+    ``fedaux_pl.functional.soft_labels`` returns them. With ``hard_labels`` a batch has a third
+    tensor, labels of shape (N,), -1 for samples without one. Validation and test batches are
+    (inputs, labels). The defaults are the paper's for images. Logs ``train/loss``,
+    ``train/agreement`` (of the classes of student and soft labels), ``val/loss``,
+    ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
@@ -29,8 +30,10 @@ class DistillationModule(ClassifierModule):
         trained: ``full`` trains all parameters, ``head`` trains g only.
         optimizer: The optimizer of the trained parameters.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+        temperature: See ``distillation_loss``.
+        hard_labels: The weight of labels in place of soft labels, for samples that have one.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import DistillationModule
         >>> from fedaux_pl.functional import soft_labels
@@ -51,8 +54,11 @@ class DistillationModule(ClassifierModule):
         trained: TrainedPart = "full",
         optimizer: OptimizerSettings = OptimizerSettings(lr=5e-5),  # noqa: B008 - frozen
         model_options: dict[str, Any] | None = None,
+        temperature: float = 1.0,
+        hard_labels: float = 0.0,
     ) -> None:
         super().__init__(model, num_classes, trained, optimizer, model_options)
+        self.temperature, self.hard_labels = temperature, hard_labels
         self.agreement = MulticlassAccuracy(self.num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:
@@ -65,7 +71,9 @@ class DistillationModule(ClassifierModule):
         """Compute D_KL(soft labels, softmax(f(x))); log how often student and teachers agree."""
         x, targets = batch[:2]
         logits = self(x).float()
-        loss = distillation_loss(logits, targets.to(logits.dtype))
+        targets = targets.to(logits.dtype)
+        labels = batch[2] if self.hard_labels else None
+        loss = distillation_loss(logits, targets, self.temperature, labels, self.hard_labels)
         self.log_training(loss, len(targets))
         if self._trainer is not None:
             self.agreement(logits.detach(), targets.argmax(dim=-1))

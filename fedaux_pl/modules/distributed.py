@@ -25,7 +25,7 @@ def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
 
     A row gets a gradient from the loss of every process. If all compute the same loss, gradients
     are ``world_size`` times too large until they are averaged over the processes, as DDP and
-    :func:`average_gradients` do.
+    ``average_gradients`` do.
 
     Args:
         own: The rows ``processes.part(count)``; there may be none.

@@ -42,7 +42,7 @@ class LanguageModeling(SelfSupervised):
         knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``source``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl import LanguageModeling
         >>> config = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1}

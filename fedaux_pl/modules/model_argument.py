@@ -89,7 +89,7 @@ def save_arguments(
     """Save the arguments of the constructor that calls this and of its subclasses in checkpoints.
 
     Of a network the checkpoint has a note that it is not saved, which ``load_from_checkpoint``
-    passes on to :func:`resolve_model`.
+    passes on to ``resolve_model``.
 
     Args:
         module: The LightningModule that is created.

@@ -1,6 +1,7 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -15,7 +16,7 @@ from torchmetrics.aggregation import MeanMetric
 
 from fedaux_pl.modules.model_argument import save_arguments
 
-OptimizerName = Literal["adam", "adamw", "sgd"]
+OptimizerName = Literal["adam", "adamw", "sgd", "lars"]
 
 # Steps are computed in float32: these values, their product and lr / 0.1 of Adam must not overflow.
 _MAX_LR, _MAX_WEIGHT_DECAY = 1e30, 1e6
@@ -26,12 +27,14 @@ class OptimizerSettings:
     """An optimizer as plain values.
 
     Args:
-        name: ``adam``, ``adamw`` or ``sgd``.
+        name: ``adam``, ``adamw``, ``sgd`` or ``lars`` (of lightly, for large batches of SimCLR).
         lr: The learning rate, greater than 0 and at most 1e30.
-        momentum: For sgd only, in [0, 1).
-        weight_decay: At least 0 and at most 1e6.
+        momentum: For sgd and lars only, in [0, 1).
+        weight_decay: At least 0 and at most 1e6. LARS needs one; biases and the weights of norm
+            layers have neither weight decay nor LARS's scaling, as in SimCLR.
+        clip_norm: The largest norm of the gradients of a step; None for no bound.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import ClientModule, OptimizerSettings
         >>> sgd = OptimizerSettings("sgd", lr=0.1, momentum=0.9)
         >>> client = ClientModule("resnet8", num_classes=10, optimizer=sgd)
@@ -41,10 +44,11 @@ class OptimizerSettings:
     lr: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(OptimizerName):
-            raise ValueError(f"optimizer must be one of adam, adamw, sgd, but is {self.name!r}")
+        if self.name not in (names := get_args(OptimizerName)):
+            raise ValueError(f"optimizer must be one of {', '.join(names)}, but is {self.name!r}")
         if not (isinstance(self.lr, Real) and 0 < self.lr <= _MAX_LR):
             raise ValueError(
                 f"lr must be a positive number, but is {self.lr!r} (at most {_MAX_LR:g} is allowed)"
@@ -57,18 +61,34 @@ class OptimizerSettings:
                 f"weight_decay must be at least 0, but is {decay!r} (at most "
                 f"{_MAX_WEIGHT_DECAY:g} is allowed)"
             )
-        if self.momentum and self.name != "sgd":
+        if self.momentum and self.name not in ("sgd", "lars"):
             raise ValueError(
-                f"momentum belongs to sgd, but the optimizer is {self.name}: leave it at 0"
+                f"momentum belongs to sgd and lars, but the optimizer is {self.name}: leave it at 0"
             )
+        if self.name == "lars" and not decay:
+            raise ValueError("weight_decay must be positive with lars, such as 1e-6, but is 0")
+        clip = self.clip_norm
+        if not (clip is None or (isinstance(clip, Real) and 0 < clip < math.inf)):
+            raise ValueError(f"clip_norm must be a positive number or null, but is {clip!r}")
 
     def plain(self) -> dict[str, Any]:
         """Return the values by the names that checkpoints and configuration files have."""
-        return {"optimizer": self.name} | {k: v for k, v in vars(self).items() if k != "name"}
+        values = {"optimizer": self.name} | {k: v for k, v in vars(self).items() if k != "name"}
+        if self.clip_norm is None:  # as before version 0.9
+            del values["clip_norm"]
+        return values
 
     def create(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Create the optimizer of those parameters that require a gradient."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if self.name == "lars":
+            from lightly.utils.lars import LARS  # the import takes seconds
+
+            groups = [
+                {"params": [p for p in trained if p.ndim > 1]},
+                {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+            ]
+            return LARS(groups, self.lr, self.momentum, weight_decay=self.weight_decay)  # type: ignore[no-any-return]
         if self.name == "sgd":
             return SGD(trained, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = Adam if self.name == "adam" else AdamW
@@ -135,15 +155,21 @@ class OptimizedModule(pl.LightningModule):
     @classmethod
     def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments, of which checkpoints have plain values."""
-        names = ("optimizer", "lr", "momentum", "weight_decay")
+        names = ("optimizer", "lr", "momentum", "weight_decay", "clip_norm")
         others = {name: value for name, value in saved.items() if name not in names}
         if "train" in others:  # of version 0.6
             others["trained"] = others.pop("train")
-        return {**others, "optimizer": OptimizerSettings(*(saved[name] for name in names))}
+        values: list[Any] = [saved.get(name) for name in names]
+        return {**others, "optimizer": OptimizerSettings(*values)}
 
     def configure_optimizers(self) -> Optimizer:
         """Create the optimizer of all parameters that require a gradient."""
         return self.optimizer_settings.create(self.parameters())
+
+    def on_before_optimizer_step(self, optimizer: Optimizer, scale: Any = 1.0) -> None:
+        """Clip the gradients, which are multiplied by ``scale``, to ``clip_norm``, if it is set."""
+        if (clip := self.optimizer_settings.clip_norm) is not None:
+            nn.utils.clip_grad_norm_(self.parameters(), clip * scale)
 
     def check_batch(self, batch: Any) -> None:
         """Raise a ValueError for a batch that cannot be trained on; it waits for a GPU."""

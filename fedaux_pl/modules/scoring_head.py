@@ -72,7 +72,7 @@ class ScoringHead(pl.LightningModule):
         max_iter: The maximum number of iterations of the solver.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
 
-    Example:
+    Examples:
         >>> head = ScoringHead(regularization=0.01)
         >>> head.fit_features(positives=torch.rand(40, 8) + 0.5, negatives=torch.rand(60, 8))
         >>> weight = head.release(epsilon=1.0, delta=1e-5)

@@ -106,7 +106,7 @@ class KNNAccuracy(Metric):
         temperature: A neighbor of similarity s votes with weight exp(s / temperature).
         kwargs: Arguments of ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fedaux_pl.modules import KNNAccuracy
         >>> metric = KNNAccuracy(k=1)

@@ -45,7 +45,7 @@ class SimCLR(SelfSupervised):
         knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
 
-    Example:
+    Examples:
         >>> import pytorch_lightning as pl
         >>> import torch
         >>> from torch.utils.data import DataLoader

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedaux_pl.callbacks.figures.style import (
+    COLORS,
     FAINT,
     INK,
     LABEL_SIZE,
@@ -23,6 +24,7 @@ from fedaux_pl.reports.values import (
     Group,
     find,
     leading,
+    metric_label,
     number,
     place_text,
     places,
@@ -37,12 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's without yellow, which is faint on white, and black, which is the reference's; and
-# dark ones of Tol's, so that nine methods have nine colors
-_COLORS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A"),
-    *("#332288", "#882255"),
-)
 _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _REFERENCE: dict[str, Any] = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.3}
@@ -111,7 +107,8 @@ def _draw_series(
     competing = [g for g in groups if g.coordinates.get(series) != reference]
     names = short_names(sweep.axes)
     is_validated = any(result.is_validated for g in competing for result in g.results)
-    measure = f"{'validation ' if x is None and is_validated else ''}accuracy in %"
+    on_validation = "validation " if x is None and is_validated else ""
+    measure = f"{on_validation}{metric_label(sweep.metric)}"
     figure, panels = create_panels(separate, names, _PANEL, names[x] if x else "round", measure)
     ticks = [place[x] for place in places(competing, sweep.axes, [x]) if x in place] if x else []
     at, is_log = x_positions(ticks)
@@ -250,7 +247,7 @@ def _draw_heatmap(
     if means:
         every = [axes for _, axes in panels]
         bar = figure.colorbar(ScalarMappable(scale, _HEAT), ax=every, aspect=40, pad=0.02)
-        bar.set_label("accuracy in %", fontsize=LABEL_SIZE, color=INK)
+        bar.set_label(metric_label(sweep.metric), fontsize=LABEL_SIZE, color=INK)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=TICK_SIZE, colors=INK, length=0)
     return figure
@@ -264,7 +261,7 @@ def series_style(index: int) -> dict[str, Any]:
             of a sweep.
     """
     return {
-        "color": _COLORS[index % len(_COLORS)],
+        "color": COLORS[index % len(COLORS)],
         "marker": _MARKERS[index % len(_MARKERS)],
         "linestyle": _DASHES[index % len(_DASHES)],
         "markersize": 7.5 if _MARKERS[index % len(_MARKERS)] == "*" else 5.5,
@@ -371,7 +368,7 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
     decade. Zero on such a scale stands a step before the smallest, and one label that is no number
     ("inf") a step after the largest. Other labels stand side by side.
 
-    Example:
+    Examples:
         >>> x_positions(["0.01", "0.1", "1", "inf"])
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """

@@ -4,7 +4,7 @@ import csv
 import html
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PAPER = "paper"
 """The label of columns with published values."""
@@ -19,6 +19,11 @@ _LATEX = {
     "α": r"$\alpha$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "λ": r"$\lambda$", "μ": r"$\mu$",  # noqa: RUF001
     "⁵": "$^5$", "⁶": "$^6$", "⁻": "$^-$", "²": "$^2$", "✓": "yes", "✗": "no",
 }  # fmt: skip
+_LATEX_WIDTH = 120  # characters: a page of LaTeX has 80 at 10 pt
+_LATEX_FIT = (
+    r"\resizebox*{!}{\ifdim\totalheight>.8\textheight .8\textheight\else\totalheight\fi}{%",
+    r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class TableItem:
 def escape_latex(text: str) -> str:
     r"""Escape the characters that LaTeX would interpret, or does not have.
 
-    Example:
+    Examples:
         >>> escape_latex("10 % of D_i ± 1")
         '10 \\% of D\\_i $\\pm$ 1'
     """
@@ -62,7 +67,7 @@ def header_spans(header: Sequence[Sequence[str]]) -> list[list[tuple[str, int, i
     Equal neighbors are one label if all labels above them are one, too. The first column, and the
     columns of the last line, stay separate.
 
-    Example:
+    Examples:
         >>> header_spans([["", "a", "a", "b"], ["x", "1", "2", "2"]])[0]
         [('', 0, 1), ('a', 1, 2), ('b', 3, 1)]
     """
@@ -111,11 +116,27 @@ def to_csv(table: TableItem) -> str:
 
 
 def to_latex(table: TableItem) -> str:
-    """Return a table environment in the style of booktabs."""
+    """Return table environments in the style of booktabs, scaled down to the page.
+
+    Columns beyond ``_LATEX_WIDTH`` characters are tables of their own: in one they would be too
+    small to read.
+    """
+    splits = [split_columns(table, width) for width in range(1, _LATEX_WIDTH + 1)]
+    parts = next(split for split in splits if len(split) == len(splits[-1]))  # of similar width
+    lines = [r"% \usepackage{booktabs,graphicx}"]
+    for number, part in enumerate(parts, 1):
+        caption = table.caption + f" Part {number} of {len(parts)}." * (len(parts) > 1)
+        lines += [r"\begin{table}", r"\centering", r"\setlength{\belowcaptionskip}{1ex}"]
+        lines += [rf"\caption{{{escape_latex(caption)}}}"]
+        lines += [rf"\label{{tab:{table.name}{f'-{number}' if number > 1 else ''}}}"]
+        lines += [*_LATEX_FIT, *_tabular(part), "}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _tabular(table: TableItem) -> list[str]:
+    """Return the lines of a tabular environment."""
     columns = "".join("l" if is_text else "r" for is_text in text_columns(table))
-    lines = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering"]
-    lines += [rf"\caption{{{escape_latex(table.caption)}}}", rf"\label{{tab:{table.name}}}"]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     for spans in header_spans(table.header):
         heads, rules = [], []
         for label, first, width in spans:
@@ -126,7 +147,7 @@ def to_latex(table: TableItem) -> str:
         lines += [" & ".join(heads) + r" \\", *([" ".join(rules)] if rules else [])]
     rows = _entries(table, escape_latex, lambda text: rf"\textbf{{{text}}}")
     lines += [r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    return [*lines, r"\bottomrule", r"\end{tabular}%"]
 
 
 def to_html(table: TableItem) -> str:
@@ -156,22 +177,31 @@ def to_text(table: TableItem, width: int = 120) -> str:
         table: The table.
         width: The characters of a line: a wider table is written in parts, one below another.
     """
-    rows = _entries(table, str, lambda text: f"*{text}")
-    widths = _widths(table.header, rows)
+    return "\n\n".join(_text_part(part) for part in split_columns(table, width))
+
+
+def split_columns(table: TableItem, width: int) -> list[TableItem]:
+    """Return the table in parts of at most ``width`` characters, each with the first column."""
+    widths = _widths(table.header, _marked(table))
     parts: list[list[int]] = [[0]]
     for column in range(1, len(widths)):
         if len(parts[-1]) > 1 and sum(widths[j] + 2 for j in [*parts[-1], column]) - 2 > width:
             parts.append([0])
         parts[-1].append(column)
-    align = [str.ljust if is_text else str.rjust for is_text in text_columns(table)]
-    return "\n\n".join(
-        _text_part(
-            [[line[j] for j in part] for line in table.header],
-            [[row[j] for j in part] for row in rows],
-            [align[j] for j in part],
+    return [
+        replace(
+            table,
+            header=[[line[j] for j in part] for line in table.header],
+            rows=[[row[j] for j in part] for row in table.rows],
+            bold=frozenset((i, part.index(j)) for i, j in table.bold if j in part),
         )
         for part in parts
-    )
+    ]
+
+
+def _marked(table: TableItem) -> list[list[str]]:
+    """Return the texts of the rows, a star before the best."""
+    return _entries(table, str, lambda text: f"*{text}")
 
 
 def _widths(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -184,14 +214,12 @@ def _widths(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> l
     return widths
 
 
-def _text_part(
-    header: Sequence[Sequence[str]],
-    rows: Sequence[Sequence[str]],
-    align: Sequence[Callable[[str, int], str]],
-) -> str:
-    widths = _widths(header, rows)
+def _text_part(table: TableItem) -> str:
+    rows = _marked(table)
+    widths = _widths(table.header, rows)
+    align = [str.ljust if is_text else str.rjust for is_text in text_columns(table)]
     lines = []
-    for spans in header_spans(header):
+    for spans in header_spans(table.header):
         heads = []
         for label, first, count in spans:
             width = sum(widths[first : first + count]) + 2 * (count - 1)

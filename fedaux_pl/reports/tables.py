@@ -9,6 +9,8 @@ from fedaux_pl.reports.values import (
     Group,
     find,
     leading,
+    measure,
+    metric_label,
     place_text,
     places,
     short_names,
@@ -16,7 +18,7 @@ from fedaux_pl.reports.values import (
     value_text,
 )
 from fedaux_pl.sweeps.cells import CellState
-from fedaux_pl.sweeps.sweep_file import Sweep, as_list
+from fedaux_pl.sweeps.sweep_file import Sweep, as_list, split_metric
 
 _BOLD = "Bold: the best, and all whose standard deviation overlaps with its own."
 
@@ -25,16 +27,21 @@ def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
     """Return the tables that a sweep file asks for.
 
     A table with ``best: [AXIS, ...]`` in place of columns names the labels of these axes at which
-    each row is best; the others show all cells.
+    each row is best, one with ``metrics: [COLUMN, ...]`` has a column for each of these metrics;
+    the others show all cells.
     """
     tables = []
     for layout in sweep.tables:
-        fill = _fill_best if "best" in layout else _fill
-        rows = as_list(layout["rows"])
+        rows, metrics = as_list(layout["rows"]), layout.get("metrics", ())
         others = as_list(layout.get("best", layout.get("columns", ())))
         own = shown(groups, sweep.axes, rows + others)
-        header, texts, bold = fill(sweep, own, rows, others)
-        parts = [layout.get("caption", ""), describe_metric(sweep, own), _BOLD if bold else ""]
+        if metrics:
+            header, texts, bold = _fill_metrics(sweep, own, rows, metrics)
+        else:
+            fill = _fill_best if "best" in layout else _fill
+            header, texts, bold = fill(sweep, own, rows, others)
+        about = describe_metric(sweep, own, metrics)
+        parts = [layout.get("caption", ""), about, _BOLD if bold else ""]
         caption = " ".join(filter(None, parts))
         tables.append(TableItem(layout["name"], caption, header, texts, frozenset(bold)))
     return tables
@@ -62,7 +69,8 @@ def _fill(
         column = [find(groups, r | column_place) for r in row_places]
         labels = [value_text(names[a], label) for a, label in column_place.items()]
         labels += [""] * (len(columns) - len(labels))
-        heads.append([*labels, "ours"] if is_published else labels or ["accuracy"])
+        name = split_metric(sweep.metric)[1]
+        heads.append([*labels, "ours"] if is_published else labels or [name])
         competing = [
             None if group and references & {*group.coordinates.values()} else group
             for group in column
@@ -78,6 +86,18 @@ def _fill(
                 text.append((group and group.published) or ABSENT)
     first = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
     return list(zip(first, *heads, strict=True)), texts, bold
+
+
+def _fill_metrics(
+    sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], metrics: Sequence[str]
+) -> _Filled:
+    """Return header, rows and bold entries of a table with a column for each metric."""
+    over = split_metric(sweep.metric)[0]
+    parts = [_fill(sweep, measure(groups, f"{over} {name}"), rows, ()) for name in metrics]
+    header, first, _ = parts[0]
+    texts = [[row[0], *(own[i][1] for _, own, _ in parts)] for i, row in enumerate(first)]
+    bold = {(i, column) for column, (*_, own) in enumerate(parts, 1) for i, _ in own}
+    return [[header[-1][0], *metrics]], texts, bold
 
 
 def _fill_best(
@@ -96,7 +116,8 @@ def _fill_best(
             text += _best(means, best, lambda group: group.published)
         texts.append(text)
     first = ", ".join(names[axis] for axis in rows)
-    header = [[first, *[*(names[axis] for axis in best), "accuracy"] * (1 + is_published)]]
+    name = split_metric(sweep.metric)[1]
+    header = [[first, *[*(names[axis] for axis in best), name] * (1 + is_published)]]
     if is_published:
         width = len(best) + 1
         header.insert(0, ["", *["ours"] * width, *[PAPER] * width])
@@ -112,7 +133,7 @@ def _best(
     known = [(mean, group) for mean, group in means if mean is not None]
     if not known:
         return [ABSENT] * (len(axes) + 1)
-    group = max(known, key=lambda pair: pair[0])[1]
+    group = max(known, key=lambda pair: -pair[0] if pair[1].is_lower_better else pair[0])[1]
     return [*(group.coordinates.get(axis, ABSENT) for axis in axes), describe(group)]
 
 
@@ -123,7 +144,8 @@ def entry(group: Group | None) -> str:
     if group.mean is not None:
         spread = "" if group.std is None else f" ± {group.std:.1f}"
         return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
-    begun = [result for result in group.results if result.state != CellState.MISSING]
+    idle = (CellState.MISSING, CellState.DONE)  # done, but without this metric
+    begun = [result for result in group.results if result.state not in idle]
     if not begun:
         return ABSENT
     if all(result.state == CellState.FAILED for result in begun):
@@ -132,14 +154,18 @@ def entry(group: Group | None) -> str:
     return f"({furthest.rounds}/{furthest.cell.rounds} rounds)"
 
 
-def describe_metric(sweep: Sweep, groups: Sequence[Group]) -> str:
+def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str] = ()) -> str:
     """Return what the numbers of a table are, in one sentence."""
     results = [result for group in groups for result in group.results]
-    text = f"Test accuracy in %, {sweep.metric} over the rounds"
+    over, what = split_metric(sweep.metric)[0], f"Test {metric_label(sweep.metric)}"
+    if metrics:
+        are_shares = all("accuracy" in name for name in metrics)
+        what = "Test accuracies in %" if are_shares else "Test metrics x 100"
+    text = f"{what}, {over} over the rounds"
     if any(result.is_validated for result in results):
-        text = "Test accuracy in % of the round that is best on the validation data"
+        text = f"{what} of the round that is best on the validation data"
         if not all(result.is_validated for result in results if result.curve):
-            text += f" ({sweep.metric} over the rounds where there are none)"
+            text += f" ({over} over the rounds where there are none)"
     text += ": mean ± standard deviation (number of seeds)"
     is_published = any(group.published for group in groups)
     return f"{text}; paper: {sweep.published['source']}." if is_published else f"{text}."
@@ -147,7 +173,8 @@ def describe_metric(sweep: Sweep, groups: Sequence[Group]) -> str:
 
 def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
     """Return all cells with what made them: cells.csv and the end of the page."""
-    header = [*sweep.axes, "seed", "state", "rounds", "accuracy", "published", "version", "command"]
+    name = split_metric(sweep.metric)[1]
+    header = [*sweep.axes, "seed", "state", "rounds", name, "published", "version", "command"]
     rows = []
     for group in groups:
         for result in group.results:
@@ -157,4 +184,4 @@ def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
             command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])
             labels = [cell.coordinates.get(axis, "") for axis in sweep.axes]
             rows.append([*labels, *map(str, about), str(made.get("version", "")), str(command)])
-    return TableItem("cells", "All cells; accuracies are in %.", [header], rows)
+    return TableItem("cells", f"All cells; {metric_label(sweep.metric)}.", [header], rows)

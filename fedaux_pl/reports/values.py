@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedaux_pl.sweeps.cells import Cell, CellState
-from fedaux_pl.sweeps.sweep_file import Sweep
+from fedaux_pl.sweeps.sweep_file import Sweep, split_metric
 
 ABSENT = "\N{EN DASH}"
 """What stands in the place of a missing value."""
@@ -15,7 +15,7 @@ ABSENT = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Result:
-    """What one cell has measured so far; accuracies are in percent.
+    """What one cell has measured so far; accuracies are in percent, other metrics times 100.
 
     Attributes:
         cell: The cell.
@@ -27,6 +27,7 @@ class Result:
             the test data of the round that is best on the validation data.
         description: What its cell.json says of the process that made it.
         error: The first line of the error of a failed cell.
+        is_lower_better: Whether a lower value of the metric is better.
     """
 
     cell: Cell
@@ -37,6 +38,7 @@ class Result:
     is_validated: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    is_lower_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Group:
     def mean(self) -> float | None:
         """The mean over the finished seeds; None without one."""
         return statistics.fmean(self.accuracies) if self.accuracies else None
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether a lower value of the metric is better."""
+        return any(result.is_lower_better for result in self.results)
 
     @property
     def std(self) -> float | None:
@@ -92,22 +99,43 @@ def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
     return [Group(place, results, sweep.published_value(place)) for place, results in found]
 
 
+def measure(groups: Sequence[Group], metric: str) -> list[Group]:
+    """Read another metric of the same cells, such as "last f1"; nothing is published of it."""
+    return [
+        Group(group.coordinates, [_read(metric, result.cell) for result in group.results])
+        for group in groups
+    ]
+
+
+def metric_label(metric: str) -> str:
+    """Return the name of a sweep's metric with its unit.
+
+    Examples:
+        >>> metric_label("best"), metric_label("last f1"), metric_label("last client_auroc/north")
+        ('accuracy in %', 'f1 x 100', 'client_auroc/north x 100')
+    """
+    column = split_metric(metric)[1]
+    return f"{column} {'in %' if 'accuracy' in column else 'x 100'}"
+
+
 def _read(metric: str, cell: Cell) -> Result:
     state, run, made = cell.state, cell.load_run(), cell.read_description()
     error = (cell.error() or "") if state == CellState.FAILED else ""
     if run is None:
         return Result(cell, state, description=made, error=error)
-    validated = run.values("val/accuracy")
-    curve = {t: 100 * value for t, value in (validated or run.values("accuracy")).items()}
+    (over, column), is_validated = split_metric(metric), bool(run.values("val/accuracy"))
+    is_lower, prefix = run.is_lower_better(column), "val/" * is_validated
+    curve = {t: 100 * value for t, value in run.values(prefix + column).items()}
     accuracy = None
-    if validated:  # the best round on test data would be chosen by test data
-        tested = run.summary.get("test", {}).get("accuracy")
+    if is_validated:  # the best round on test data would be chosen by test data
+        tested = run.summary.get("test", {}).get(column)
         accuracy = None if tested is None else 100 * float(tested)
     elif curve:
-        accuracy = max(curve.values()) if metric == "best" else curve[max(curve)]
+        best = min if is_lower else max
+        accuracy = best(curve.values()) if over == "best" else curve[max(curve)]
     accuracy = accuracy if state == CellState.DONE else None
     rounds = int(run.curve[-1]["round"])
-    return Result(cell, state, rounds, accuracy, curve, bool(validated), made, error)
+    return Result(cell, state, rounds, accuracy, curve, is_validated, made, error, is_lower)
 
 
 def shown(
@@ -139,7 +167,10 @@ def leading(groups: Sequence[Group | None]) -> list[int]:
     is nothing to compare.
     """
     bands = {
-        i: (round(group.mean, 1), round(group.std or 0.0, 1))
+        i: (
+            round(-group.mean if group.is_lower_better else group.mean, 1),
+            round(group.std or 0, 1),
+        )
         for i, group in enumerate(groups)
         if group is not None and group.mean is not None
     }
@@ -165,7 +196,7 @@ def places(
 def number(label: str) -> float | None:
     """Return the finite number that a label says; None if it says none.
 
-    Example:
+    Examples:
         >>> number("1.0e-5"), number("FedAVG"), number("inf")
         (1e-05, None, None)
     """
@@ -179,7 +210,7 @@ def number(label: str) -> float | None:
 def short_names(axes: Iterable[str]) -> dict[str, str]:
     """Return the last parts of the axes' names, as few as tell all of them apart.
 
-    Example:
+    Examples:
         >>> short_names(["method", "model.local.lr", "model.server.lr"])
         {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
     """
@@ -196,7 +227,7 @@ def short_names(axes: Iterable[str]) -> dict[str, str]:
 def value_text(axis: str, label: str) -> str:
     """Return a label that can stand alone: a number, true or false has its axis before it.
 
-    Example:
+    Examples:
         >>> value_text("alpha", "0.01"), value_text("method", "FedAVG")
         ('alpha = 0.01', 'FedAVG')
     """

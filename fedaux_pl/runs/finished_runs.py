@@ -29,6 +29,11 @@ class Run:
         """Return a metric by round, of the rounds in which it was measured."""
         return {int(entry["round"]): entry[metric] for entry in self.curve if metric in entry}
 
+    def is_lower_better(self, metric: str) -> bool:
+        """Return whether a lower value of a metric is better, also of one client's."""
+        name = re.sub(r"^client_(\w+)/.*", r"\1", metric.removeprefix("val/"))
+        return "loss" in metric or name in self.summary.get("lower_is_better", ())
+
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by path, such as "data/alpha"."""

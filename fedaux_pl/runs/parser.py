@@ -223,7 +223,7 @@ class FederationCLI(LightningCLI):
         """Create all objects; a setting that a class refuses is an error of the command line."""
         try:
             super().instantiate_classes()
-            check_trainer(self.trainer, self.model.clients)
+            check_trainer(self.trainer, self.model.clients, further=self.model.monitored_metrics)
         except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
             self.parser.error(str(error))
 

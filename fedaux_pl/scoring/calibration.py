@@ -39,7 +39,7 @@ class Sigmoid(Calibration):
     Attributes:
         xi: Added to every score, at least 0.
 
-    Example:
+    Examples:
         >>> Sigmoid(xi=0.25).scores(torch.zeros(1), reference=torch.zeros(1))
         tensor([0.7500])
     """
@@ -68,7 +68,7 @@ class Standardized(Calibration):
             Exponents are clipped to [-70, 70], which keeps scores positive and finite in float32;
             at 20 this clips logits more than 3.5 standard deviations from the mean.
 
-    Example:
+    Examples:
         >>> reference = torch.tensor([-1.0, 1.0])
         >>> Standardized(sharpness=2.0).scores(torch.tensor([0.0, 1.0]), reference)
         tensor([1.0000, 7.3891])

@@ -93,7 +93,7 @@ class ClassStatistics(SummableScorer):
         releases: 2 for a second release, of ``Residuals`` of the classifier that the first one
             makes, with half of the budget; 1 for none; null to choose by the noise.
 
-    Example:
+    Examples:
         >>> rows, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double(), torch.eye(3)[:2]
         >>> vector = ClassStatistics().class_vector(rows, labels, rows[:0])
         >>> len(vector), ClassStatistics().sensitivity(num_positives=100, num_negatives=0)
@@ -151,7 +151,7 @@ class ClassCounts(ClassScorer):
 
     Sensitivity: sqrt(2). Proof: a record of another class moves two counts by 1.
 
-    Example:
+    Examples:
         >>> ClassCounts().class_vector(torch.zeros(2, 4), torch.eye(3)[:2], torch.zeros(0, 4))
         tensor([1., 1., 0.])
     """
@@ -254,7 +254,7 @@ class ScoresAndHead(ClassScorer):
         share: The share of the scores in mu^2, between 0 and 1, both excluded.
         tolerance: The largest gradient norm of a head that is released.
 
-    Example:
+    Examples:
         >>> round(ScoresAndHead(regularization=0.1, share=0.5).sensitivity(1000, 0), 5)
         0.04
     """

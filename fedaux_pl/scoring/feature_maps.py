@@ -33,7 +33,7 @@ class PublicMap:
         unit: Whether every row but 0 is scaled to norm 1 before it is clipped.
         bound: The norm to which rows are clipped.
 
-    Example:
+    Examples:
         >>> PublicMap(center=torch.tensor([1.0, 0.0]), unit=True).rows(torch.tensor([[4.0, 4.0]]))
         tensor([[0.6000, 0.8000]], dtype=torch.float64)
     """
@@ -130,7 +130,7 @@ class Whitened(FeatureMap):
             count equally; below 1 those of large variance, which are less noisy, count more. null
             to choose it by the dimensions.
 
-    Example:
+    Examples:
         >>> features = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
         >>> public_map = Whitened(dimensions=4, whitening=1.0).fit(features)
         >>> public_map.project(features).var(dim=0, correction=0)

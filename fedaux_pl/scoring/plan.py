@@ -58,7 +58,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     Raises:
         ConfigurationError: If an option is open and the numbers are not known.
 
-    Example:
+    Examples:
         >>> from fedaux_pl import FedClassMeans
         >>> numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
         >>> plan(FedClassMeans().scoring, numbers).feature_map

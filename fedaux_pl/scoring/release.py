@@ -103,7 +103,7 @@ class Part:
             shares sum to 1 cost together what one release with all of it does.
         secure: Whether the server gets the sum over clients alone.
 
-    Example:
+    Examples:
         >>> whole = Privacy(epsilon=1.0).record(sensitivity=1.0)
         >>> half = Privacy(epsilon=1.0).record(sensitivity=1.0, part=Part(share=0.5))
         >>> round(half.sigma / whole.sigma, 3), round(half.epsilon, 3)
@@ -136,7 +136,7 @@ class Privacy:
         pins: The public key of each site of a secure sum, as ``fedaux-pl sites pin`` prints it.
             Without pins the server could put keys of its own in their place.
 
-    Example:
+    Examples:
         >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
         >>> vector.shape, round(record.sigma, 4), record.is_private
         (torch.Size([3]), 0.1406, False)
@@ -297,7 +297,7 @@ def spent(
         The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
         only if delta is at least the sum of the records' deltas.
 
-    Example:
+    Examples:
         >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
         >>> epsilon, delta = spent([once, once], delta=1e-5)
         >>> round(epsilon, 3)
@@ -327,7 +327,7 @@ def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
     them, which a sum meets with a probability of about 2^-42 in each entry if it is not much larger
     than sigma.
 
-    Example:
+    Examples:
         >>> 1024 * round_to_grid(torch.tensor([0.12345678]).double(), sigma=1.0)
         tensor([126.], dtype=torch.float64)
     """

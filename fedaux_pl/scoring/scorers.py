@@ -75,7 +75,7 @@ class Mean(Scorer):
     centered and whitened by public statistics, <w_i, row(x)> is large if x lies in the direction of
     the client's data.
 
-    Example:
+    Examples:
         >>> import torch
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> Mean().vector(rows, rows[:0])
@@ -121,7 +121,7 @@ class Logistic(Scorer):
         normalized: Whether J has the mean of the losses. False: NOT private.
         tolerance: The largest gradient norm of a weight that is released.
 
-    Example:
+    Examples:
         >>> import torch
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> Logistic(regularization=0.01).vector(rows[:1], rows[1:]).round(decimals=3)

@@ -30,7 +30,7 @@ NormBound = float | Literal["negatives", "unit", "private"]
 class Scoring:
     """Everything that defines the clients' certainty scores; ``FedAUX`` explains the options.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.scoring import Mean, Standardized, Whitened
         >>> features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
         >>> scoring = Scoring(

@@ -88,7 +88,7 @@ def pin(key: Ed25519PrivateKey) -> str:
 def agreement_digest(agreement: Mapping[str, object]) -> str:
     """Return the SHA-256 of what all sites have agreed on, which every key is signed for.
 
-    Example:
+    Examples:
         >>> agreement_digest({"b": 1, "a": 2}) == agreement_digest({"a": 2, "b": 1})
         True
     """

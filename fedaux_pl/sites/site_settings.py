@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedaux_pl.algorithms import FedBN
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 
@@ -112,10 +113,12 @@ class Limits:
 
 def adapt(federation: Federation, rehearsal: bool) -> None:
     """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
-    if federation.algorithm.has_payload or federation.carry:
+    algorithm = federation.algorithm
+    keeps_tensors = algorithm.has_payload or isinstance(algorithm, FedBN)
+    if keeps_tensors or federation.carry or federation.local.fine_tuning:
         raise ConfigurationError(
-            "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', and "
-            "no method whose clients keep tensors (Scaffold)"
+            "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
+            "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
         )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:
@@ -136,6 +139,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
+        **{name: value for name, value in settings.items() if name == "rounds"},
     }
     plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
     return plain
@@ -144,7 +148,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
 def differences(own: Mapping[str, Any], other: object) -> list[str]:
     """Return the settings in which two agreements differ, with both values.
 
-    Example:
+    Examples:
         >>> differences({"seed": 0, "train": "full"}, {"seed": 1, "train": "full"})
         ['seed is 0 here, 1 at the server']
     """

@@ -96,7 +96,7 @@ def largest_body(like: State) -> int:
 def write_tensors(tensors: State) -> bytes:
     """Write tensors to bytes.
 
-    Example:
+    Examples:
         >>> content = write_tensors({"w": torch.ones(2)})
         >>> read_tensors(content, {"w": torch.zeros(2)})["w"]
         tensor([1., 1.])

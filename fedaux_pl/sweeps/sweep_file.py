@@ -47,7 +47,8 @@ class Sweep:
         name: The stem of the file.
         title: What it measures.
         note: What a reader should know; empty without one.
-        metric: Which accuracy counts, the "best" or the "last" over the rounds.
+        metric: Which accuracy counts, the "best" or the "last" over the rounds; or another column
+            of curve.csv, as in "last f1" and "best worst_client/accuracy".
         axes: The labels of each axis in the order of the file, over all grids.
         cells: All runs.
         tables: The tables as in the file, or one with the first axis as rows.
@@ -143,6 +144,32 @@ def find_sweep(file: str | Path) -> Path:
     )
 
 
+def split_metric(metric: str) -> tuple[str, str]:
+    """Return which round counts, "best" or "last", and the column of curve.csv.
+
+    Examples:
+        >>> split_metric("best"), split_metric("last worst_client/f1")
+        (('best', 'accuracy'), ('last', 'worst_client/f1'))
+    """
+    over, _, column = metric.partition(" ")
+    return over, column.strip() or "accuracy"
+
+
+def check_metrics(sweep: Sweep, cells: Sequence[Cell]) -> None:
+    """Raise a ConfigurationError if a resolved cell does not measure a metric of the sweep."""
+    in_tables = [name for table in sweep.tables for name in as_list(table.get("metrics", ()))]
+    for column in (split_metric(sweep.metric)[1], *in_tables):
+        kind = re.sub(r"^(?:(?:mean|worst)_client/(\w+)|client_(\w+)/.+)$", r"\1\2", column)
+        for cell in cells:
+            own = cell.config["model"].get("metrics") or ()
+            known = ["accuracy", *(name.rpartition(".")[2] for name in own)]
+            if kind not in known:
+                raise ConfigurationError(
+                    f"the cell {cell.name} does not measure {column}{did_you_mean(kind, known)}: "
+                    "add it to model.metrics"
+                )
+
+
 def as_list(axes: str | Sequence[str]) -> list[str]:
     """Return one axis or several of a table or figure as a list."""
     return [axes] if isinstance(axes, str) else list(axes)
@@ -157,8 +184,12 @@ def _read(
 ) -> Sweep:
     if "title" not in parts:
         raise ConfigurationError("title is missing: say in one line what the sweep measures")
-    metric = parts.get("metric", _METRICS[0])
-    _check_names("metric", [metric], _METRICS)
+    metric = _as_text(parts.get("metric", _METRICS[0]))
+    if split_metric(metric)[0] not in _METRICS:
+        raise ConfigurationError(
+            f"metric must be best or last, followed by a metric other than accuracy, as in last "
+            f"f1, but is {metric}"
+        )
     axes, cells = _expand(parts, _seeds(parts) if seeds is None else seeds, extra)
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
@@ -320,7 +351,10 @@ def _check_roles(
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
     roles, more = _TABLE, ["name", "caption"]
-    if is_figure:
+    if not is_figure:
+        more = [*more, "metrics"]
+        _typed(entry.get("metrics", []), list, f"{name}: metrics")
+    else:
         _check_names(f"{name}: kind", [entry.get("kind", "null")], _FIGURES)
         roles, more = _FIGURES[entry["kind"]], [*more, "kind"]
         more += ["reference"] if "series" in roles else []
@@ -330,8 +364,8 @@ def _check_roles(
         if (role in _ONE_AXIS and not isinstance(given, str)) or (is_required and not given):
             raise ConfigurationError(f"{name} needs {role}: one of {', '.join(axes)}")
         _check_names(f"{name}: {role}", as_list(given), axes)
-    if "best" in entry and "columns" in entry:
-        raise ConfigurationError(f"{name} has best and columns: remove one of them")
+    if len(several := [key for key in ("best", "columns", "metrics") if key in entry]) > 1:
+        raise ConfigurationError(f"{name} has {' and '.join(several)}: remove one of them")
     if "reference" in entry:
         _check_names(f"{name}: reference", [entry["reference"]], axes[entry["series"]])
     return [axis for role in roles for axis in as_list(entry.get(role, ()))]

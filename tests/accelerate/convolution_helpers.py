@@ -49,7 +49,7 @@ def use_small_chunks(monkeypatch, block_channels):
 
 
 def fold_in_pytorch(monkeypatch):
-    """Replaces the kernel of :func:`fold_batch_norm`, which has checks of its own."""
+    """Replaces the kernel of ``fold_batch_norm``, which has checks of its own."""
 
     @torch.no_grad()
     def fold(conv, norm, dtype, bias_dtype=None):

@@ -13,6 +13,7 @@ from torch import nn
 from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.engine import Job
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
@@ -172,6 +173,33 @@ def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precisi
         assert distance(third, other, start) < 0.1
     for first, second in zip(replayed[: len(SIZES)], replayed[len(SIZES) :], strict=True):
         assert distance(first, second, start) > 0.5  # the sign has changed
+
+
+@pytest.mark.parametrize("option", ["crop_flip", "randaugment"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_replayed_steps_read_rates_and_augmented_images(deterministic, precision, name, option):
+    """Two rounds with other learning rates, clipped gradients and a frozen BatchNorm."""
+    torch.manual_seed(0)
+    optimizer = OptimizerSettings(name, lr=0.01, clip_norm=0.5)
+    module = ClientModule(create_model("resnet8", 10), 10, optimizer=optimizer, batchnorm="frozen")
+    start, augmentation = module.copy_model_state(), Augmentation.create(option)
+
+    def made(factor):
+        found = jobs(start)
+        for job in found:
+            job.batches.augmentation = augmentation
+        return [dataclasses.replace(job, lr=lambda n: 0.01 * factor / (n + 1)) for job in found]
+
+    def work(runner, one):
+        return [r.state for factor in (1.0, 0.1) for r in runner.run_all(one, made(factor))]
+
+    recorders = (Uncaptured, CudaGraphs)
+    uncaptured, replayed = results(module, work, precision, recorders)
+    for one, other in zip(uncaptured, replayed, strict=True):
+        assert distance(one, other, start) < 1e-2
+    for first, second in zip(replayed[: len(SIZES)], replayed[len(SIZES) :], strict=True):
+        assert distance(first, second, start) > 0.5  # the rates have changed
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])

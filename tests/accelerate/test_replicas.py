@@ -17,6 +17,8 @@ from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.augmentation import Augmentation
+from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
 from fedaux_pl.engine import Job
 from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
@@ -49,10 +51,11 @@ def client(**options):
     return ClientModule(Net(), 3, **options)
 
 
-def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None):
+def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None, lazy=False):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 8, generator=generator)
     y = torch.randint(3, (300,), generator=generator)
+    x = LazyInputs(TensorReader(x)) if lazy else x
     start = state or client().copy_model_state()
     made = []
     for number, size in enumerate(sizes):
@@ -105,6 +108,14 @@ def test_clients_of_unequal_sizes(options, limit):
     assert set(recorder.captured_rngs) == {0}  # steps draw no random numbers
 
 
+def test_inputs_in_host_memory_are_read_before_every_step():
+    recorder = FakeRecorder()
+    plain = within(lambda runner: runner.run_all(client(), jobs()))
+    read = captured(lambda runner: runner.run_all(client(), jobs(lazy=True)), recorder)
+    assert_same_results(plain, read)
+    assert recorder.replayed > 0
+
+
 def corrections(seed):
     """A correction for each job, of every size."""
     generator = torch.Generator().manual_seed(seed)
@@ -138,6 +149,77 @@ def test_each_replica_has_its_own_correction():
         is_last = number == len(SIZES) - 1
         assert torch.equal(first, one.state[weight]) is is_last
         assert torch.equal(first, second) is is_last
+
+
+def test_each_replica_has_its_own_learning_rates_and_clipped_gradients():
+    """In two rounds, the second with other rates; each client has the rates of its own steps."""
+    optimizer = OptimizerSettings("sgd", lr=0.125, clip_norm=0.3)
+
+    def rounds(runner):
+        module, results = client(optimizer=optimizer), []
+        for factor in (1.0, 0.25):
+            # float32, which captured steps read, has these values
+            rates = [lambda n, c=c, f=factor: 0.125 * f * 0.5 ** (n % (c + 1)) for c in range(5)]
+            made = [dataclasses.replace(job, lr=lr) for job, lr in zip(jobs(), rates, strict=True)]
+            results += runner.run_all(module, made)
+        return results
+
+    recorder = FakeRecorder(2)
+    plain, replayed = both(rounds, recorder)
+    assert_same_results(plain, replayed)
+    assert recorder.replayed > 0
+    constant = within(lambda runner: runner.run_all(client(optimizer=optimizer), jobs()))
+    same = [torch.equal(a.state["hidden.weight"], b.state["hidden.weight"])
+            for a, b in zip(plain, constant, strict=False)]  # fmt: skip
+    assert same == [True, False, False, False, False]
+    unclipped = OptimizerSettings("sgd", lr=0.125)
+    free = within(lambda runner: runner.run_all(client(optimizer=unclipped), jobs()))
+    assert not torch.equal(free[0].state["hidden.weight"], plain[0].state["hidden.weight"])
+
+
+class Images(nn.Module):
+    """A network of small images, whose augmentation is a part of the batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = Net()
+        self.head, self.feature_dim = self.network.head, 12
+
+    def features(self, x):
+        return self.network.features(x.float().flatten(1))
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+@pytest.mark.parametrize("option", ["crop_flip", "randaugment"])
+def test_augmented_batches_of_replicas(option):
+    """The same images as in plain training: by given numbers, or computed before each step."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(256, (90, 1, 2, 4), generator=generator, dtype=torch.uint8)
+    y = torch.randint(3, (90,), generator=generator)
+    augmentation = Augmentation.create(option)
+
+    def rounds(runner):
+        torch.manual_seed(0)
+        module = ClientModule(Images(), 3)
+        start, results = module.copy_model_state(), []
+        for seed in (0, 1):
+            made = [
+                Job(
+                    TensorBatches(
+                        x, y, batch_size=16, shuffle=True, seed=10 * seed + n, smallest=2,
+                        subset=torch.arange(size), augmentation=augmentation,
+                    ), 2, seed, start,
+                )
+                for n, size in enumerate((50, 37, 90))
+            ]  # fmt: skip
+            results += runner.run_all(module, made)
+        return results
+
+    recorder = FakeRecorder(2)
+    assert_same_results(*both(rounds, recorder))
+    assert recorder.replayed > 0
 
 
 class NetWithDropout(Net):

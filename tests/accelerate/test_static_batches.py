@@ -5,6 +5,8 @@ import torch
 
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
+from tests.data import test_augmentation
 
 
 def batches(x, y, **options):
@@ -22,6 +24,7 @@ def assert_epoch(static, given, epoch=0):
     expected = list(given)
     assert static.num_samples == sum(len(batch[1]) for batch in expected)
     for batch in expected:
+        static.fetch()
         for one, other in zip(batch, static.next_batch(len(batch[0])), strict=True):
             assert torch.equal(one, other)
 
@@ -82,6 +85,17 @@ def test_clients_with_different_data_share_one_buffer():
     assert moved == [True, True, True, False, False, False]
 
 
+def test_inputs_in_host_memory_are_read_into_one_buffer():
+    x, y = data()
+    static, moved = StaticBatches(), []
+    for epoch, subset in enumerate([None, torch.arange(20), torch.arange(5, 30)]):
+        given = batches(LazyInputs(TensorReader(x)), y, subset=subset)
+        moved.append(static.load_epoch(given, epoch))
+        assert_epoch(static, given, epoch)
+    assert moved == [True, False, False]
+    assert len(static._data[0]) == 8
+
+
 @pytest.mark.parametrize("form", [lambda t: t[:, :3], lambda t: t[:, :1].expand(-1, 3)])
 def test_tensors_that_are_not_dense(form):
     static, moved = StaticBatches(), []
@@ -90,3 +104,18 @@ def test_tensors_that_are_not_dense(form):
         moved.append(static.load_epoch(batches(x, y), 0))
         assert torch.equal(static.next_batch(8)[1], torch.full((8, 3), float(round_)))
     assert moved == [True, True, False, False]  # x is another one, too
+
+
+@pytest.mark.parametrize("option", test_augmentation.OPTIONS)
+def test_augmented_batches(option):
+    """Of two clients in turn: what a captured step reads stays where it was."""
+    static = StaticBatches()
+    for turn, (epoch, subset) in enumerate([(0, None), (1, torch.arange(2, 17)), (0, None)]):
+        given = test_augmentation.batches(option, seed=turn, subset=subset)
+        moved = static.load_epoch(given, epoch)
+        assert moved is (turn == 0)
+        given.set_epoch(epoch)
+        for expected in given:
+            static.fetch()
+            found = static.next_batch(len(expected[1]))
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

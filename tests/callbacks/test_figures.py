@@ -420,3 +420,19 @@ def test_matplotlib_is_imported_only_to_draw():
     for path in Path(figures.__file__).parent.glob("*.py"):
         lines = path.read_text().splitlines()
         assert not [line for line in lines if re.match(r"(import|from) matplotlib", line)]
+
+
+def test_the_metrics_of_few_clients_are_colored_and_of_many_the_worst():
+    curves = {
+        "val/accuracy": np.array([[0.2, 0.4], [0.3, 0.1]]),
+        "val/ece": np.full((2, 2), np.nan),
+    }
+    figure = figures.client_lines_figure([1, 3], ["north", "south"], curves)
+    upper, lower = figure.axes[0].child_axes
+    assert [line.get_label() for line in upper.lines] == ["north", "south", "mean"]
+    np.testing.assert_allclose(upper.lines[2].get_ydata(), [25, 25])  # in percent
+    assert (upper.get_ylabel(), lower.get_ylabel()) == ("accuracy in %", "ece")
+    values = np.roll(np.linspace(0.1, 0.9, 12), 4)[:, None]
+    many = figures.client_lines_figure([1], [f"c{i}" for i in range(12)], {"accuracy": values})
+    [axes] = many.axes[0].child_axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["c4", "mean"]

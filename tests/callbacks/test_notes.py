@@ -57,7 +57,10 @@ def federation_of(rounds, key="certainty/effective_teachers"):
         heads=[],
         algorithm=SimpleNamespace(secret_noise=False),
         data=SimpleNamespace(
-            class_counts=lambda: np.eye(2, dtype=np.int64), classes="ab", holds=None
+            class_counts=lambda: np.eye(2, dtype=np.int64),
+            classes="ab",
+            holds=None,
+            test_examples=SimpleNamespace(clients=None),
         ),
         history=[{"round": float(t), key: 2.0} for t in range(1, rounds + 1)],
         select_clients=lambda t: [t % 2],

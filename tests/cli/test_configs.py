@@ -105,7 +105,14 @@ def test_there_is_a_file_for_every_point_of_the_paper():
 
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
     others = {"fedaux", "centralized"}
-    others |= {"fedavgm", "fedadam", "scaffold", "fedauxfdp", "fedclassmeans"}  # not the paper's
+    others |= {
+        "fedavgm",
+        "fedadam",
+        "fedbn",
+        "scaffold",
+        "fedauxfdp",
+        "fedclassmeans",
+    }  # not the paper's
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
     assert names("scoring") == papers | {"whitened_mean", "whitened_logistic", "posterior"}

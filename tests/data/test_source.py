@@ -15,7 +15,6 @@ from fedaux_pl.errors import DataError
         ("clients", [0, 1, 1], r"clients must be int64 of shape \(2,\), one for each"),
         ("clients", [0.0, 1.0], "but are torch.float32"),
         ("clients", [0, 2], r"must lie in 0 \.\.\. 1 for 2 client names, .* 0 to 2"),
-        ("clients", [0, 0], "client 'b' has no sample: remove its name"),
     ],
 )
 def test_labels_and_clients_are_checked(what, values, message):

@@ -145,8 +145,8 @@ def test_wrong_arguments(options, message):
 
 def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     calls = []
-    decode = images._decode_one
-    monkeypatch.setattr(images, "_decode_one", lambda *args: calls.append(args) or decode(*args))
+    decode = images.decode_image
+    monkeypatch.setattr(images, "decode_image", lambda *args: calls.append(args) or decode(*args))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     save(tmp_path / "images" / "a.png", noise(5, 5, 3))
 
@@ -229,7 +229,7 @@ def sites(tmp_path, noise):
 
 def test_a_folder_for_each_client(tmp_path, sites, noise):
     test = save(tmp_path / "test" / "dog" / "1.png", noise(4, 4, 3))
-    options = {"size": 4, "clients": "folders", "test_root": tmp_path / "test"}
+    options = {"size": 4, "clients": "first_level", "test_root": tmp_path / "test"}
     source = ImageFolder(tmp_path / "sites", validation_root=tmp_path / "test", **options)
     train = source.train()
     order = ["a/ant/5.png", "a/cat/4.png", "b/cat/1.png", "b/cat/deep/2.png", "b/dog/3.png"]
@@ -242,6 +242,14 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
         assert torch.equal(examples.inputs[0], test)
         assert (examples.labels.tolist(), examples.classes) == ([2], train.classes)
         assert examples.clients is None
+    save(tmp_path / "by_client" / "b" / "dog" / "1.png", noise(4, 4, 3))
+    options["test_root"] = tmp_path / "by_client"
+    by_client = ImageFolder(tmp_path / "sites", **options).test()
+    assert (by_client.clients.tolist(), by_client.client_names) == ([1], ("a", "b"))
+    assert by_client.labels.tolist() == [2]
+    save(tmp_path / "by_client" / "c" / "dog" / "1.png", noise(4, 4, 3))
+    with pytest.raises(DataError, match=r"client 'c' in .* has no training data: its folder"):
+        ImageFolder(tmp_path / "sites", **options).test()
     assert ImageFolder(tmp_path / "sites", size=4).train().classes == ("a", "b")
     assert ImageFolder(tmp_path / "sites", size=4).validation() is None
 
@@ -249,7 +257,7 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
 def test_folders_that_are_no_clients(tmp_path, sites, noise):
     source = ImageFolder(tmp_path / "sites", clients="folders")
     save(tmp_path / "sites" / "a" / "loose.png", noise(4, 4, 3))
-    with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: with `clients: fold"):
+    with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: with `clients: f"):
         source.train()
     save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
     with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):
@@ -295,8 +303,8 @@ def test_a_share_of_every_client_is_test_data(tmp_path):
     numbers = numbered(tmp_path, sizes)
     source = ImageFolder(tmp_path, size=2, test_fraction=0.2, clients="folders")
     train, test = source.train(), source.test()
-    assert test.clients is None
-    assert train.client_names == ("a", "b", "c")  # also the one with a single image
+    assert train.client_names == test.client_names == ("a", "b", "c")  # c has a single image
+    assert torch.bincount(test.clients).tolist() == [4, 3]
     assert sorted(pixel(train) + pixel(test)) == list(range(36))
     held = {folder: len(set(own) & set(pixel(test))) for folder, own in numbers.items()}
     assert held == {"a/cat": 2, "a/dog": 2, "b/cat": 2, "b/dog": 1, "c/dog": 0}

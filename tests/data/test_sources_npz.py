@@ -144,8 +144,13 @@ def test_given_clients_and_validation_images(tmp_path):
     assert plain.train().clients is plain.validation() is None
     extra = {"val_x": IMAGES[:2], "val_y": np.array([1, 0])}
     sites = np.array(["north", "south", "north", "east"])
+    extra |= {"test_x": IMAGES[:3], "test_y": np.array([1, 0, 1]), "test_client": sites[:3]}
     path = write(tmp_path / "a.npz", **TRAIN, **extra, train_client=sites)
     train, validation = NpzImages(path).train(), NpzImages(path).validation()
+    assert validation.clients is None
+    test = NpzImages(path).test()
+    assert (test.clients.tolist(), test.client_names) == ([0, 1, 0], ("north", "south"))
+    assert NpzImages(path, arrays={"test_client": None}).test().clients is None
     assert train.clients.tolist() == [1, 2, 1, 0]
     assert train.client_names == ("east", "north", "south")
     assert torch.equal(validation.inputs, torch.from_numpy(IMAGES[:2]))

@@ -243,7 +243,9 @@ def test_a_column_names_the_clients(tmp_path, monkeypatch):
         number = int(decode(row).split()[-1])
         assert train.client_names[client] == ("ward 10" if number % 3 else "ward 2")
         assert label == number % 2
-    assert texts(path, **options).test().clients is None
+    test = texts(path, **options).test()  # held out, with their clients
+    first = int(decode(test.inputs[0]).split()[-1])
+    assert test.client_names[test.clients[0]] == ("ward 10" if first % 3 else "ward 2")
     plain = texts(path, test_fraction=0.2).train()
     assert plain.clients is None
     assert torch.equal(plain.inputs, train.inputs)
@@ -259,6 +261,7 @@ def test_validation_texts(tmp_path):
     source = texts(path, client="site", validation_path=other)
     validation = source.validation()
     assert (validation.labels.tolist(), validation.classes) == ([1], ("0", "1"))
+    assert validation.clients is None  # no such column
     assert decode(validation.inputs[0]) == "some words"
     assert TextFiles(path).validation() is None
 

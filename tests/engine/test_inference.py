@@ -122,10 +122,12 @@ def test_a_gpu_sees_batches_of_one_size(model, monkeypatch):
 
 def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatch):
     on_cpu = images(2)
-    on_cuda = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
+    on_cuda = SimpleNamespace(is_cuda=True, device=torch.device("cuda"), ndim=2)
     assert prediction_batch_size(model, on_cpu) == 2048
     assert prediction_batch_size(torch.nn.Linear(2, 2), on_cpu) == 2048
     assert prediction_batch_size(model, on_cpu, captured=True) == 5120
+    large = [torch.empty(1, 3, size, size) for size in (32, 64, 224)]
+    assert [prediction_batch_size(model, x, "batch") for x in large] == [2048, 512, 64]
     # smaller in float32 on CUDA, but not with batch statistics, which depend on it
     assert prediction_batch_size(model, on_cuda) == 1280
     assert prediction_batch_size(model, on_cuda, captured=True) == 1280

@@ -64,7 +64,7 @@ def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):
         f"--data.private.root={tmp_path / 'photos'}",
         "--data.private.size=8",
         "--data.private.channels=1",
-        "--data.private.clients=folders",
+        "--data.private.clients=first_level",
         "--data.private.test_fraction=0.2",
         "--data.validation_fraction=0.1",
         "--trainer.max_epochs=1",

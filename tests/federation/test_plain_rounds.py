@@ -2,20 +2,25 @@
 
 import copy
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import FedAvg, FedDF
+from fedaux_pl.algorithms import FedAvg, FedBN, FedDF
 from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.data import Digits, InMemory
+from fedaux_pl.errors import DataError
 from fedaux_pl.federation.settings import Distillation, LocalTraining
-from fedaux_pl.functional import pack_logits, unpack_logits
+from fedaux_pl.functional import distillation_loss, pack_logits, unpack_logits
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from tests import federations
 from tests.paper import paper_fedaux
 
+# of the two rounds: cosine begins at 1, the second half of steps has a tenth
+LEARNING_RATES = {"constant": (1, 1), "cosine": (1, 0.5), "step": (1, 0.1)}
 Teacher = namedtuple("Teacher", "client name size state")
 
 
@@ -26,6 +31,7 @@ class PlainRounds:
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
         self.memory = {}  # for each client its last round and its logits then
+        self.own = {}  # for each client its BatchNorm, in FedBN
 
     def run(self, round_, states):
         """Runs a round from the given states of the students, and returns their new states."""
@@ -33,29 +39,45 @@ class PlainRounds:
         teachers = []
         for client in self.federation.select_clients(round_):
             name = self.federation.architectures[client]
-            batches = self.data.client_batches(client, local.batch_size, seed=round_)
-            state = self._train(name, states[name], local, batches)
+            batches = self.data.client_batches(
+                client, local.batch_size, round_, augmentation=local.augment
+            )
+            start = {**states[name], **self.own.get(client, {})}
+            state = self._train(name, start, local, batches, round_)
+            if isinstance(self.federation.algorithm, FedBN):
+                self.own[client] = {
+                    key: state[key] for key in batch_norm_entries(self.models[name])
+                }
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
         students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
             targets = self._soft_labels(round_, teachers)
             for name, state in students.items():
-                batches = self.data.distill_batches(targets, distillation.batch_size, seed=round_)
-                students[name] = self._train(name, state, distillation, batches)
+                batches = self.data.distill_batches(
+                    targets, distillation.batch_size, round_, distillation.hard_labels > 0,
+                    augmentation=distillation.augment,
+                )  # fmt: skip
+                students[name] = self._train(name, state, distillation, batches, round_)
         return students
 
-    def _train(self, name, state, settings, batches):
+    def _train(self, name, state, settings, batches, round_):
         model = self.models[name]
         model.load_state_dict(state)
         model.train()
+        if getattr(settings, "batchnorm", "batch") == "frozen":
+            for layer in model.modules():
+                layer.train(not isinstance(layer, torch.nn.BatchNorm2d))
+        lr = settings.lr * LEARNING_RATES[settings.schedule][round_ - 1]
         optimizer = OptimizerSettings(
-            settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
+            settings.optimizer, lr, settings.momentum, settings.weight_decay
         ).create(model.parameters())
         for epoch in range(settings.epochs):
             batches.set_epoch(epoch)
-            for x, y in batches:
+            for x, *targets in batches:
                 optimizer.zero_grad()
-                _loss(model(x), y).backward()
+                _loss(model(x), targets, settings).backward()
+                if settings.clip_norm is not None:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 optimizer.step()
         return {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
 
@@ -83,10 +105,18 @@ class PlainRounds:
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 
-def _loss(logits, targets):
-    if targets.is_floating_point():
-        return F.kl_div(logits.log_softmax(dim=-1), targets, reduction="batchmean")
-    return F.cross_entropy(logits, targets)
+def batch_norm_entries(model):
+    """The entries of BatchNorm; those of other layers have no statistics beside them."""
+    state = model.state_dict()
+    return [key for key in state if f"{key.rpartition('.')[0]}.running_mean" in state]
+
+
+def _loss(logits, targets, settings):
+    if not targets[0].is_floating_point():
+        return F.cross_entropy(logits, targets[0], label_smoothing=settings.label_smoothing)
+    if settings.temperature == 1:
+        return F.kl_div(logits.log_softmax(dim=-1), targets[0], reduction="batchmean")
+    return distillation_loss(logits, targets[0], settings.temperature, *targets[1:], 0.25)
 
 
 def _average(teachers, name, before):
@@ -119,18 +149,89 @@ class ComparePlain(FederationCallback):
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [FedAvg(), FedDF(), paper_fedaux(), paper_fedaux(remember=True, discount=0.9)],
-    ids=["FedAvg", "FedDF", "FedAUX", "remember"],
+    ("algorithm", "changed"),
+    [
+        (FedAvg(), False),
+        (FedDF(), False),
+        (FedDF(), True),
+        (paper_fedaux(), False),
+        (paper_fedaux(remember=True, discount=0.9), False),
+    ],
+    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, tmp_path):
+def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path):
+    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
+    distilled |= local
+    if changed:
+        local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
+        local |= {"label_smoothing": 0.1, "batchnorm": "frozen"}
+        distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
+        distilled |= {"temperature": 2.0, "hard_labels": 0.25}
     federation = federations.create(
         algorithm,
         {"resnet8": 2, "shufflenet": 2},
         participation=0.5,
-        local=LocalTraining(epochs=2, batch_size=16),
-        distillation=Distillation(epochs=2, batch_size=16, lr=1e-3),
+        local=LocalTraining(**local),
+        distillation=Distillation(**distilled),
     )
-    compared = ComparePlain()
-    federations.fit(tmp_path, federation, rounds=2, callbacks=[compared])
+    compared, data = ComparePlain(), federations.split(4, auxiliary=partly_labeled())
+    federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
+
+
+class CompareOwnModels(ComparePlain):
+    """Compares what clients predict by models of their own with those of the plain loop."""
+
+    def on_round_end(self, trainer, federation):
+        data, local, predictions = federation.data, federation.local, []
+        owners = torch.arange(40) % 3
+        examples = replace(
+            data.test_examples, clients=owners, client_names=tuple(data.client_names)
+        )
+        logits = torch.zeros(38, 10)  # of an evaluation with fewer batches
+        found = federation.client_logits(examples, logits)
+        for client in range(3):
+            state = self.states["resnet8"] | self.plain.own.get(client, {})
+            if local.fine_tuning:
+                tuned = replace(local, epochs=local.fine_tuning)
+                batches = data.client_batches(client, local.batch_size, self.rounds)
+                state = self.plain._train("resnet8", state, tuned, batches, self.rounds)
+            model = self.plain.models["resnet8"].eval()
+            model.load_state_dict(state)
+            rows = (owners[:38] == client).nonzero().flatten()
+            with torch.no_grad():
+                predictions.append(model(examples.inputs[rows]))
+            assert torch.equal(found[rows], predictions[-1])
+        unnamed = replace(examples, clients=None)
+        assert federation.client_logits(unnamed, logits) is logits
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [(FedBN(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
+    ids=["FedBN", "fine-tuned"],
+)
+def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_path):
+    local = LocalTraining(batch_size=16, **options)
+    compared = CompareOwnModels()
+    federation = federations.create(algorithm, local=local)
+    federations.fit(tmp_path, federation, 2, callbacks=[compared])
+    assert compared.rounds == 2
+    assert len(federation.carried.client_states) == (0 if options else 3)
+
+
+def partly_labeled():
+    """Auxiliary digits, of which those from 5 on are of no private class."""
+    examples = Digits().train()
+    inputs, labels = examples.inputs[64:104], examples.targets[64:104].tolist()
+    return InMemory((inputs, [str(label) if label < 5 else "other" for label in labels]))
+
+
+def test_labels_of_the_distillation_data(tmp_path):
+    data = federations.split(2, auxiliary=partly_labeled())
+    data.setup()
+    labels = Digits().train().targets[64:104][data.auxiliary_rows["distill"]]
+    assert torch.equal(data.distill_labels, torch.where(labels < 5, labels, -1))
+    federation = federations.create(FedDF(), distillation=Distillation(hard_labels=0.5))
+    with pytest.raises(DataError, match="but these have no labels: set it to 0"):
+        federations.fit(tmp_path, federation, 1)

@@ -48,6 +48,23 @@ def test_defaults(settings, epochs, batch_size, lr):
         (LocalTraining, {"lr": "1e-3"}, "local.lr must be a positive number, but is '1e-3'"),
         (LocalTraining, {"optimizer": "lion"}, "local.optimizer must be one of adam, adamw, sgd,"),
         (LocalTraining, {"momentum": 0.9}, "local.momentum belongs to sgd"),
+        (Pretraining, {"optimizer": "lars"}, "pretraining.weight_decay must be positive with lars"),
+        (LocalTraining, {"clip_norm": 0.0}, "local.clip_norm must be a positive number or null"),
+        (
+            LocalTraining,
+            {"schedule": "linear"},
+            "local.schedule must be constant or cosine or step, but is",
+        ),
+        (Distillation, {"warmup": 1.0}, r"distillation.warmup must lie in \[0, 1\), but is 1.0"),
+        (LocalTraining, {"label_smoothing": -0.1}, "local.label_smoothing must lie in .0, 1.,"),
+        (LocalTraining, {"batchnorm": "eval"}, "local.batchnorm must be batch or frozen, but is"),
+        (
+            LocalTraining,
+            {"augmentation": ["flip"]},
+            "local.augmentation must be flip, crop_flip, r",
+        ),
+        (Distillation, {"temperature": 0}, "distillation.temperature must be a positive number"),
+        (Distillation, {"hard_labels": 1.5}, r"distillation.hard_labels must lie in \[0, 1\], but"),
         (LocalTraining, {"momentum": 1.5, "optimizer": "sgd"}, "local.momentum must lie in .0, 1."),
         (Distillation, {"weight_decay": -1.0}, "distillation.weight_decay must be at least 0, but"),
         (Distillation, {"weight_decay": math.inf}, "weight_decay must be at least 0, but is inf"),
@@ -162,6 +179,54 @@ def test_settings_are_recorded_as_in_version_0_6():
     assert rebuild({"class_path": path, "init_args": plain}) == settings
 
 
+def test_new_options_are_recorded_if_they_are_set():
+    options = {"augmentation": {"flip": {}}, "schedule": "cosine", "batchnorm": "frozen"}
+    plain = LocalTraining(**options).plain()
+    assert {name: plain.pop(name) for name in options} == options
+    assert plain == LocalTraining().plain()
+    described = describe(LocalTraining(**options))
+    assert rebuild(described) == LocalTraining(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "message"),
+    [
+        ({"augmentation": "crop"}, 1, "augmentation crop is no torch.nn.Module"),
+        ({"augmentation": "torchvision.transforms.v2.ToPILImage"}, 1, "local.augmentation "),
+        ({"schedule": "cosine"}, -1, "local.schedule cosine needs the number of rounds, but"),
+    ],
+)
+def test_trainings_that_a_run_cannot_use(tmp_path, options, rounds, message):
+    federation = create(local=LocalTraining(batch_size=16, **options))
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, federation, rounds)
+    assert not federation.history
+
+
+def test_a_frozen_batchnorm_trains_on_one_sample(tmp_path):
+    federation = create(
+        clients={"resnet8": 40},
+        participation=0.05,
+        local=LocalTraining(batch_size=1, batchnorm="frozen"),
+    )
+    fit(tmp_path, federation, 1, split(40))
+    means = [v for k, v in federation.students.state_dict().items() if "running_mean" in k]
+    assert not torch.cat(means).any()  # as initialized
+
+
 def test_wrong_model_options():
     with pytest.raises(TypeError, match="resnet8"):
         create(model_options={"depth": 3})
+
+
+def test_a_checkpoint_does_not_choose_what_is_imported(tmp_path):
+    name = "tests.data.test_augmentation.Noisy"
+    federation = create(local=LocalTraining(batch_size=16, augmentation=name))
+    trainer = fit(tmp_path, federation, 1)
+    trainer.save_checkpoint(tmp_path / "1.ckpt")
+    assert Federation.load_from_checkpoint(tmp_path / "1.ckpt").local.augmentation == name
+    content = torch.load(tmp_path / "1.ckpt", weights_only=True)
+    content["hyper_parameters"]["local"]["init_args"]["augmentation"] = "evil.Flip"
+    torch.save(content, tmp_path / "2.ckpt")
+    with pytest.raises(ConfigurationError, match=r"the class evil\.Flip, whose module"):
+        Federation.load_from_checkpoint(tmp_path / "2.ckpt")

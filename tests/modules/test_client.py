@@ -173,10 +173,10 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
     assert (again.mu, again.head_only) == (0.1, True)
     content = torch.load(path)
     recorded = content["hyper_parameters"]
-    assert recorded == {  # as version 0.6 wrote them, except for the name of `trained`
+    assert recorded == {  # as version 0.6 wrote them, except for `trained` and new options
         "model": "resnet8", "num_classes": 10, "mu": 0.1, "trained": "head", "optimizer": "sgd",
         "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "model_options": SMALL,
-        "corrected": False,
+        "corrected": False, "label_smoothing": 0.0, "batchnorm": "batch",
     }  # fmt: skip
     recorded["train"] = recorded.pop("trained")
     torch.save(content, path)

@@ -62,7 +62,25 @@ def test_latex():
 def test_latex_takes_no_label_for_an_option_of_the_line_above():
     rows = [["[1, 2]", "61.4"], ["*", "60.0"]]
     lines = to_latex(TableItem("a", "a", [["layers", "ours"]], rows)).splitlines()
-    assert lines[-5:-3] == [r"{[}1, 2] & 61.4 \\", r"{*} & 60.0 \\"]
+    assert lines[-6:-4] == [r"{[}1, 2] & 61.4 \\", r"{*} & 60.0 \\"]
+
+
+def test_latex_that_is_wider_than_a_page_is_written_in_parts():
+    """Each part has the names of the rows, its own bold entries and a label; all fit the page."""
+    labels = [f"setting {i} of a long name" for i in range(9)]
+    rows = [["FedAVG", *map(str, range(9))], ["FedAUX", *map(str, range(10, 19))]]
+    text = to_latex(TableItem("a", "What.", [["method", *labels]], rows, frozenset({(1, 6)})))
+    parts = text.split(r"\begin{table}")[1:]
+    cells = [
+        re.search(r"^FedAUX & (.*) \\\\$", part, re.MULTILINE)[1].split(" & ") for part in parts
+    ]
+    assert [len(own) for own in cells] == [3, 3, 3]
+    assert sum(cells, []) == [r"\textbf{15}" if n == 15 else str(n) for n in range(10, 19)]
+    assert [re.findall(r"Part \d of 3|tab:a[-\d]*", part) for part in parts] == [
+        ["Part 1 of 3", "tab:a"], ["Part 2 of 3", "tab:a-2"], ["Part 3 of 3", "tab:a-3"]
+    ]  # fmt: skip
+    assert text.count(r"\resizebox{\ifdim\width>\linewidth") == 3
+    check_latex(r"\begin{table}" + parts[0], len(cells[0]) + 1)
 
 
 def check_latex(text, columns):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from fedaux_pl.reports.tables import cells_table, describe_metric
-from fedaux_pl.reports.values import collect, find, places, shown
+from fedaux_pl.reports.tables import cells_table, describe_metric, make_tables
+from fedaux_pl.reports.values import ABSENT, collect, find, measure, places, shown
 from fedaux_pl.sweeps.cells import Cell, CellState
 from tests.reports.results import group, sweep
 
@@ -101,3 +101,28 @@ def test_a_grid_of_other_axes_is_not_shown():
     groups = [by_alpha, by_epsilon, reference]
     assert shown(groups, axes, ["method", "alpha"]) == [by_alpha, reference]
     assert shown(groups, axes, ["method", "epsilon"]) == [by_epsilon, reference]
+
+
+def test_any_metric_of_the_runs_counts_and_the_lowest_may_be_the_best(tmp_path):
+    """A table of several metrics; of ece the lowest is the best, also of a client's."""
+    cells = []
+    for method, errors in (("A", [0.3, 0.1, 0.2]), ("B", [0.4, 0.4, 0.4])):
+        about = {"lower_is_better": ["ece"], "method": method}
+        write_run(tmp_path, method, errors, "client_ece/north", **about)
+        cells.append(resolved(tmp_path, method, {"method": method}))
+    layout = {"name": "t", "rows": "method", "metrics": ["client_ece/north", "accuracy"]}
+    made = sweep({"method": ["A", "B"]}, [layout], metric="best client_ece/north")
+    groups = collect(made, cells)
+    assert [group.mean for group in groups] == pytest.approx([10, 40])
+    assert [group.mean for group in measure(groups, "last client_ece/north")] == [20, 40]
+    [table] = make_tables(made, groups)
+    assert table.header == [["method", "client_ece/north", "accuracy"]]
+    assert table.rows == [["A", "10.0 (1)", ABSENT], ["B", "40.0 (1)", ABSENT]]
+    assert table.bold == {(0, 1)}
+    assert table.caption.startswith("Test metrics x 100, best over the rounds: mean")
+    assert cells_table(made, groups).header[0][4] == "client_ece/north"
+    tested = {"accuracy": 0.5, "round": 2, "worst_client/accuracy": 0.25}
+    write_run(tmp_path, "C", [0.8, 0.9, 0.7], "val/accuracy", test=tested)
+    made = sweep({"method": ["C"]}, metric="last worst_client/accuracy")
+    [found] = collect(made, [resolved(tmp_path, "C", {"method": "C"})])
+    assert found.mean == 25

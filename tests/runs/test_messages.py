@@ -65,6 +65,7 @@ def message(*args):
 
 METHODS = [
     *("Centralized", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
+    "FedBN",
     *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
 ]
 
@@ -319,7 +320,10 @@ def refused(capsys, *args):
             "--model.algorithm.feature_map.dimensions=many",
             "model.algorithm.feature_map.dimensions must be an integer or null, but is many",
         ),
-        ("--model.local.optimizer=lbfgs", "local.optimizer must be adam, adamw or sgd, but is lbf"),
+        (
+            "--model.local.optimizer=lbfgs",
+            "local.optimizer must be adam, adamw, sgd or lars, but is",
+        ),
         (
             "--model.pretraining.views.min_scale=2",
             "views.min_scale must lie in (0, 1], the part ",

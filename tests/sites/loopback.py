@@ -68,10 +68,10 @@ def quiet_trainer(root, rounds):
     )
 
 
-def start_site(federation_of, data, root, limits):
+def start_site(federation_of, data, root, limits, rounds=1):
     """A site that is ready to answer, named after its folder."""
     site = Site(federation_of(), limits, lambda answer, largest: None, root.name)
-    quiet_trainer(root, 1).fit(site.federation, datamodule=data)
+    quiet_trainer(root, rounds).fit(site.federation, datamodule=data)
     return site
 
 
@@ -109,13 +109,13 @@ class Loopback:
 REHEARSAL = Limits(rehearsal=True)
 
 
-def prepare(root, federation_of, data, limits=REHEARSAL, **options):
+def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, **options):
     """The server's federation with its trainer and data, and the hub."""
     names = [f"site-{i}" for i in range(data.num_clients)]
     server_data, site_data = apart(data)
     settings = Sites(names, root, wait=0, timeout=1, **({"rehearsal": True} | options))
     sites = {
-        name: start_site(federation_of, own, root / name, limits)
+        name: start_site(federation_of, own, root / name, limits, rounds)
         for name, own in zip(names, site_data, strict=True)
     }
     federation = federation_of()

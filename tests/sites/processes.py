@@ -110,7 +110,7 @@ class Tokens(Source):
 
 
 def write_texts(folder, data):
-    """The token ids of a simulation as files, as :func:`write_data` writes images."""
+    """The token ids of a simulation as files, as ``write_data`` writes images."""
     data.setup()
     folder.mkdir(parents=True, exist_ok=True)
     classes, test = np.array(data.classes), data.test_examples

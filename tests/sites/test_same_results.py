@@ -31,6 +31,7 @@ SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 MAP = {"feature_map": Whitened(dimensions=8, whitening=0.5), "privacy": Privacy(1.0)}
 SECURE = MAP | {"privacy": Privacy(1.0, sums="secure", count_share=0.1)}
 TWO = "FedClassMeans, two releases"
+JITTER = "torchvision.transforms.v2.RandAugment"
 PAPER = FedAUX(
     scorer=Logistic(),
     feature_map=Identity(),
@@ -60,7 +61,7 @@ OWN = ("answered/", "seconds/", "secure_sum/")
 
 
 def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
-    federation, server_data, hub = prepare(tmp_path, federation_of, data)
+    federation, server_data, hub = prepare(tmp_path, federation_of, data, rounds=rounds)
     fit(tmp_path, federation, server_data, rounds)
     local = federation_of()
     fit_locally(tmp_path / "local", local, rounds, data=data)
@@ -89,6 +90,13 @@ QUICK = ["FedAVG", "FedAUX, statistics", "FedAUX, secure sums", "FedAUX of the p
 def test_methods_end_bit_for_bit_as_local_clients(method, tmp_path):
     auxiliary = {} if METHODS[method].needs_auxiliary else {"auxiliary": None}
     assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3, **auxiliary))
+
+
+def test_augmentation_and_schedule(tmp_path):
+    local = LocalTraining(
+        batch_size=16, augmentation={"crop_flip": {}, JITTER: {}}, schedule="step"
+    )
+    assert_equal_runs(tmp_path, images(FedAvg(), {"resnet8": 3}, local=local), split(3))
 
 
 @pytest.mark.parametrize(("method", "count"), [("FedClassMeans", 3), (TWO, 6)])

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.sweeps import sweep_file
-from fedaux_pl.sweeps.sweep_file import read_sweep
+from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 
 FULL = """
 title: Accuracy
@@ -114,7 +115,7 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
     ("old", "new", "message"),
     [
         ("title: Accuracy\n", "", "title is missing"),
-        ("metric: last", "metric: mean", "metric must be one of best, last, but is mean"),
+        ("metric: last", "metric: mean", "metric must be best or last, followed by .* but is mean"),
         ("metric: last", "metrics: last", r"metrics \(did you mean metric\?\)"),
         ("seeds: [0, 3]", "seeds: [0, 0]", "seeds must differ"),
         ("seeds: [0, 3]", "seeds: [a]", r"seeds must be a list of integers .* \[a\]"),
@@ -174,3 +175,15 @@ def test_files_are_found_by_name_of_the_package(tmp_path, monkeypatch):
         assert read_sweep(name).name == "table1"
     with pytest.raises(ConfigurationError, match=r"no sweep file paper/tabel1: .*did you mean"):
         read_sweep("paper/tabel1")
+
+
+def test_cells_must_measure_the_metrics_of_the_sweep(tmp_path):
+    made = read(tmp_path, FULL.replace("metric: last", "metric: last worst_client/f1"))
+    for metrics in (["auroc"], None):
+        cells = [replace(made.cells[0], config={"model": {"metrics": metrics}})]
+        with pytest.raises(
+            ConfigurationError, match=r"does not measure worst_client/f1: add it to"
+        ):
+            check_metrics(made, cells)
+    for metrics in (["f1"], {"own.module.f1": {"beta": 2}}):
+        check_metrics(made, [replace(made.cells[0], config={"model": {"metrics": metrics}})])

@@ -1,7 +1,7 @@
 """The operations between a BERT's matrix products, one kernel each.
 
 A backward function also writes partial sums of gradients that are sums over all rows, such as those
-of biases. ``partials`` are its columns of a matrix (parts, columns); :func:`add_partial_sums` adds
+of biases. ``partials`` are its columns of a matrix (parts, columns); ``add_partial_sums`` adds
 up the rows. ``dropout`` is the index of a dropout layer in ``PassConfig.rates``.
 """
 

@@ -52,7 +52,7 @@ def choose_rows(tokens: int, texts: int, length: int) -> int:
 
     0 if packing would save none.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.accelerate.bert.packing import choose_rows
         >>> [choose_rows(tokens, texts=32, length=64) for tokens in (715, 768, 769, 2000)]
         [768, 768, 896, 0]

@@ -73,7 +73,7 @@ def branch(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inputs of two branches, such as the layers of a residual block and its shortcut.
 
     Both have the values of ``x``. If the context has ``fuses_gradient_sums`` and ``x`` is an output
-    of :func:`batch_norm_act`, they are two outputs of its autograd node, whose backward kernel adds
+    of ``batch_norm_act``, they are two outputs of its autograd node, whose backward kernel adds
     their gradients and so saves a pass over memory. If ``x`` was changed in place, has hooks or
     retains its gradient, both branches get ``x`` itself and autograd adds.
     """
@@ -112,7 +112,7 @@ def channels_last(x: Tensor) -> Tensor:
 class _BatchNormAct(torch.autograd.Function):
     """Forward and backward pass, each two kernels: sums over the rows, and what depends on them.
 
-    The two outputs share their values and memory, one for each branch, see :func:`branch`.
+    The two outputs share their values and memory, one for each branch, see ``branch``.
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
 """A convolution with its norm layer, residual and activation in as few kernels as possible.
 
 On CUDA, networks for small images are limited by the operations between their convolutions and by
-the number of kernels. :func:`conv_norm_act` computes what the modules compute, by the path that
-:func:`~fedaux_pl.accelerate.convolution.paths.choose_path` selects. Results differ from those of
+the number of kernels. ``conv_norm_act`` computes what the modules compute, by the path that
+``fedaux_pl.accelerate.convolution.paths.choose_path`` selects. Results differ from those of
 the modules by rounding only, and on the CPU not at all.
 """
 

@@ -106,7 +106,7 @@ def fold_batch_norm(
 
 
 def fits_pointwise(conv: nn.Module, x: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
-    """Whether :func:`multiply_pixels` can compute a convolution in ``dtype``."""
+    """Whether ``multiply_pixels`` can compute a convolution in ``dtype``."""
     return (
         dtype in HALF
         and is_pointwise(conv)

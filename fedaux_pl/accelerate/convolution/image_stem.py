@@ -23,7 +23,7 @@ MAX_STEM_CHANNELS = 128
 def pad_channels(x: Tensor) -> Tensor:
     """Append channels of zeros up to a multiple of 8.
 
-    The result of :func:`standardize` is a slice of a tensor with these channels; then that tensor
+    The result of ``standardize`` is a slice of a tensor with these channels; then that tensor
     is returned, without a copy.
     """
     n, channels, height, width = x.shape
@@ -54,7 +54,7 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
 
     Returns:
         A slice, the first C channels, of a channels-last tensor that is padded with zeros to a
-        multiple of 8 channels; so :func:`pad_channels` copies nothing.
+        multiple of 8 channels; so ``pad_channels`` copies nothing.
     """
     n, channels, height, width = x.shape
     if x.stride(2) != width * x.stride(3):
@@ -72,7 +72,7 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
 
 
 def is_stem(conv: nn.Conv2d) -> bool:
-    """Whether :func:`convolve_images` can compute an ungrouped convolution."""
+    """Whether ``convolve_images`` can compute an ungrouped convolution."""
     return (
         conv.in_channels <= ALIGNMENT
         and conv.out_channels % ALIGNMENT == 0

@@ -160,7 +160,7 @@ def _is_pair(shortcut: nn.Module) -> bool:
 
 
 def _shuffle(x: Tensor, groups: int) -> Tensor:
-    """Compute :func:`channel_shuffle`, but keep the layout of channels-last maps."""
+    """Compute ``channel_shuffle``, but keep the layout of channels-last maps."""
     if not x.is_contiguous(memory_format=torch.channels_last):
         return channel_shuffle(x, groups)
     n, channels, height, width = x.shape

@@ -89,7 +89,7 @@ Product = tuple[nn.Conv2d, MatrixLayout]
 
 
 def write_matrices(products: Sequence[Product], dtype: torch.dtype) -> dict[Product, Tensor]:
-    """Write the matrices that :func:`convolve_pointwise` reads into one buffer."""
+    """Write the matrices that ``convolve_pointwise`` reads into one buffer."""
     if not products:
         return {}
     sizes = [layout.rows * layout.columns for _, layout in products]
@@ -117,7 +117,7 @@ def matrix_of(weight: Tensor, layout: MatrixLayout, dtype: torch.dtype) -> Tenso
 
 
 def fits_product(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> TypeGuard[nn.Conv2d]:
-    """Whether :func:`convolve_pointwise` is the fastest for a convolution in ``dtype``."""
+    """Whether ``convolve_pointwise`` is the fastest for a convolution in ``dtype``."""
     return (
         dtype in HALF
         and is_pointwise(conv)
@@ -201,7 +201,7 @@ class _Product(torch.autograd.Function):
 
 
 def gives_moments(layout: MatrixLayout, dtype: torch.dtype) -> bool:
-    """Whether a product is computed by :func:`multiply_with_moments`, in training."""
+    """Whether a product is computed by ``multiply_with_moments``, in training."""
     return (
         torch.is_grad_enabled()
         and dtype in HALF

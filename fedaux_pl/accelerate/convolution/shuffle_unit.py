@@ -48,7 +48,7 @@ POINTWISE = (1, 1), (0, 0), (1, 1)  # stride, padding and dilation
 
 
 def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
-    """Whether :func:`shuffle_unit_train` can compute a unit.
+    """Whether ``shuffle_unit_train`` can compute a unit.
 
     Units whose norm layers get one value per channel are left to the modules, which raise an error.
     """
@@ -78,7 +78,7 @@ def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
 
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
-    """The matrices of all units that :func:`shuffle_unit_train` may compute."""
+    """The matrices of all units that ``shuffle_unit_train`` may compute."""
     if not fusable(x) or compute_dtype(x) not in HALF:
         return []
     return [
@@ -127,7 +127,7 @@ def _has_standard_layers(unit: ShuffleUnit, x: Tensor, *, training: bool) -> boo
 
 
 def fits_three_kernels(unit: ShuffleUnit, x: Tensor) -> bool:
-    """Whether :func:`shuffle_unit_eval` can compute a unit."""
+    """Whether ``shuffle_unit_eval`` can compute a unit."""
     return (
         not torch.is_grad_enabled()
         and _has_standard_layers(unit, x, training=False)

@@ -1,13 +1,13 @@
 """Weight gradients on a side stream, at the same time as the rest of the backward pass.
 
 The backward pass waits for the gradients of activations, but nothing before the optimizer needs the
-gradient of a weight. Within :func:`weight_gradients_on` the convolutions of ``conv_norm_act`` and
-the linear layers of ``bert`` compute it on a side stream, and :func:`join_weight_gradients` waits
+gradient of a weight. Within ``weight_gradients_on`` the convolutions of ``conv_norm_act`` and
+the linear layers of ``bert`` compute it on a side stream, and ``join_weight_gradients`` waits
 and adds it to ``grad``. This is faster where single kernels are too small to fill the GPU.
 
 Autograd does not see these gradients. It would add several contributions to one parameter, such as
 those of a penalty or of a second use of the layer, without waiting for the side stream. Only
-:func:`join_weight_gradients` writes them to ``grad``, after the wait, so shared weights and further
+``join_weight_gradients`` writes them to ``grad``, after the wait, so shared weights and further
 loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
 """
 
@@ -60,7 +60,7 @@ class SideStream:
 def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
     """Within it weight gradients are computed on a side stream.
 
-    Call :func:`join_weight_gradients` after every backward pass.
+    Call ``join_weight_gradients`` after every backward pass.
 
     Args:
         stream: The side stream.
@@ -125,10 +125,10 @@ def write_gradient(
     write: Callable[[], object],
     *in_use: Tensor,
 ) -> Tensor | None:
-    """Write a gradient that :func:`fork` allocated, on the side stream if there is one.
+    """Write a gradient that ``fork`` allocated, on the side stream if there is one.
 
     ``write`` reads the tensors ``in_use``. Return the gradient for autograd; None if
-    :func:`join_weight_gradients` adds it.
+    ``join_weight_gradients`` adds it.
     """
     if side_stream is None:
         write()
@@ -167,7 +167,7 @@ def convolve(conv: nn.Conv2d, x: Tensor, *, stem: bool) -> Tensor:
     Args:
         conv: The convolution, without groups.
         x: Activations, whose channels can be padded with zeros.
-        stem: Whether :func:`convolve_images` computes it; otherwise cuDNN does.
+        stem: Whether ``convolve_images`` computes it; otherwise cuDNN does.
     """
     out: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
         x, conv.weight, (conv.stride, conv.padding, conv.dilation), stem, side_stream_for(conv)

@@ -74,7 +74,7 @@ def _parameters_of(channel, channels, parameters, GROUPS: tl.constexpr):
 def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_P: tl.constexpr):
     """Mean and sum of squared deviations over all rows, from those of the chunks.
 
-    After Chan, Golub and LeVeque, 1979; ``partials`` is as :func:`moments_kernel` writes it, with
+    After Chan, Golub and LeVeque, 1979; ``partials`` is as ``moments_kernel`` writes it, with
     ``chunk_rows`` rows in each chunk but the last.
     """
     channel_mask = channel < channels

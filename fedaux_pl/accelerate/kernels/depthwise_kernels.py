@@ -81,7 +81,7 @@ def start_rows(
     w00, w01, w02, w10, w11, w12,
     STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`next_row` needs for its first output row: the parts of this row and the next one.
+    """What ``next_row`` needs for its first output row: the parts of this row and the next one.
 
     A part is the sum over the input rows that were loaded so far.
     """

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
 from fedaux_pl.accelerate.recording.replicas import network_name
+from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.engine.inference import prediction_batch_size, split_range
 from fedaux_pl.engine.stage import Preparing
 from fedaux_pl.modules.state_dicts import copy_tensors
@@ -45,13 +46,15 @@ class CapturedPredictor:
         self._captured: dict[_PassKind, tuple[Tensor, list[Tensor], Replay]] = {}
 
     @torch.no_grad()
-    def predict(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    def predict(self, state: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
         # batches of equal sizes, because each size is compiled, tried and captured
         count = -(-len(inputs) // prediction_batch_size(self._model, inputs, captured=True))
         parts = split_range(len(inputs), -(-len(inputs) // count), equal=True)
-        return torch.cat([self._predict_batch(inputs[i:j])[drop:] for i, j, drop in parts])
+        batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
+        outputs = map(self._predict_batch, batches)
+        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)

@@ -8,7 +8,8 @@ training. They are a single step of an epoch: cuDNN's trials would take longer t
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +31,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import (
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.engine.inference import without_trials
-from fedaux_pl.engine.optimizer_state import restore
+from fedaux_pl.engine.optimizer_state import restore, set_lr
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
 from fedaux_pl.models.encoder import Encoder
 
@@ -59,12 +60,23 @@ class Replica:
         self.module, self.optimizer, self.rng = module, optimizer, rng
         self.batches = StaticBatches()
         self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
+        self._lr, self._steps = math.nan, 0
+        self._lr_of: Callable[[int], float] | None = None
 
     def start(self, job: Job) -> None:
         """Put the job's initial weights, optimizer state and seed in place."""
         job.start(self.module, self.optimizer)
+        self._lr_of, self._steps = job.lr, 0
         if self.rng is not None:
             self.rng.seed(job.seed)
+
+    def prepare_step(self) -> None:
+        """Do what a captured step does not: set its learning rate, read inputs."""
+        if self._lr_of is not None and (lr := self._lr_of(self._steps)) != self._lr:
+            set_lr(self.optimizer, lr)
+            self._lr = lr
+        self._steps += 1
+        self.batches.fetch()
 
     def take_step(self, step: Step, batch_size: int, rows: int = 0) -> None:
         """Take a step with the next batch and add its loss to ``loss_sum``."""
@@ -86,6 +98,7 @@ class Replicas:
         tried: The ``StepKind.kernels`` that the probe has run, if steps have the same ones.
         preparing: Shows the first steps and the captures.
         encoder: The module's encoder of texts, if its steps can pack them.
+        scheduled: Whether jobs set the learning rate, which captured steps then read as a tensor.
     """
 
     def __init__(
@@ -98,8 +111,10 @@ class Replicas:
         tried: tuple[int, int, bool] | None = None,
         preparing: Preparing = nullcontext,
         encoder: Encoder | None = None,
+        scheduled: bool = False,
     ) -> None:
         self._step, self._recorder, self._encoder = step, recorder, encoder
+        self._scheduled = scheduled
         self._max_replicas, self._uses_rng = probe.max_replicas, probe.uses_rng
         self._preparing, self._name = preparing, network_name(module)
         self._pool = recorder.memory_pool()
@@ -111,6 +126,9 @@ class Replicas:
     def _add(self, module: pl.LightningModule, optimizer_state: dict[str, Any] | None) -> None:
         optimizer = create_optimizer(module)
         self._recorder.prepare_optimizer(optimizer)
+        if self._scheduled:
+            for group in optimizer.param_groups:
+                group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         restore(optimizer, optimizer_state)
         rng = self._recorder.create_rng() if self._uses_rng else None
         self._replicas.append(Replica(module, optimizer, rng))
@@ -166,6 +184,8 @@ class Replicas:
 
     def _take_step(self, kind: StepKind, is_full: bool) -> None:
         replicas = [self._replicas[number] for number in kind.replicas]
+        for replica in replicas:
+            replica.prepare_step()
         steps = [partial(replica.take_step, self._step, *kind[1:]) for replica in replicas]
         if kind.kernels not in self._known_kernels:
             self._known_kernels.add(kind.kernels)

@@ -16,6 +16,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.data import TensorBatches
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import (
     BatchNormStatistics,
     predict_features,
@@ -81,7 +82,7 @@ class CudaRunner(StageRunner):
         self._replicas.pop(module, None)
 
     def predict(
-        self, model: nn.Module, state: State, inputs: Tensor, statistics: BatchNormStatistics
+        self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
         """Compute the logits of a model with the given weights.
 
@@ -95,7 +96,7 @@ class CudaRunner(StageRunner):
             self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
         return self._predictors[model].predict(state, inputs)
 
-    def predict_features(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set; before that, kernels are compiled in threads."""
         if getattr(model, "fixed_size_inputs", False):  # otherwise a batch may be all inputs
             first = inputs[: prediction_batch_size(model, inputs)]
@@ -115,13 +116,13 @@ class CudaRunner(StageRunner):
         if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
             return None
         if module not in self._replicas:
-            batches = cast("TensorBatches", jobs[0].batches)
-            self._replicas[module] = self._create_replicas(module, batches, len(jobs) - 1)
+            self._replicas[module] = self._create_replicas(module, jobs[0], len(jobs) - 1)
         return self._replicas[module]
 
     def _create_replicas(
-        self, module: pl.LightningModule, batches: TensorBatches, others: int
+        self, module: pl.LightningModule, job: Job, others: int
     ) -> Replicas | None:
+        batches = cast("TensorBatches", job.batches)
         module.train()
         index = batches.positions(0)[0]
         batch = tuple(tensor[index] for tensor in batches.tensors)
@@ -151,6 +152,7 @@ class CudaRunner(StageRunner):
             tried=(len(index), 0, others > 0) if len(index) == batches.batch_size else None,
             preparing=self.preparing,
             encoder=encoder,
+            scheduled=job.lr is not None,
         )
 
     def _run_wave(

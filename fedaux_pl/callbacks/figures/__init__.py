@@ -5,6 +5,7 @@ figure until it is closed, is not used. Matplotlib is imported by the first figu
 import is slow.
 """
 
+from fedaux_pl.callbacks.figures.client_lines import client_lines_figure as client_lines_figure
 from fedaux_pl.callbacks.figures.client_weights import certainty_figure as certainty_figure
 from fedaux_pl.callbacks.figures.client_weights import (
     weight_by_class_figure as weight_by_class_figure,

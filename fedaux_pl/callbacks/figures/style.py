@@ -17,6 +17,12 @@ Array = NDArray[Any] | Tensor
 MAX_CLIENTS = 100
 """The maximum number of clients in a figure; of more clients the first ones are shown."""
 
+# Okabe and Ito's without yellow, which is faint on white, and black, which is the reference's; and
+# dark ones of Tol's, so that nine methods have nine colors
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A"),
+    *("#332288", "#882255"),
+)
 # from the palette of Okabe and Ito, which is distinguishable with any color vision
 BLUE, ORANGE = "#0072B2", "#D55E00"
 INK, MUTED, FAINT, BAND = "#1f2933", "#5f6b7a", "#dfe3e8", "#f3f5f7"

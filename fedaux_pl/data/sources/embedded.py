@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource
 
@@ -33,7 +34,7 @@ class Digits(Source):
         part: The part that ``train()`` returns, with labels: private or auxiliary.
         size: The height and width of the images (bilinear, antialiased).
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Digits
         >>> source = Digits(size=16)
         >>> source.train().inputs.shape, source.auxiliary().shape
@@ -54,7 +55,7 @@ class Digits(Source):
         """The 298 test images."""
         return self._load("test")
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The 598 auxiliary images."""
         return self._load("auxiliary").inputs
 
@@ -79,7 +80,7 @@ class Glosses(TextSource):
             included vocabulary of 4,000 word pieces.
         max_length: The number of token ids of a definition.
 
-    Example:
+    Examples:
         >>> from fedaux_pl.data import Glosses
         >>> test = Glosses(max_length=16).test()
         >>> test.inputs.shape, test.classes[:3]
@@ -103,7 +104,7 @@ class Glosses(TextSource):
         Truncated to 24 tokens one of them would be a private sample; to 32 tokens none.
         """
         ids = self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
-        private = set(map(tuple, self.train().inputs.tolist()))
+        private = set(map(tuple, self.train().inputs[:].tolist()))
         return ids[[tuple(row) not in private for row in ids.tolist()]]
 
     def _labeled(self, split: str) -> Examples:

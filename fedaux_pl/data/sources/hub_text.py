@@ -8,8 +8,7 @@ default of ``repo`` is a copy with the same rows.
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
-
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.texts import TextDraw, Texts
 from fedaux_pl.data.tokenizer import TextSource
@@ -58,7 +57,7 @@ class _HubText(TextSource):
         """The test texts."""
         return self._load("test", labeled=True) if self.classes else super().test()
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The training texts; labels are not read."""
         return self._load("train", labeled=False).inputs
 

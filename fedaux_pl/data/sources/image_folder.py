@@ -6,9 +6,10 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import is_image, list_images, load_images
+from fedaux_pl.data.images import is_image, list_images
 from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found, shorten
 from fedaux_pl.data.labels import class_indices
+from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 
@@ -25,7 +26,7 @@ class ImageFolder(Source):
     """Image files, in one sub-folder per class or, unlabeled, without sub-folders.
 
     With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order; with
-    ``clients: folders`` images are in ``root/<client>/<class>/...``, and every sub-folder of
+    ``clients: first_level`` images are in ``root/<client>/<class>/...``, and every sub-folder of
     ``root`` is a client. With images directly in ``root`` there are no labels, and the source can
     be auxiliary data only. The central square of each image is scaled to ``size`` pixels (bilinear,
     antialiased). Links are followed, but every file counts once.
@@ -35,10 +36,10 @@ class ImageFolder(Source):
         size: The height and width of the images.
         channels: 3 for color, 1 for gray.
         test_root: The folder of the test images, ``test_root/<class>/...`` with classes of
-            ``root``.
+            ``root``, or ``test_root/<client>/<class>/...`` if ``root`` has such folders.
         cache_dir: The folder for decoded images; by default the user's cache folder.
-        clients: ``folders`` if each sub-folder of ``root`` holds the data of a client; null if the
-            clients get a random split.
+        clients: ``first_level`` (formerly ``folders``) if each sub-folder of ``root`` holds the
+            data of a client, with its name; null if the clients get a random split.
         validation_root: The folder of validation images, as ``test_root``.
         test_fraction: The fraction of ``root`` to hold out as test data, of each class alike and
             always the same images, if there is no ``test_root``. Every class and every client keeps
@@ -46,7 +47,7 @@ class ImageFolder(Source):
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
             with a warning that lists them.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image
@@ -67,15 +68,15 @@ class ImageFolder(Source):
         channels: Literal[1, 3] = 3,
         test_root: str | Path | None = None,
         cache_dir: str | Path | None = None,
-        clients: Literal["folders"] | None = None,
+        clients: Literal["first_level", "folders"] | None = None,
         validation_root: str | Path | None = None,
         test_fraction: float = 0.0,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         if channels not in (1, 3):
             raise ValueError(f"channels must be 3 (color) or 1 (gray), but is {channels}")
-        if clients not in ("folders", None):
-            raise ValueError(f"clients must be 'folders' or null, but is {clients!r}")
+        if clients not in ("first_level", "folders", None):
+            raise ValueError(f"clients must be 'first_level' or null, but is {clients!r}")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', but is {on_error!r}")
         check_test_data(test_fraction, "test_root", test_root)
@@ -96,12 +97,11 @@ class ImageFolder(Source):
 
     def train(self) -> Examples:
         """The images below ``root``, with labels if there are sub-folders, less the test images."""
-        files = self._list_root()
-        names = _classes(files)
+        everything = files = self._list_root()
         if self.test_fraction:
             held_out = self._held_out(files)
             files = [file for i, file in enumerate(files) if i not in held_out]
-        return self._load(self.root, files, names)
+        return self._load(self.root, files, everything)
 
     def test(self) -> Examples:
         """The images below ``test_root``, or the held-out ones; with the classes of ``root``."""
@@ -113,32 +113,22 @@ class ImageFolder(Source):
                 "`test_fraction` to hold out a fraction of `root`, or choose another source for it"
             )
         files = self._list_root()
-        test = [_File(files[i].path, files[i].label) for i in sorted(self._held_out(files))]
-        return self._load(self.root, test, _classes(files))
+        test = [files[i] for i in sorted(self._held_out(files))]
+        return self._load(self.root, test, files)
 
     def validation(self) -> Examples | None:
         """The images below ``validation_root``, with the classes of ``root``; None without it."""
         return None if self.validation_root is None else self._load_other(self.validation_root)
 
+    def image_bytes(self) -> int:
+        """The bytes of all images at ``size``."""
+        roots = [root for root in (self.root, self.test_root, self.validation_root) if root]
+        count = sum(len(files) for root in roots for files in _list_folders(root).values())
+        return count * self.channels * self.size**2
+
     def _list_root(self) -> list[_File]:
         folders = _list_folders(self.root)
-        if self.clients is None:
-            return _with_labels(folders)
-        if "" in folders:
-            raise DataError(
-                f"{self.root.absolute()} must hold a folder for each client, with a folder for "
-                "each class in it, but holds images: move them, or set `clients: null`"
-            )
-        files = []
-        for path in chain(*folders.values()):
-            client, *inner = path.relative_to(self.root).parts
-            if len(inner) < 2:
-                raise DataError(
-                    f"{path.absolute()} is in no class folder: with `clients: folders` images are "
-                    "in <root>/<client>/<class>/; move it, or set `clients: null`"
-                )
-            files.append(_File(path, inner[0], client))
-        return files
+        return _with_labels(folders) if self.clients is None else _with_clients(self.root, folders)
 
     def _held_out(self, files: list[_File]) -> set[int]:
         """Return the positions of the test images: of each class the same, over all clients."""
@@ -172,23 +162,34 @@ class ImageFolder(Source):
 
     def _load_other(self, root: Path) -> Examples:
         """Load the images of another folder with the classes of ``root``."""
-        names = _classes(self._list_root())
-        folders = _list_folders(root)
-        if not names or not set(folders) <= set(names):
-            unknown = ", ".join(sorted(set(folders) - set(names)))
+        everything, folders = self._list_root(), _list_folders(root)
+        names, clients = _classes(everything), {file.client for file in everything}
+        if self.clients is None or set(folders) <= set(names):
+            files = _with_labels(folders)
+        else:
+            files = _with_clients(root, folders)
+            if lost := sorted(set(folders) - clients):
+                raise DataError(
+                    f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
+                    f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, "
+                    "or remove the other"
+                )
+        labels = {file.label for file in files}
+        if not names or not labels <= set(names):
+            unknown = ", ".join(sorted(labels - set(names)))
             raise DataError(
                 f"the sub-folders of {root.absolute()} must have the names of the classes in "
                 f"{self.root.absolute()}, but these are not: {unknown or '(no sub-folders)'}"
             )
-        return self._load(root, _with_labels(folders), names)
+        return self._load(root, files, everything)
 
-    def _load(self, root: Path, files: list[_File], names: tuple[str, ...]) -> Examples:
-        """Load files; without labels if there are no ``names``."""
+    def _load(self, root: Path, files: list[_File], everything: list[_File]) -> Examples:
+        """Load files, with the classes and clients of ``everything`` in ``self.root``."""
+        names = _classes(everything)
         paths, skip = [file.path for file in files], self.on_error == "skip"
+        form = (self.size, self.channels, self.cache_dir)
         try:
-            images, positions = load_images(
-                paths, root, self.size, self.channels, self.cache_dir, skip
-            )
+            images, positions = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
         except DataError as error:
             remedy = "" if skip else ", or set `on_error: skip`"
             raise DataError(f"{error}{remedy}") from error
@@ -196,16 +197,16 @@ class ImageFolder(Source):
             return Examples(images)
         read = [files[i] for i in positions]
         labels = class_indices([file.label for file in read], names)
-        clients = sorted({file.client for file in read} - {""})
-        if not clients:
+        owners = [file.client for file in read]
+        if not any(owners):
             return Examples(images, labels, names)
-        if lost := sorted({file.client for file in files} - set(clients)):
+        if lost := sorted({file.client for file in files} - set(owners)):
             raise DataError(
                 f"no image of these clients in {root.absolute()} can be read: {shorten(lost)}; "
                 "repair the images, or remove the folders"
             )
-        owners = class_indices([file.client for file in read], clients)
-        return Examples(images, labels, names, owners, tuple(clients))
+        clients = sorted({file.client for file in everything})
+        return Examples(images, labels, names, class_indices(owners, clients), tuple(clients))
 
 
 def _classes(files: list[_File]) -> tuple[str, ...]:
@@ -215,6 +216,25 @@ def _classes(files: list[_File]) -> tuple[str, ...]:
 
 def _with_labels(folders: dict[str, list[Path]]) -> list[_File]:
     return [_File(path, label) for label, paths in folders.items() for path in paths]
+
+
+def _with_clients(root: Path, folders: dict[str, list[Path]]) -> list[_File]:
+    """Return the files of ``root/<client>/<class>/``."""
+    if "" in folders:
+        raise DataError(
+            f"{root.absolute()} must hold a folder for each client, with a folder for each class "
+            "in it, but holds images: move them, or set `clients: null`"
+        )
+    files = []
+    for path in chain(*folders.values()):
+        client, *inner = path.relative_to(root).parts
+        if len(inner) < 2:
+            raise DataError(
+                f"{path.absolute()} is in no class folder: with `clients: first_level` images are "
+                "in <root>/<client>/<class>/; move it, or set `clients: null`"
+            )
+        files.append(_File(path, inner[0], client))
+    return files
 
 
 def _list_folders(root: Path) -> dict[str, list[Path]]:

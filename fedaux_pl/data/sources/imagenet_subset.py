@@ -3,14 +3,16 @@
 import re
 from functools import cache
 from importlib.resources import as_file, files
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import tensor
 
-from fedaux_pl.data.images import list_images, load_images
+from fedaux_pl.data.images import list_images
 from fedaux_pl.data.input_checks import check_size, expand, not_found
+from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 
@@ -62,18 +64,27 @@ class ImageNetSubset(Source):
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
+        folders, found = self._list_images()
+        files = list(chain(*found))
+        labels = [label for label, own in enumerate(found) for _ in own]
+        form = (self.size, 3, self.cache_dir)
+        images, _ = open_images(files, self.root, *form, on_disk=self.on_disk)
+        return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
+
+    def image_bytes(self) -> int:
+        """The bytes of all images of the subset at ``size``."""
+        return sum(map(len, self._list_images()[1])) * 3 * self.size**2
+
+    def _list_images(self) -> tuple[list[Path], list[list[Path]]]:
+        """Return the class folders and the files of each."""
         folders = self.class_folders()
-        files: list[Path] = []
-        labels: list[int] = []
-        for label, (folder, found) in enumerate(zip(folders, list_images(folders), strict=True)):
-            if not found:
+        found = list_images(folders)
+        for folder, own in zip(folders, found, strict=True):
+            if not own:
                 raise DataError(
                     f"the class folder {folder.absolute()} holds no images: complete or remove it"
                 )
-            files += found
-            labels += [label] * len(found)
-        images, _ = load_images(files, self.root, self.size, 3, self.cache_dir)
-        return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
+        return folders, found
 
     def class_folders(self) -> list[Path]:
         """The folders of the classes of the subset, sorted by WordNet id."""

@@ -3,12 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.input_checks import check_test_data, expand
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.texts import TextDraw, TextLayout, Texts, check_text_file, read_texts
+from fedaux_pl.data.texts import (
+    TextDraw,
+    TextLayout,
+    Texts,
+    check_text_file,
+    has_column,
+    read_texts,
+)
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
@@ -33,7 +39,7 @@ class TextFiles(TextSource):
             small English vocabulary of the package.
         max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from fedaux_pl.data import TextFiles, TextLayout
@@ -86,14 +92,17 @@ class TextFiles(TextSource):
         """The texts of ``validation_path``; None without it."""
         return None if self.validation_path is None else self._load_other(self.validation_path)
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The training texts; labels are not read and may be missing."""
         return self._load(self.path, replace(self.layout, label=None, client=None), "train").inputs
 
     def _load_other(self, path: Path, part: str = "all") -> Examples:
         """Load another file, or the test texts, with the classes of the training texts."""
         names = () if self.class_order else self.train().classes
-        return self._load(path, replace(self.layout, client=None), part, names)
+        client = self.layout.client
+        has_clients = client is not None and has_column(path, client)
+        layout = replace(self.layout, client=client if has_clients else None)
+        return self._load(path, layout, part, names)
 
     def _load(
         self, path: Path, layout: TextLayout, part: str, names: tuple[str, ...] = ()

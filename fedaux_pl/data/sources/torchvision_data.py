@@ -14,6 +14,7 @@ from torchvision import datasets
 from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.files import user_cache
 
@@ -138,7 +139,7 @@ class STL10(_Torchvision):
         super().__init__(root, download)
         self.size = check_size(size)
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The 100,000 unlabeled images."""
         return self._load("unlabeled").inputs
 

@@ -1,0 +1,196 @@
+"""Augmentation: random changes of training images, on the device, in batches.
+
+All random numbers follow from the seed of the batches, the epoch and the position in it, so that
+they do not depend on the device, on the number of processes or on where a client trains.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.functional import derive_seed
+from fedaux_pl.functional.seeds import isolated_rng
+
+AugmentationOption = str | dict[str, dict[str, Any]] | None
+"""A short name or a class path, or a mapping of such names to their options, applied in turn."""
+
+_TRIALS = 8  # with other seeds: a transform may do nothing by chance
+
+
+def flip(images: Tensor, numbers: Tensor) -> Tensor:
+    """Mirror each image with probability 1/2.
+
+    Args:
+        images: (N, C, H, W).
+        numbers: Random integers from 0 to 2^31 - 1, shape (N, 1).
+    """
+    return torch.where((numbers % 2 == 1)[:, :, None, None], images.flip(-1), images)
+
+
+def crop_flip(images: Tensor, numbers: Tensor, padding: int | None = None) -> Tensor:
+    """Pad each image with zeros, cut out its former size, and mirror it with probability 1/2.
+
+    Args:
+        images: (N, C, H, W).
+        numbers: Random integers from 0 to 2^31 - 1, shape (N, 3).
+        padding: Pixels on each side; by default an eighth of the shorter side, at least 1.
+    """
+    count, channels, height, width = images.shape
+    padding = max(1, min(height, width) // 8) if padding is None else padding
+    mirrored = numbers[:, :1] % 2
+    top, left = (numbers[:, 1:, None] % (2 * padding + 1)).unbind(dim=1)
+    sample, channel, row, column = (
+        torch.arange(size, device=images.device) for size in (count, channels, height, width)
+    )
+    rows = row + top
+    columns = (column - (width - 1) * mirrored).abs() + left  # w - 1 - x where mirrored
+    return F.pad(images, (padding,) * 4)[
+        sample[:, None, None, None], channel[:, None, None], rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]  # fmt: skip
+
+
+_OWN = {"flip": (flip, 1), "crop_flip": (crop_flip, 3)}  # with their numbers for each image
+_SHORT = {"randaugment": "torchvision.transforms.v2.RandAugment"}
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of images, one after another.
+
+    ``flip`` and ``crop_flip`` change each image in its own way, by given numbers. A module changes
+    a batch as it does: most of torchvision's treat all images of a batch alike. It draws from
+    PyTorch's generators, which are seeded for each batch.
+
+    Attributes:
+        steps: The changes, with the numbers that each image needs; 0 for a module.
+    """
+
+    steps: tuple[tuple[Callable[..., Tensor], int], ...]
+
+    @classmethod
+    def create(cls, option: AugmentationOption) -> "Augmentation | None":
+        """Create the augmentation of an option; None for none.
+
+        Raises:
+            ConfigurationError: If a name is unknown, or its class cannot be created.
+
+        Examples:
+            >>> Augmentation.create("crop_flip").numbers
+            3
+        """
+        if not option:
+            return None
+        chosen = {option: {}} if isinstance(option, str) else option
+        return cls(tuple(_create_step(name, options or {}) for name, options in chosen.items()))
+
+    @property
+    def numbers(self) -> int:
+        """How many random numbers each image needs."""
+        return sum(count for _, count in self.steps)
+
+    @property
+    def is_given_numbers(self) -> bool:
+        """Whether no step draws numbers itself, so that a CUDA graph can capture all of them."""
+        return all(count for _, count in self.steps)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, numbers: Tensor, seed: int = 0) -> Tensor:
+        """Return changed images; ``numbers`` are (N, ``numbers``), the seed is that of modules."""
+        for position, (function, count) in enumerate(self.steps):
+            if count:
+                images, numbers = function(images, numbers[:, :count]), numbers[:, count:]
+            else:
+                with isolated_rng(derive_seed(seed, position)):
+                    images = function.to(images.device)(images)  # type: ignore[attr-defined]
+        return images
+
+    def check(self, images: Tensor, option: str) -> None:
+        """Try the augmentation on the first images of a data set.
+
+        Raises:
+            ConfigurationError: If it fails, changes shape or dtype, or does not follow the seed.
+        """
+        if images.ndim != 4:
+            raise ConfigurationError(
+                f"{option} is for images, but the data are texts: leave it out"
+            )
+        images, host = images[:4], _host_generators()
+        for seed in range(_TRIALS):
+            generator = torch.Generator().manual_seed(seed)
+            numbers = torch.randint(2**31, (len(images), self.numbers), generator=generator)
+            numbers = numbers.to(images.device)
+            try:
+                first, second = (self(images.clone(), numbers, seed) for _ in range(2))
+                got, expected = (f"{x.dtype} {tuple(x.shape)}" for x in (first, images))
+            except Exception as error:  # of any class: it is another package's transform
+                raise ConfigurationError(
+                    f"{option} failed on a batch of images, a tensor on {images.device} "
+                    f"({type(error).__name__}: {first_line(error)}): choose a transform of batches "
+                    "of tensors, of torchvision.transforms.v2 or your own; one that needs PIL "
+                    "images or labels cannot be used"
+                ) from error
+            if got != expected:
+                raise ConfigurationError(
+                    f"{option} turns images {expected} into {got}: leave out changes of size, or "
+                    "resize to the former one, and conversions and normalization, which the model "
+                    "does"
+                )
+            if host != _host_generators() or not torch.equal(first, second):
+                raise ConfigurationError(
+                    f"{option} draws random numbers that a seed of PyTorch does not determine (of "
+                    "random, numpy or a generator of its own), so that no run could be repeated: "
+                    "use torch.rand and torch.randint, as torchvision.transforms.v2 does"
+                )
+
+
+def check_option(option: AugmentationOption) -> None:
+    """Raise a ValueError for an option of a wrong type; nothing is imported."""
+    if isinstance(option, Mapping) and all(isinstance(v, Mapping | None) for v in option.values()):
+        return
+    if not isinstance(option, str | None):
+        raise ValueError(
+            f"augmentation must be {', '.join((*_OWN, *_SHORT))}, a class path, or a mapping such "
+            f"as {{torchvision.transforms.v2.RandomErasing: {{p: 0.5}}}}, but is {option!r}"
+        )
+
+
+def class_paths(option: AugmentationOption) -> list[str]:
+    """Return the class paths of an option, but not those of torchvision."""
+    names = [option] if isinstance(option, str) else option or []
+    return [name for name in names if "." in name and not name.startswith("torchvision.")]
+
+
+def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., Tensor], int]:
+    if name in _OWN:
+        function, count = _OWN[name]
+        return partial(function, **options), count
+    module, _, class_name = _SHORT.get(name, name).rpartition(".")
+    try:
+        kind = getattr(import_module(module), class_name, None) if module else None
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            return kind(**options), 0
+    except Exception as error:  # of any class: the code of another package runs
+        raise ConfigurationError(
+            f"augmentation {name} cannot be created with {dict(options)} ({first_line(error)}): "
+            "correct its name or its options, or add its folder to the Python path"
+        ) from error
+    raise ConfigurationError(
+        f"augmentation {name} is no torch.nn.Module{did_you_mean(name, (*_OWN, *_SHORT))}: choose "
+        f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own"
+    )
+
+
+def _host_generators() -> tuple[Any, ...]:
+    """The states of the generators that a seed of PyTorch does not reach."""
+    state: Any = np.random.get_state()  # noqa: NPY002 - that one of others is meant
+    return random.getstate(), state[1].tobytes(), state[2]

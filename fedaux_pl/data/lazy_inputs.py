@@ -1,0 +1,185 @@
+"""Inputs in host memory or in files, read batch by batch and indexed as a tensor on the device."""
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor
+
+Memory = Literal["device", "host", "disk"]
+"""Where inputs stay: on the device, in host memory, or in the files that they are read from."""
+Index = Tensor | slice
+Rows = NDArray[np.int64]
+
+_AHEAD = 2  # batches that are read before they are needed
+_CHUNK_BYTES = 1 << 24
+
+
+class Reader(Protocol):
+    """Reads some of N samples; ``shape`` is that of all of them. It may be called by threads."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def read(self, rows: Rows) -> Tensor:
+        """Return the samples at these positions, on the CPU."""
+
+
+class TensorReader:
+    """Reads tensors in host memory, and other readers, as one; their samples in this order."""
+
+    def __init__(self, *parts: "Tensor | Reader") -> None:
+        self._parts, self._ends = parts, np.cumsum([part.shape[0] for part in parts])
+        self.shape: tuple[int, ...] = (int(self._ends[-1]), *parts[0].shape[1:])
+        self.dtype = parts[0].dtype
+
+    def read(self, rows: Rows) -> Tensor:
+        """Return the samples at these positions, each from its part."""
+        result = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(owners):
+            where, part = np.flatnonzero(owners == number), self._parts[number]
+            own = rows[where] - (self._ends[number] - part.shape[0])
+            read = part[torch.from_numpy(own)] if isinstance(part, Tensor) else part.read(own)
+            result[torch.from_numpy(where)] = read
+        return result
+
+
+class LazyInputs:
+    """Samples that a reader reads when they are indexed; the result is a tensor on the device.
+
+    It has the attributes of a tensor that the package uses for inputs, and batches have the values
+    that a tensor in memory would give.
+
+    Args:
+        reader: Reads samples.
+        rows: The positions of the samples to use; None for all.
+        device: The device of what is read.
+
+    Examples:
+        >>> import torch
+        >>> inputs = LazyInputs(TensorReader(torch.arange(6).reshape(3, 2)))
+        >>> inputs.shape, inputs.select(torch.tensor([2, 0]))[:1]
+        ((3, 2), tensor([[4, 5]]))
+    """
+
+    def __init__(
+        self, reader: Reader, rows: Rows | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        self.reader, self.device, self.dtype = reader, torch.device(device), reader.dtype
+        self._rows = np.arange(reader.shape[0]) if rows is None else rows
+        self.shape: tuple[int, ...] = (len(self._rows), *reader.shape[1:])
+        self.ndim, self.is_cuda = len(self.shape), self.device.type == "cuda"
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def is_floating_point(self) -> bool:
+        """Return whether the samples are floats."""
+        return self.dtype.is_floating_point
+
+    def to(self, device: torch.device | str) -> "LazyInputs":
+        """Return the same samples, read to another device."""
+        return LazyInputs(self.reader, self._rows, device)
+
+    def select(self, index: Index) -> "LazyInputs":
+        """Return some of the samples, without reading them."""
+        return LazyInputs(self.reader, self._where(index), self.device)
+
+    def __getitem__(self, index: int | Index | Rows) -> Tensor:
+        rows = self._where(index)
+        batch = self._read(rows.reshape(-1)).to(self.device)
+        return batch.reshape(*rows.shape, *self.shape[1:])
+
+    def read(self, rows: Rows) -> Tensor:
+        """Return the samples at these positions, on the CPU."""
+        return self.reader.read(self._rows[rows])
+
+    def batches(self, positions: Iterable[Index]) -> Iterator[Tensor]:
+        """Yield the samples at each of the positions; the next ones are read meanwhile."""
+        # all at once: a transfer from the device waits for the steps that run there
+        rows = [self._where(index) for index in positions]
+        ahead: deque[Future[Tensor]] = deque()
+        for some in rows:
+            ahead.append(_threads().submit(self._read, some))
+            if len(ahead) > _AHEAD:
+                yield ahead.popleft().result().to(self.device, non_blocking=True)
+        for batch in ahead:
+            yield batch.result().to(self.device, non_blocking=True)
+
+    def _where(self, index: int | Index | Rows) -> Rows:
+        return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
+
+    def _read(self, rows: Rows) -> Tensor:
+        batch = self.reader.read(rows)
+        return batch.pin_memory() if self.is_cuda else batch
+
+
+Inputs = Tensor | LazyInputs
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), "read-inputs")
+
+
+def read_batches(inputs: Inputs, positions: Iterable[Index]) -> Iterator[Tensor]:
+    """Yield the inputs at each of the positions, on their device."""
+    if isinstance(inputs, LazyInputs):
+        return inputs.batches(positions)
+    return (inputs[index] for index in positions)
+
+
+def select(inputs: Inputs, rows: Index) -> Inputs:
+    """Return some of the inputs: a copy of a tensor, or unread."""
+    return inputs.select(rows) if isinstance(inputs, LazyInputs) else inputs[rows]
+
+
+def join_inputs(parts: Sequence[Inputs]) -> Inputs:
+    """Return the inputs of several data sets as one; unread if one of them is."""
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat(tensors) if len(tensors) == len(parts) else LazyInputs(TensorReader(*parts))
+
+
+def keep_in_host(inputs: Inputs) -> Inputs:
+    """Return images that ``to(device)`` leaves in host memory; token ids follow the device.
+
+    They are small, and captured steps count them there.
+    """
+    is_large = isinstance(inputs, Tensor) and inputs.ndim == 4
+    return LazyInputs(TensorReader(inputs)) if is_large else inputs
+
+
+def chunks(inputs: Inputs) -> Iterator[Tensor]:
+    """Yield all inputs in order: a tensor at once, others on the CPU in parts of some 16 MB."""
+    if isinstance(inputs, Tensor):
+        return iter([inputs])
+    size = max(1, _CHUNK_BYTES // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
+    starts = range(0, len(inputs), size)
+    return inputs.to("cpu").batches([slice(start, start + size) for start in starts])
+
+
+def choose_memory(size: int, device: torch.device, processes: int) -> Memory:
+    """Choose where ``size`` bytes of images stay, by the memory of the device and the host.
+
+    They may take a third of it: auxiliary images are there twice, and training needs more.
+    ``processes`` of this machine hold them in host memory each.
+    """
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, processes)
+    if 3 * size > host:
+        memory: Memory = "disk"
+    elif device.type == "cuda" and 3 * size > torch.cuda.mem_get_info(device)[1]:
+        memory = "host"
+    else:
+        return "device"
+    choose = "set it to device, host or disk to choose"
+    rank_zero_info(f"data.memory: {memory}, as images take {size / 1e9:.1f} GB ({choose})")
+    return memory

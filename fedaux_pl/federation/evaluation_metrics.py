@@ -1,0 +1,202 @@
+"""Metrics of predictions by torchmetrics, of all samples and of those of each client."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, classification
+from torchmetrics.classification import MulticlassAUROC
+
+from fedaux_pl.errors import did_you_mean, first_line
+
+MetricOptions = dict[str, dict[str, Any]]
+"""The options of each metric by its name in logs."""
+
+ACCURACY = "accuracy"
+_SHORT: dict[str, tuple[str, dict[str, Any]]] = {
+    "auroc": ("MulticlassAUROC", {}),
+    "average_precision": ("MulticlassAveragePrecision", {}),
+    "balanced_accuracy": ("MulticlassRecall", {}),
+    "ece": ("MulticlassCalibrationError", {}),
+    "f1": ("MulticlassF1Score", {}),
+    "kappa": ("MulticlassCohenKappa", {}),
+    "mcc": ("MulticlassMatthewsCorrCoef", {}),
+    "precision": ("MulticlassPrecision", {}),
+    "recall": ("MulticlassRecall", {}),
+    "specificity": ("MulticlassSpecificity", {}),
+    "top5_accuracy": ("MulticlassAccuracy", {"top_k": 5, "average": "micro"}),
+}
+_TRIAL_CLASSES = 6  # more than the 5 of top5_accuracy
+
+
+def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> MetricOptions:
+    """Return the options of each metric by its name in logs, after a trial of all of them.
+
+    Args:
+        given: Short names and class paths of torchmetrics, or a mapping from these to options. With
+            the option ``class_path`` the name is free: {f2: {class_path: ..., beta: 2.0}}.
+
+    Raises:
+        ValueError: If there is no such metric, or it does not map probabilities and labels to a
+            number.
+
+    Examples:
+        >>> read_metrics(["f1", "torchmetrics.classification.MulticlassHingeLoss"])
+        {'f1': {}, 'MulticlassHingeLoss': {'class_path': \
+'torchmetrics.classification.MulticlassHingeLoss'}}
+    """
+    names = [given] if isinstance(given, str) else given or ()
+    entries = list(names.items()) if isinstance(names, Mapping) else [(name, {}) for name in names]
+    if not all(isinstance(n, str) and isinstance(own, Mapping | None) for n, own in entries):
+        raise ValueError(
+            "metrics must be names such as [f1, auroc], or names with options such as "
+            f"{{f1: {{average: weighted}}}}, but is {given!r}"
+        )
+    chosen: MetricOptions = {}
+    for given_name, options in entries:
+        name, own = given_name.rpartition(".")[2], dict(options or {})
+        if name != given_name:
+            own = {"class_path": given_name, **own}
+        if name == ACCURACY or "/" in name or name in chosen:
+            raise ValueError(
+                f"metrics: {name!r} is measured anyway, there twice, or has a '/': leave it out, "
+                "or choose another name for it with the option class_path"
+            )
+        chosen[name] = own
+        _try(name, own)
+    return chosen
+
+
+def class_paths(chosen: MetricOptions) -> list[str]:
+    """Return the class paths that metrics are imported from."""
+    return [own["class_path"] for own in chosen.values() if "." in own.get("class_path", "")]
+
+
+def _try(name: str, options: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless a metric maps probabilities and labels to a number."""
+    metric = _create(name, options, _TRIAL_CLASSES)
+    labels = torch.arange(2 * _TRIAL_CLASSES) % _TRIAL_CLASSES
+    probabilities = torch.rand(len(labels), _TRIAL_CLASSES, generator=torch.Generator())
+    try:
+        _compute(metric, probabilities.softmax(dim=1), labels)
+    except Exception as error:  # of any class
+        raise ValueError(
+            f"metrics: {name} does not map class probabilities of shape (N, C) and labels of shape "
+            f"(N,) to one number ({first_line(error)}): choose a metric of multi-class "
+            "predictions, such as torchmetrics.classification.MulticlassF1Score"
+        ) from error
+
+
+def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
+    """Create a metric with the arguments that every multi-class metric needs."""
+    class_path = options.get("class_path", name)
+    short, defaults = _SHORT.get(class_path, (class_path, {}))
+    module, _, attribute = short.rpartition(".")
+    try:
+        kind = getattr(import_module(module) if module else classification, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        known = [*_SHORT, *(known for known in dir(classification) if known[:5] == "Multi")]
+        raise ValueError(
+            f"metrics: there is no metric {class_path!r}{did_you_mean(class_path, known)}: give "
+            f"one of {', '.join(_SHORT)}, or a class path such as "
+            "torchmetrics.classification.MulticlassFBetaScore"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Metric)):
+        raise ValueError(f"metrics: {class_path} is no class of a torchmetrics Metric")
+    parameters = signature(kind).parameters
+    filled = {"task": "multiclass", "num_classes": num_classes}
+    arguments = {key: value for key, value in filled.items() if key in parameters}
+    arguments |= defaults | {k: v for k, v in options.items() if k != "class_path"}
+    average = getattr(parameters.get("average"), "default", None)
+    is_macro = arguments.get("average", average) == "macro"
+    try:
+        # the classes apart: the mean over those that occur follows, as others have no value
+        metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"metrics: {name} cannot be created with {dict(options)}: {first_line(error)}"
+        ) from error
+    metric.sync_on_compute = False  # every process evaluates all samples
+    return metric
+
+
+def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
+    """Return the value of a metric, the mean over the classes that occur if it has one of each."""
+    metric.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about classes that do not occur
+        metric.update(probabilities, labels)
+        value = metric.compute()
+    if getattr(metric, "average", "") in ("none", None):
+        present = torch.bincount(labels, minlength=probabilities.shape[1]) > 0
+        is_alone = isinstance(metric, MulticlassAUROC) and int(present.sum()) == 1
+        value = math.nan if is_alone else value[present].mean()
+    return float(value)
+
+
+class EvaluationMetrics:
+    """Accuracy and the chosen metrics of predictions.
+
+    Args:
+        chosen: What ``read_metrics`` returns.
+        num_classes: C, the number of classes.
+
+    Examples:
+        >>> logits, labels = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 1])
+        >>> metrics = EvaluationMetrics({"f1": {}}, num_classes=3)
+        >>> {name: round(value, 3) for name, value in metrics(logits, labels).items()}
+        {'accuracy': 0.833, 'f1': 0.822}
+        >>> sites = torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> metrics.by_client(logits, labels, sites, ["north", "south"])["worst_client/accuracy"]
+        0.6666666865348816
+    """
+
+    def __init__(self, chosen: MetricOptions, num_classes: int = _TRIAL_CLASSES) -> None:
+        self.metrics = {name: _create(name, own, num_classes) for name, own in chosen.items()}
+        for metric in self.metrics.values():
+            metric.validate_args = False  # as labels are: every update would wait for the device
+
+    @property
+    def higher_is_better(self) -> dict[str, bool]:
+        """Whether a higher value is better, of each metric; true if torchmetrics does not say."""
+        found = {name: metric.higher_is_better for name, metric in self.metrics.items()}
+        return {ACCURACY: True} | {name: is_so is not False for name, is_so in found.items()}
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        """Return all metrics of logits (N, C) and labels (N,); without those that are NaN."""
+        correct = (logits.argmax(dim=1) == labels).float()
+        values: dict[str, Any] = {ACCURACY: float(correct.mean())}
+        probabilities = logits.softmax(dim=1) if self.metrics else logits
+        for name, metric in self.metrics.items():
+            values[name] = _compute(metric.to(logits.device), probabilities, labels)
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    def by_client(
+        self, logits: Tensor, labels: Tensor, clients: Tensor, names: Sequence[str]
+    ) -> dict[str, float]:
+        """Return ``client_METRIC/NAME`` of every client with samples, their mean and the worst.
+
+        The clients' models may differ: only the logits count.
+
+        Args:
+            logits: Those of the model that is evaluated for the sample's client, shape (N, C).
+            labels: The labels, shape (N,).
+            clients: The index in ``names`` of each sample's client, shape (N,); -1 for none.
+            names: The names of the clients.
+        """
+        parts = [(clients == client).nonzero().flatten() for client in range(len(names))]
+        own = {n: self(logits[i], labels[i]) for n, i in zip(names, parts, strict=True) if len(i)}
+        found: dict[str, float] = {}
+        for metric, is_higher in self.higher_is_better.items():
+            values = {name: each[metric] for name, each in own.items() if metric in each}
+            if values:
+                worst = (min if is_higher else max)(values.values())
+                found[f"mean_client/{metric}"] = sum(values.values()) / len(values)
+                found[f"worst_client/{metric}"] = worst
+                found |= {f"client_{metric}/{name}": value for name, value in values.items()}
+        return found

@@ -29,13 +29,18 @@ def sum_digest(
     h0: Mapping[str, Tensor],
     public_map: PublicMap,
 ) -> str:
-    """Return the digest A of all that determines a secure sum, the same at server and sites."""
+    """Return the digest A of all that determines a secure sum, the same at server and sites.
+
+    The rest of the agreement is compared with every request, but another seed or local training
+    makes no other sum, for which sites would pay again.
+    """
     sent = scoring.scorer.tensors()
     tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
     return agreement_digest(
         {
-            "agreement": agreement,
+            **{name: agreement[name] for name in ("format", "model_options", "classes")},
             "architecture": architecture,
+            "secret": scoring.privacy.secret,
             "release": scoring.release_settings(),
             "received": tensor_digest(*tensors),
             "bound": public_map.bound,

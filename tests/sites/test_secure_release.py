@@ -10,6 +10,7 @@ from safetensors.torch import load
 from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
 from fedaux_pl.sites import Limits, secure_server
 from fedaux_pl.sites.secure_sum import pin, signing_key
@@ -30,15 +31,15 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setattr(secure_server, "_RETRY", 0.0)
 
 
-def sites(root, clients=4, limits=SECRET, releases=1, **privacy):
+def sites(root, clients=4, limits=SECRET, releases=1, options=None, **privacy):
     names = NAMES[:clients]
-    options = {"epsilon": 1.0, "sums": "secure", "pins": {n: pin(signing_key(n)) for n in names}}
+    pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
         scorer=ClassStatistics(releases=releases),
         feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(**(options | privacy)),
+        privacy=Privacy(**({"epsilon": 1.0, "sums": "secure", "pins": pins} | privacy)),
     )
-    federated = images(method, {"resnet8": clients})
+    federated = images(method, {"resnet8": clients}, **(options or {}))
     return prepare(root, federated, split(clients), limits=limits, rehearsal=False)
 
 
@@ -145,6 +146,16 @@ def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
     run(tmp_path, again, data)
     assert again.heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 4  # the two have sent the same bytes again
+
+
+def test_a_second_run_costs_nothing(tmp_path):
+    """With new processes of the sites, and other settings that do not change the sum."""
+    first, second = (
+        run(tmp_path, *sites(tmp_path, clients=3, options={"local": LocalTraining(lr=lr)})[:2])
+        for lr in (0.1, 0.2)
+    )
+    assert torch.equal(first.heads[0].weight, second.heads[0].weight)
+    assert len(entries()) == 3
 
 
 def test_asked_twice_a_site_sends_the_same_bytes(tmp_path):

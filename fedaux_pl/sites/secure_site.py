@@ -16,7 +16,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.scoring import Ledger, PublicMap, Release, Scoring
 from fedaux_pl.scoring.ledger import Digests, Entry, ReleaseKey
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
-from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, Member, agreement_digest
+from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, MAX_SITES, Member, agreement_digest
 from fedaux_pl.sites.wire import RefusalError, read_count, write_tensors
 
 Answer = tuple[dict[str, Any], bytes, str]
@@ -91,20 +91,20 @@ class SecureReleases:
     def add(self, digest: str, compute: Callable[[], Pending]) -> None:
         """Compute a vector, unless it is there.
 
-        A site that could not pay for it in any attempt says so here: after the keys, its refusal
+        A site that cannot pay says so here, or when it is asked for a key: later, its refusal
         would cost the other sites their attempt.
         """
         if digest not in self._pending:
             self._pending[digest] = compute()
         pending = self._pending[digest]
-        if self.ledger is not None and not self._sent(pending, digest):
-            least = pending.secure.record(simulated=False)
-            with self.ledger[0].locked():
-                self.check(self.ledger[0].entries(), pending.key, pending.earlier, least)
+        if not self._sent(pending, digest):
+            self._check(pending, pending.secure)
 
     def keys(self, fields: Mapping[str, Any]) -> Answer:
         """Step 1: a key for an attempt."""
         digest, pending = self._find(fields)
+        sites = max(read_count(fields, "sites", MAX_SITES), pending.member.least)
+        self._check(pending, replace(pending.secure, summands=sites))
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
         last = max(self._sent(pending, digest), default=0)
         message = pending.member.keys(digest, attempt, last)
@@ -146,6 +146,13 @@ class SecureReleases:
             )
         pending.sent[attempt] = session.transcript, masked
         return pending.sent[attempt], about
+
+    def _check(self, pending: Pending, secure: SecureSum) -> None:
+        """Raise if this site cannot pay for an attempt."""
+        if self.ledger is not None:
+            record = secure.record(simulated=False)
+            with self.ledger[0].locked():
+                self.check(self.ledger[0].entries(), pending.key, pending.earlier, record)
 
     def _find(self, fields: Mapping[str, Any]) -> tuple[str, Pending]:
         digest = str(fields.get("sum", ""))[:64]

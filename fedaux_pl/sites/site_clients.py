@@ -215,7 +215,9 @@ class SiteClients:
         from fedaux_pl.sites.secure_site import sum_digest
 
         heads, start = [], time.monotonic()
-        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait)
+        # the second sum is used only if it is over all sites of the first
+        least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
+        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
         groups: dict[str, list[str]] = {name: [] for name in lengths}
         for client in clients:
             groups[self.context.architectures[client]].append(self.sites.names[client])

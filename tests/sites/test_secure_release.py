@@ -94,18 +94,17 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     with pytest.raises(ConfigurationError, match=r"agree on more privacy\.attempts"):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
-    # a server that pretends a dropout, and asks the three again
-    asked = Message({"kind": "keys", "request": "x", "client": 0, "sum": "0" * 64, "attempt": 1})
+    # a server that pretends a dropout, and asks again
     site = hub.sites["site-0"]
     [digest] = site.sums._pending
-    fields = {**asked.fields, "sum": digest, "agreement": site.own_agreement, "attempt": 2**35}
-    keys = [
-        hub.sites[name].answer(Message({**fields, "client": i})).fields["keys"]
-        for i, name in enumerate(NAMES[:3])
-    ]
-    again = Message({**fields, "kind": "masked", "messages": keys})
+    fields = {"kind": "keys", "client": 0, "agreement": site.own_agreement, "sum": digest}
+    again = Message({**fields, "attempt": 2**35, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
     assert len(entries()) == 3
+    # sites that pay for a second attempt
+    limits = Limits(epsilon_limit=1.5, epsilon_limit_alone=5.0)
+    assert run(tmp_path, *sites(tmp_path, limits=limits)[:2]).heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 7
 
 
 def test_attempts_that_are_paid_in_advance(tmp_path):
@@ -216,11 +215,19 @@ def test_too_few_sites(tmp_path):
 def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
         sites(tmp_path, limits=Limits())
-    for own in (Limits(epsilon_limit_alone=1.2), Limits(epsilon_limit=0.9, epsilon_limit_alone=5)):
-        federation, data, _ = sites(tmp_path, limits=own)
-        with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: budget"):
+    low, between = {"epsilon_limit_alone": 1.2}, {"epsilon_limit_alone": 1.6}  # of 3, and of 4
+    for own in (low, between, {"epsilon_limit": 0.9, "epsilon_limit_alone": 5.0}):
+        federation, data, hub = sites(tmp_path, limits=Limits(**own))
+        with pytest.raises(ConfigurationError, match=r"site-0: .*budget"):
             run(tmp_path, federation, data)
         assert entries() == []
+    # a server that asks for the keys of 3 sites, and then sends a list of 4
+    federation, data, hub = sites(tmp_path, limits=Limits(**between))
+    for name in NAMES:
+        hub.faults[name] = at("keys", lambda answer, r: answer(Message({**r.fields, "sites": 3})))
+    with pytest.raises(ConfigurationError, match=r"has none \(site-0: .*budget"):
+        run(tmp_path, federation, data)
+    assert entries() == []
     with pytest.raises(ValueError, match="epsilon_limit_alone must be positive"):
         Limits(epsilon_limit_alone=0.0)
 
@@ -287,7 +294,8 @@ def test_secret_sums_need_real_sites(tmp_path):
 
 
 def test_other_settings_are_refused(tmp_path):
-    federation, data, hub = sites(tmp_path, clients=3)
+    limits = Limits(epsilon_limit=2.0, epsilon_limit_alone=5.0)
+    federation, data, hub = sites(tmp_path, clients=3, limits=limits)
     seen = []
     hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
     run(tmp_path, federation, data)

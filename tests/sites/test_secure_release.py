@@ -109,9 +109,6 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
 
 def test_attempts_that_are_paid_in_advance(tmp_path):
     federation, data, hub = sites(tmp_path, attempts=2)
-    hub.faults["site-3"] = lambda answer, request: (
-        None if request.fields["kind"] == "masked" else answer(request)
-    )
     seen = []
 
     def away(answer, request):
@@ -127,6 +124,8 @@ def test_attempts_that_are_paid_in_advance(tmp_path):
     by_site = [entry.releases[0] for entry in entries()]
     assert [record.summands for record in by_site] == [4, 4, 4, 3, 3, 3]
     assert spent([by_site[0], by_site[3]], 1e-5)[0] <= 1.0
+    said = "which is (epsilon 1, delta 1e-05)-private under the conditions of the sum, each sum in "
+    assert f"{said}up to 2 attempts; and the number" in " ".join(federation.privacy())
 
 
 def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
@@ -150,11 +149,15 @@ def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
 def test_a_second_run_costs_nothing(tmp_path):
     """With new processes of the sites, and other settings that do not change the sum."""
     first, second = (
-        run(tmp_path, *sites(tmp_path, clients=3, options={"local": LocalTraining(lr=lr)})[:2])
+        run(tmp_path, *sites(tmp_path, options={"local": LocalTraining(lr=lr)})[:2])
         for lr in (0.1, 0.2)
     )
     assert torch.equal(first.heads[0].weight, second.heads[0].weight)
-    assert len(entries()) == 3
+    federation, data, hub = sites(tmp_path)
+    hub.away = {"site-3"}  # without it there would be a new sum
+    with pytest.raises(ConfigurationError, match=r"sites that are absent \(site-3: .* or delete"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 4
 
 
 def test_asked_twice_a_site_sends_the_same_bytes(tmp_path):

@@ -39,8 +39,10 @@ SCENARIOS = {
         2,
     ),
     "FedClassMeans": (
-        lambda: FedClassMeans(feature_map=Whitened(dimensions=8), privacy=Privacy(5.0)),
-        {"clients": {"resnet8": 4}},
+        lambda: FedClassMeans(
+            feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, sums="secure")
+        ),
+        {"clients": {"resnet8": 4, "shufflenet": 3}},
         1,
     ),
     "FedAUX": (

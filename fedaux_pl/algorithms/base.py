@@ -18,6 +18,7 @@ from fedaux_pl.algorithms.steps import (
     Released,
     ServerState,
 )
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
@@ -244,6 +245,12 @@ class Algorithm:
         Args:
             clients: How many clients train each architecture.
         """
+        privacy, fewest = self.scoring and self.scoring.privacy, min(clients.values())
+        if privacy and privacy.sums == "secure" and fewest < privacy.least_clients:
+            raise ConfigurationError(
+                f"privacy.sums is secure, but {fewest} clients share an architecture: a sum needs "
+                f"at least {privacy.least_clients} of them; set privacy.sums to local"
+            )
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
         """Raise a ConfigurationError for a training of the clients that the method cannot use.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.steps import FurtherRelease, Released
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
 from fedaux_pl.functional.discriminant import Discriminant
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Residuals
@@ -126,6 +127,11 @@ def class_holders(released: Released) -> Tensor:
         heads = released.further["counts"].heads
     else:
         rho = _rho(released)
+    if not heads:
+        raise ConfigurationError(
+            "no site has released the numbers of its records by class, by which FedAUX weighs it: "
+            "let sites state higher limits of epsilon, or use FedClassMeans"
+        )
     counts = count_classes(heads, released.num_classes, rho)
     holders = counts.new_zeros(len(released.architectures), released.num_classes)
     holders[[head.client for head in heads]] = counts / counts.sum(dim=0)

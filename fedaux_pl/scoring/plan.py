@@ -80,11 +80,6 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
             "with secure sums, privacy.count_share (such as 0.1)"
         )
-    if is_secure and numbers is not None and numbers.clients < privacy.least_clients:
-        raise ConfigurationError(
-            f"privacy.sums is secure, but {numbers.clients} clients share an architecture: a sum "
-            f"needs at least {privacy.least_clients} of them; set privacy.sums to local"
-        )
     if numbers is not None:
         if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
             dimensions = choose_dimensions(scorer, privacy, numbers)
@@ -120,7 +115,7 @@ def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
 
 def has_counts(scoring: Scoring) -> bool:
     """Return whether a planned scoring has a part of the budget for class counts."""
-    return scoring.part.secure and _rest(scoring) > 0.01
+    return scoring.part.secure and _rest(scoring) > 1e-9  # rounding
 
 
 def _rest(scoring: Scoring) -> float:

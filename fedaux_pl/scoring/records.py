@@ -91,7 +91,7 @@ def describe_privacy(
         would = "would with secret noise " if simulated else ""
         lines.append(
             f"the releases of each client {would}together cost (epsilon {privacy.epsilon:g}, delta "
-            f"{privacy.delta:g}), by exact composition"
+            f"{privacy.delta:g}){_conditions(privacy)}, by exact composition"
         )
     lines += [] if total is None else [total.describe()]
     sent = "the model updates and training losses that clients send in every round"
@@ -114,6 +114,8 @@ def describe_all(
     """
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
+    if (attempts := scoring.privacy.attempts) > 1:
+        sent += f", each sum in up to {attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
         *describe_privacy(heads, total, scoring.privacy)[:-1],
@@ -129,6 +131,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
+    text += _conditions(privacy)
     if not isinstance(scorer, ClassScorer) or not scorer.shares:
         return text
     sigma = gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
@@ -142,6 +145,10 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
         f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
         f"= {sum(parts.values()):.3g} at the same delta)"
     )
+
+
+def _conditions(privacy: Privacy) -> str:
+    return " under the conditions of the sum" if privacy.sums == "secure" else ""
 
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:

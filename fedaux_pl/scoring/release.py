@@ -194,7 +194,7 @@ class Privacy:
             summands: The number of clients whose sum is released.
         """
         if self.epsilon is None:
-            return Release(math.inf, 0.0, 0.0, 0.0, "none")
+            return Release(math.inf, 0.0, 0.0, 0.0, "none", summands=summands)
         part, epsilon = part or Part(), self.epsilon
         sigma = gaussian_sigma(epsilon, self.delta, sensitivity, self.mechanism)
         if part.share < 1:

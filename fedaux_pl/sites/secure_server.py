@@ -24,6 +24,7 @@ Ask = Callable[[str, Sequence[str], Mapping[str, Any], State], Iterator[tuple[st
 """Sends a request of a kind to sites and yields their answers, or RefusalErrors."""
 
 _RETRY = 2.0  # seconds before sites are asked again
+_LATER = ("absent", "busy")  # a site may answer later
 _REPEATS = 3  # of the second step, for sites whose answer was lost
 
 
@@ -36,6 +37,7 @@ class Collector:
         privacy: The options of the sums.
         tell: Prints a line.
         wait: The seconds for which an attempt waits for enough sites.
+        least: The number of sites that a sum needs.
         attempts: The attempts so far, of all sums.
         joined: The sites of the last attempt.
     """
@@ -44,6 +46,7 @@ class Collector:
     privacy: Privacy
     tell: Callable[[str], None]
     wait: float
+    least: int
     attempts: int = 0
     joined: Sequence[str] = ()
     _number: int = 0  # of the last attempt, which rises over all servers
@@ -62,9 +65,10 @@ class Collector:
         start, lost = time.monotonic(), 0
         path = state_folder() / "secure_sums" / f"{digest}.json"
         attempt = json.loads(path.read_text()) if path.is_file() else None
+        is_new = False  # an attempt of an earlier run was paid for then
         while True:
             if attempt is None:
-                attempt = self._keys(digest, names)
+                is_new, attempt = True, self._keys(digest, names)
                 write_json_atomically(path, attempt)
             self.attempts, self.joined = self.attempts + 1, sorted(attempt["keys"])
             answers, refusals = self._masked(digest, attempt, length)
@@ -82,13 +86,14 @@ class Collector:
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
                 return list(self.joined), total
-            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
-            if len(names) < self.privacy.least_clients:
+            if not is_new and any(error.code in _LATER for error in refusals.values()):
                 raise ConfigurationError(
-                    f"a secure sum needs {self.privacy.least_clients} sites, but sites refuse "
-                    f"({reason}): agree with them on the same run.yaml, within their limits"
+                    f"an earlier run began this secure sum with sites that are absent ({reason}): "
+                    f"start them, or delete {path}, which costs the others one more attempt"
                 )
-            lost += bool(answers)  # if none has left a site, nothing was spent
+            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
+            self.check(names, reason)
+            lost += is_new and bool(answers)  # if none has left a site, nothing was spent
             if lost >= self.privacy.attempts:
                 raise ConfigurationError(
                     f"the secure sum failed in {lost} of {self.privacy.attempts} attempts, which "
@@ -98,28 +103,39 @@ class Collector:
             attempt = None
             time.sleep(_RETRY)
 
+    def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
+        """Raise a ConfigurationError unless there are enough sites."""
+        if len(names) < self.least:
+            raise ConfigurationError(
+                f"a secure sum needs {self.least} sites, but has {', '.join(names) or 'none'} "
+                f"({reason}): start the others, agree with them on the same run.yaml, within their "
+                "limits, or set privacy.sums to local"
+            )
+
     def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
         """Step 1, until enough sites have sent keys; it costs nothing."""
-        start, least = time.monotonic(), self.privacy.least_clients
+        start = time.monotonic()
         while True:
             self._number = number = max(self._number + 1, int(time.time()))
-            fields, keys = {"sum": digest, "attempt": number}, {}
+            fields = {"sum": digest, "attempt": number, "sites": len(names)}
+            keys, reasons = {}, []
             for name, answer in self.ask("keys", names, fields, {}):
-                if isinstance(answer, Message):
-                    try:
-                        message = answer.fields.get("keys")
-                        if read_keys(message, digest, number, self.privacy.pins).name != name:
-                            raise RefusalError("message", "it is of another site")
-                        keys[name] = message
-                    except RefusalError as error:
-                        self.tell(f"the key of {name} is not used: {first_line(error)}")
-            if len(keys) >= least:
+                try:
+                    if isinstance(answer, RefusalError):
+                        raise answer
+                    message = answer.fields.get("keys")
+                    if read_keys(message, digest, number, self.privacy.pins).name != name:
+                        raise RefusalError("message", "it is of another site")
+                    keys[name] = message
+                except RefusalError as error:
+                    reasons.append(f"no key of {name}: {first_line(error)}")
+                    names = [n for n in names if n != name or error.code not in FINAL]
+            if len(keys) >= self.least:
+                for text in reasons:
+                    self.tell(text)
                 return {"attempt": number, "keys": keys}
-            if time.monotonic() - start > self.wait:
-                raise ConfigurationError(
-                    f"a secure sum needs {least} sites, but {len(keys)} of {', '.join(names)} have "
-                    "sent keys: start the others, or set privacy.sums to local"
-                )
+            is_late = time.monotonic() - start > self.wait
+            self.check(list(keys) if is_late else names, "; ".join(reasons))
             time.sleep(_RETRY)
 
     def _masked(
@@ -145,7 +161,7 @@ class Collector:
                         refusals[name] = error
                 else:
                     refusals[name] = answer
-            if all(refusals[name].code not in ("absent", "busy") for name in refusals):
+            if all(error.code not in _LATER for error in refusals.values()):
                 break
             time.sleep(_RETRY)
         return answers, refusals

@@ -6,7 +6,7 @@ site sends the same bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.scoring import Ledger, PublicMap, Release, Scoring
 from fedaux_pl.scoring.ledger import Digests, Entry, ReleaseKey
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
-from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, Member, agreement_digest
+from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, MAX_SITES, Member, agreement_digest
 from fedaux_pl.sites.wire import RefusalError, read_count, write_tensors
 
 Answer = tuple[dict[str, Any], bytes, str]
@@ -29,13 +29,18 @@ def sum_digest(
     h0: Mapping[str, Tensor],
     public_map: PublicMap,
 ) -> str:
-    """Return the digest A of all that determines a secure sum, the same at server and sites."""
+    """Return the digest A of all that determines a secure sum, the same at server and sites.
+
+    The rest of the agreement is compared with every request, but another seed or local training
+    makes no other sum, for which sites would pay again.
+    """
     sent = scoring.scorer.tensors()
     tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
     return agreement_digest(
         {
-            "agreement": agreement,
+            **{name: agreement[name] for name in ("format", "model_options", "classes")},
             "architecture": architecture,
+            "secret": scoring.privacy.secret,
             "release": scoring.release_settings(),
             "received": tensor_digest(*tensors),
             "bound": public_map.bound,
@@ -49,10 +54,8 @@ class Pending:
 
     Attributes:
         member: This site in its attempts.
-        scoring: What is summed up.
+        secure: The sum, with as few sites as it needs.
         integers: The vector, before noise.
-        row_length: k.
-        num_classes: C.
         noise: Returns the source of the noise, given the number of vectors that have left.
         key: The key of the release in the ledger.
         earlier: That of the release which must be in the ledger before; None for none.
@@ -60,10 +63,8 @@ class Pending:
     """
 
     member: Member
-    scoring: Scoring
+    secure: SecureSum
     integers: Tensor
-    row_length: int
-    num_classes: int
     noise: Callable[[int], ReadBytes]
     key: ReleaseKey
     earlier: ReleaseKey | None
@@ -75,26 +76,35 @@ class SecureReleases:
 
     Args:
         ledger: The ledger and the digests of the records; None in a rehearsal.
-        check: Raises if the budget does not allow a release, given all entries, what is released,
-            the key of its entry and its record; None in a rehearsal.
+        check: Raises if the budget does not allow a release, given all entries, its key, that of
+            the release before, and its record.
     """
 
     def __init__(
         self,
         ledger: tuple[Ledger, Digests] | None,
-        check: Callable[[Sequence[Entry], Pending, str, Release], None] | None,
+        check: Callable[[Sequence[Entry], ReleaseKey, ReleaseKey | None, Release], None],
     ) -> None:
         self.ledger, self.check = ledger, check
         self._pending: dict[str, Pending] = {}
 
     def add(self, digest: str, compute: Callable[[], Pending]) -> None:
-        """Compute a vector, unless it is there."""
+        """Compute a vector, unless it is there.
+
+        A site that cannot pay says so here, or when it is asked for a key: later, its refusal
+        would cost the other sites their attempt.
+        """
         if digest not in self._pending:
             self._pending[digest] = compute()
+        pending = self._pending[digest]
+        if not self._sent(pending, digest):
+            self._check(pending, pending.secure)
 
     def keys(self, fields: Mapping[str, Any]) -> Answer:
         """Step 1: a key for an attempt."""
         digest, pending = self._find(fields)
+        sites = max(read_count(fields, "sites", MAX_SITES), pending.member.least)
+        self._check(pending, replace(pending.secure, summands=sites))
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
         last = max(self._sent(pending, digest), default=0)
         message = pending.member.keys(digest, attempt, last)
@@ -114,19 +124,17 @@ class SecureReleases:
         self, pending: Pending, digest: str, attempt: int, messages: object
     ) -> tuple[tuple[str, Tensor], str]:
         session = pending.member.open(digest, attempt, messages)
-        secure = SecureSum(
-            pending.scoring, pending.row_length, pending.num_classes, len(session.names)
-        )
+        secure = replace(pending.secure, summands=len(session.names))
         record = secure.record(simulated=self.ledger is None)
         noise = pending.noise(len(pending.sent) + 1)
         masked = session.mask(secure.add_noise(pending.integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
-        if self.ledger is not None and self.check is not None:
+        if self.ledger is not None:
             ledger, digests = self.ledger
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
-                self.check(ledger.entries(), pending, key, record)
+                self.check(ledger.entries(), pending.key, pending.earlier, record)
                 ledger.add(Entry(key, {"masked": masked}, {0: record}, {0: digests}))
                 total = ledger.total([digests], record.delta)
                 alone = ledger.total([digests], record.delta, alone=True)
@@ -138,6 +146,13 @@ class SecureReleases:
             )
         pending.sent[attempt] = session.transcript, masked
         return pending.sent[attempt], about
+
+    def _check(self, pending: Pending, secure: SecureSum) -> None:
+        """Raise if this site cannot pay for an attempt."""
+        if self.ledger is not None:
+            record = secure.record(simulated=False)
+            with self.ledger[0].locked():
+                self.check(self.ledger[0].entries(), pending.key, pending.earlier, record)
 
     def _find(self, fields: Mapping[str, Any]) -> tuple[str, Pending]:
         digest = str(fields.get("sum", ""))[:64]

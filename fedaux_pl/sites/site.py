@@ -28,6 +28,7 @@ from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.scoring.release_once import release_once
+from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
     Message,
@@ -40,7 +41,8 @@ from fedaux_pl.sites.wire import (
 )
 
 if TYPE_CHECKING:  # it needs an optional package
-    from fedaux_pl.sites.secure_site import Pending, SecureReleases
+    from fedaux_pl.sites.secure_site import SecureReleases
+    from fedaux_pl.sites.secure_sum import Member
 
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
@@ -207,22 +209,20 @@ class Site:
         h0: Mapping[str, Tensor],
     ) -> None:
         """Compute the vector of a secure sum and keep it for the two steps."""
-        from fedaux_pl.sites import secure_site, secure_sum
+        from fedaux_pl.sites import secure_site
 
         federation, pool = self.federation, self.federation.pool
-        name, privacy = federation.architectures[client], scoring.privacy
+        name = federation.architectures[client]
         digest = secure_site.sum_digest(self.own_agreement, name, scoring, h0, public_map)
 
         def compute() -> secure_site.Pending:
             integers = pool.integers(client, scoring, extractor, public_map)
+            row_length = public_map.row_length(int(extractor.feature_dim))  # type: ignore[arg-type]
+            classes, member = len(federation.data.classes), self._create_member(scoring)
             return secure_site.Pending(
-                secure_sum.Member(
-                    self.name, secure_sum.signing_key(self.name), privacy.pins, privacy.colluders
-                ),
-                scoring,
+                member,
+                SecureSum(scoring, row_length, classes, member.least),
                 integers,
-                public_map.row_length(int(extractor.feature_dim)),  # type: ignore[arg-type]
-                len(federation.data.classes),
                 lambda attempt: pool.noise_bytes(client, scoring, integers, attempt),
                 key,
                 earlier,
@@ -231,25 +231,32 @@ class Site:
         assert self.sums is not None  # noqa: S101 - the plan has secure sums
         self.sums.add(digest, compute)
 
+    def _create_member(self, scoring: Scoring) -> "Member":
+        from fedaux_pl.sites.secure_sum import Member, signing_key
+
+        privacy = scoring.privacy
+        return Member(self.name, signing_key(self.name), privacy.pins, privacy.colluders)
+
     def _create_sums(self, scoring: Scoring) -> "SecureReleases":
         from fedaux_pl.sites.secure_site import SecureReleases
 
+        self._create_member(scoring)  # raises if the pins do not fit
         if not self.algorithm.secret_noise:
-            return SecureReleases(None, None)
+            return SecureReleases(None, self._check_budget)
         if self.limits.epsilon_limit_alone is None:
-            record = scoring.record(1.0, False, len(self.federation.architectures))
-            cost = spent([record] * (2 if _has_second(scoring) else 1), record.delta, alone=True)
+            sites, privacy = max(self.federation.clients.values()), scoring.privacy
+            sums = privacy.attempts * (2 if _has_second(scoring) else 1)
+            records = [scoring.record(1.0, False, sites)] * sums
+            if has_counts(scoring):
+                records.append(further(scoring, {}).record(1.0, False))
+            cost = 1.001 * spent(records, privacy.delta, alone=True)[0]  # printed, not below it
             raise ConfigurationError(
                 "this run has secure sums: state with --epsilon_limit_alone what the noise of this "
                 "site alone may cost, if the other sites and the server deceive it (with all sites "
-                f"it costs {cost[0]:.3g}, with fewer less), or set privacy.sums to local"
+                f"it costs {cost:.4g}, with fewer less), or set privacy.sums to local"
             )
         data = self.federation.data
-
-        def check(entries: Sequence[Entry], pending: "Pending", key: str, record: Release) -> None:
-            self._check_budget(entries, pending.key, pending.earlier, record, key)
-
-        return SecureReleases((Ledger(data.key_id), data.record_digests(0)), check)
+        return SecureReleases((Ledger(data.key_id), data.record_digests(0)), self._check_budget)
 
     def _check_budget(
         self,
@@ -257,7 +264,6 @@ class Site:
         key: ReleaseKey,
         earlier: ReleaseKey | None,
         planned: Release,
-        name: str,
     ) -> None:
         """Raise a RefusalError if a release is not allowed.
 
@@ -266,7 +272,6 @@ class Site:
             key: The key of the release.
             earlier: That of the release which must be in the ledger before; None for none.
             planned: Its record.
-            name: The key of its entry.
         """
         if earlier is not None and not any(earlier.is_of(entry.key) for entry in entries):
             raise RefusalError(
@@ -285,15 +290,16 @@ class Site:
                 f"{planned.epsilon:.4g} again, within its epsilon_limit",
             )
         data, limits = self.federation.data, self.limits
-        ledger, digests, delta = Ledger(data.key_id), data.record_digests(0), planned.delta
         assert self.federation.scoring is not None  # noqa: S101 - for mypy
-        entry = Entry(name, {}, {0: planned}, {0: digests})
-        checked = {"epsilon_limit": limits.epsilon_limit or self.federation.scoring.privacy.epsilon}
-        if planned.summands > 1:
+        ledger, digests = Ledger(data.key_id), data.record_digests(0)
+        privacy = self.federation.scoring.privacy
+        entry = Entry(str(key), {}, {0: planned}, {0: digests})
+        checked = {"epsilon_limit": limits.epsilon_limit or privacy.epsilon}
+        if limits.epsilon_limit_alone is not None:  # of local noise, too: it adds up
             checked["epsilon_limit_alone"] = limits.epsilon_limit_alone
         for option, limit in checked.items():
             alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], delta, [entry], alone).epsilon
+            cost = ledger.total([digests], privacy.delta, [entry], alone).epsilon
             if not cost <= (limit or 0.0):
                 raise RefusalError(
                     "budget",
@@ -328,7 +334,7 @@ class Site:
             {0: digests},
             scoring,
             lambda: [replace(release(), client=0)],  # a site does not choose its number
-            check=lambda entries: self._check_budget(entries, key, earlier, planned, str(key)),
+            check=lambda entries: self._check_budget(entries, key, earlier, planned),
         )
         scoring.check_release(head, size, num_negatives)
         return head, total

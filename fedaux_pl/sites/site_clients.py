@@ -194,8 +194,11 @@ class SiteClients:
             return head
 
         if is_secure:
-            ready = self._collect("prepare", clients, questions, lambda client, *_: client)
-            return self._sum(scoring, features, maps, sorted(ready), lengths)
+            ready = sorted(self._collect("prepare", clients, questions, lambda client, *_: client))
+            if sent and ready != sorted(clients):  # it would be paid for, and never be used
+                self._tell("the second secure sum waits for all sites of the first one")
+                return []
+            return self._sum(scoring, features, maps, ready, lengths)
         heads = self._collect("prepare", clients, questions, read)
         return [heads[client] for client in clients if client in heads]
 
@@ -212,12 +215,18 @@ class SiteClients:
         from fedaux_pl.sites.secure_site import sum_digest
 
         heads, start = [], time.monotonic()
-        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait)
-        for name, length in lengths.items():
-            names = [self.sites.names[c] for c in clients if self.context.architectures[c] == name]
+        # the second sum is used only if it is over all sites of the first
+        least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
+        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
+        groups: dict[str, list[str]] = {name: [] for name in lengths}
+        for client in clients:
+            groups[self.context.architectures[client]].append(self.sites.names[client])
+        for names in groups.values():  # before the sites of any architecture pay
+            collector.check(names)
+        for name, names in groups.items():
             h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
             digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
-            joined, total = collector.collect(digest, names, length)
+            joined, total = collector.collect(digest, names, lengths[name])
             self.status.joined(joined)
             members = sorted(self.sites.names.index(site) for site in joined)
             classes = len(self.context.data.classes)

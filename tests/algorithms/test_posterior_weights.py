@@ -124,16 +124,23 @@ def test_architectures_are_mixed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "problem"),
+    ("algorithm", "shufflenets", "problem"),
     [
-        (FedAUX(scorer=Mean(), privacy=Privacy(sums="secure")), "Mean needs the vector of each"),
-        (posterior(sums="secure"), "2 clients share an architecture"),
+        (FedAUX(scorer=Mean(), privacy=Privacy(sums="secure")), 3, "Mean needs the vector of each"),
+        (posterior(sums="secure"), 2, "2 clients share an architecture: a sum needs at least 3"),
+        (posterior(sums="secure", colluders=2), 3, "3 clients share .* needs at least 4"),
     ],
 )
-def test_secure_sums_that_cannot_be(algorithm, problem, tmp_path):
-    federation = create(algorithm, {"resnet8": 2})
+def test_secure_sums_that_cannot_be(algorithm, shufflenets, problem, tmp_path):
+    clients = {"resnet8": 4, "shufflenet": shufflenets}
     with pytest.raises(ConfigurationError, match=problem):
-        fit(tmp_path, federation, 0, split(2))
+        fit(tmp_path, create(algorithm, clients), 0, split(4 + shufflenets))
+
+
+def test_a_sum_without_noise_is_called_one(tmp_path):
+    federation = create(posterior(sums="secure", epsilon=None), {"resnet8": 3})
+    fit(tmp_path, federation, 0, split(3))
+    assert "NOT private: the sum over 3 clients of" in " ".join(federation.privacy())
 
 
 def test_a_class_that_no_client_holds_is_never_predicted():

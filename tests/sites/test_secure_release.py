@@ -7,9 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedaux_pl.algorithms import FedClassMeans
+from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
 from fedaux_pl.sites import Limits, secure_server
 from fedaux_pl.sites.secure_sum import pin, signing_key
@@ -30,15 +31,15 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setattr(secure_server, "_RETRY", 0.0)
 
 
-def sites(root, clients=4, limits=SECRET, releases=1, **privacy):
+def sites(root, clients=4, limits=SECRET, releases=1, options=None, **privacy):
     names = NAMES[:clients]
-    options = {"epsilon": 1.0, "sums": "secure", "pins": {n: pin(signing_key(n)) for n in names}}
+    pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
         scorer=ClassStatistics(releases=releases),
         feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(**(options | privacy)),
+        privacy=Privacy(**({"epsilon": 1.0, "sums": "secure", "pins": pins} | privacy)),
     )
-    federated = images(method, {"resnet8": clients})
+    federated = images(method, {"resnet8": clients}, **(options or {}))
     return prepare(root, federated, split(clients), limits=limits, rehearsal=False)
 
 
@@ -93,25 +94,21 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     with pytest.raises(ConfigurationError, match=r"agree on more privacy\.attempts"):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
-    # a server that pretends a dropout, and asks the three again
-    asked = Message({"kind": "keys", "request": "x", "client": 0, "sum": "0" * 64, "attempt": 1})
+    # a server that pretends a dropout, and asks again
     site = hub.sites["site-0"]
     [digest] = site.sums._pending
-    fields = {**asked.fields, "sum": digest, "agreement": site.own_agreement, "attempt": 2**35}
-    keys = [
-        hub.sites[name].answer(Message({**fields, "client": i})).fields["keys"]
-        for i, name in enumerate(NAMES[:3])
-    ]
-    again = Message({**fields, "kind": "masked", "messages": keys})
+    fields = {"kind": "keys", "client": 0, "agreement": site.own_agreement, "sum": digest}
+    again = Message({**fields, "attempt": 2**35, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
     assert len(entries()) == 3
+    # sites that pay for a second attempt
+    limits = Limits(epsilon_limit=1.5, epsilon_limit_alone=5.0)
+    assert run(tmp_path, *sites(tmp_path, limits=limits)[:2]).heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 7
 
 
 def test_attempts_that_are_paid_in_advance(tmp_path):
     federation, data, hub = sites(tmp_path, attempts=2)
-    hub.faults["site-3"] = lambda answer, request: (
-        None if request.fields["kind"] == "masked" else answer(request)
-    )
     seen = []
 
     def away(answer, request):
@@ -127,6 +124,8 @@ def test_attempts_that_are_paid_in_advance(tmp_path):
     by_site = [entry.releases[0] for entry in entries()]
     assert [record.summands for record in by_site] == [4, 4, 4, 3, 3, 3]
     assert spent([by_site[0], by_site[3]], 1e-5)[0] <= 1.0
+    said = "which is (epsilon 1, delta 1e-05)-private under the conditions of the sum, each sum in "
+    assert f"{said}up to 2 attempts; and the number" in " ".join(federation.privacy())
 
 
 def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
@@ -145,6 +144,20 @@ def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
     run(tmp_path, again, data)
     assert again.heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 4  # the two have sent the same bytes again
+
+
+def test_a_second_run_costs_nothing(tmp_path):
+    """With new processes of the sites, and other settings that do not change the sum."""
+    first, second = (
+        run(tmp_path, *sites(tmp_path, options={"local": LocalTraining(lr=lr)})[:2])
+        for lr in (0.1, 0.2)
+    )
+    assert torch.equal(first.heads[0].weight, second.heads[0].weight)
+    federation, data, hub = sites(tmp_path)
+    hub.away = {"site-3"}  # without it there would be a new sum
+    with pytest.raises(ConfigurationError, match=r"sites that are absent \(site-3: .* or delete"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 4
 
 
 def test_asked_twice_a_site_sends_the_same_bytes(tmp_path):
@@ -196,7 +209,7 @@ def test_too_few_sites(tmp_path):
     federation, data, hub = sites(tmp_path)
     hub.away = {"site-1", "site-2"}
     with pytest.raises(
-        ConfigurationError, match="needs 3 sites, but 2 of site-0, site-3 have sent"
+        ConfigurationError, match=r"needs 3 sites, but has site-0, site-3 \(the oth"
     ):
         run(tmp_path, federation, data)
     assert entries() == []
@@ -205,12 +218,73 @@ def test_too_few_sites(tmp_path):
 def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
         sites(tmp_path, limits=Limits())
-    federation, data, _ = sites(tmp_path, limits=Limits(epsilon_limit_alone=1.2))
-    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: .* \(code budget\)"):
+    low, between = {"epsilon_limit_alone": 1.2}, {"epsilon_limit_alone": 1.6}  # of 3, and of 4
+    for own in (low, between, {"epsilon_limit": 0.9, "epsilon_limit_alone": 5.0}):
+        federation, data, hub = sites(tmp_path, limits=Limits(**own))
+        with pytest.raises(ConfigurationError, match=r"site-0: .*budget"):
+            run(tmp_path, federation, data)
+        assert entries() == []
+    # a server that asks for the keys of 3 sites, and then sends a list of 4
+    federation, data, hub = sites(tmp_path, limits=Limits(**between))
+    for name in NAMES:
+        hub.faults[name] = at("keys", lambda answer, r: answer(Message({**r.fields, "sites": 3})))
+    with pytest.raises(ConfigurationError, match=r"has none \(site-0: .*budget"):
         run(tmp_path, federation, data)
     assert entries() == []
     with pytest.raises(ValueError, match="epsilon_limit_alone must be positive"):
         Limits(epsilon_limit_alone=0.0)
+
+
+def test_a_site_that_cannot_pay_costs_the_others_nothing(tmp_path):
+    """It says so before there are keys; the others have their sum."""
+    federation, data, hub = sites(tmp_path)
+    hub.sites["site-3"].limits = Limits(epsilon_limit_alone=1.2)
+    run(tmp_path, federation, data)
+    assert [head.clients for head in federation.heads] == [(0, 1, 2)]
+    assert len(entries()) == 3
+
+
+def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
+    """The counts of FedAUX, after the sum."""
+    method = FedAUX(
+        scorer=ClassStatistics(releases=1),
+        feature_map=Whitened(dimensions=4, whitening=0.5),
+        privacy=Privacy(1.0, sums="secure", count_share=0.2),
+    )
+    federated, options = images(method, {"resnet8": 3}), {"rehearsal": False}
+    with pytest.raises(ConfigurationError, match=r"with all sites it costs 1\.384,"):
+        prepare(tmp_path, federated, split(3), limits=Limits(), **options)
+    own = Limits(epsilon_limit_alone=1.35)
+    federation, data, hub = prepare(tmp_path, federated, split(3), limits=own, **options)
+    with pytest.raises(ConfigurationError, match="no site has released the numbers of its records"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 3
+    assert [message.fields["code"] for message in hub.sent[-3:]] == ["budget"] * 3
+
+
+def test_the_second_sum_waits_for_all_sites_of_the_first(tmp_path):
+    """Over fewer sites it would be paid for and not be used."""
+    federation, data, hub = sites(tmp_path, releases=2)
+    missed = []
+
+    def fault(answer, request):
+        if request.fields.get("release") and not missed:
+            return missed.append(len(entries()))
+        return answer(request)
+
+    hub.faults["site-3"] = fault
+    run(tmp_path, federation, data)
+    assert missed == [4]
+    assert federation.further["residuals/resnet8"].heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 8
+
+
+def test_what_cannot_be_is_refused_at_the_start(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"pins has .* for site-0, whose key is"):
+        sites(tmp_path, pins={"site-0": pin(signing_key("site-1"))})
+    federation, data, _ = sites(tmp_path, epsilon=None)
+    with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: budget"):
+        run(tmp_path, federation, data)
 
 
 def test_secret_sums_need_real_sites(tmp_path):
@@ -223,7 +297,8 @@ def test_secret_sums_need_real_sites(tmp_path):
 
 
 def test_other_settings_are_refused(tmp_path):
-    federation, data, hub = sites(tmp_path, clients=3)
+    limits = Limits(epsilon_limit=2.0, epsilon_limit_alone=5.0)
+    federation, data, hub = sites(tmp_path, clients=3, limits=limits)
     seen = []
     hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
     run(tmp_path, federation, data)

@@ -13,7 +13,7 @@ files=$1 venv=$2 base=$(readlink -f "$2/bin/python")
 base=$(dirname "$(dirname "$base")")
 mkdir -p "$files/state"; chown 990:990 "$files/state"
 bind() { mount --bind "$1" "$2"; }
-shadow=$(mktemp -d)  # gone with the namespace
+shadow=/mnt  # as all mounts, gone with the namespace
 mount -t tmpfs tmpfs "$shadow"
 mkdir "$shadow"/{etc,opt,lib,base,files,venv}
 for name in files venv base; do bind "${!name}" "$shadow/$name"; done
@@ -24,7 +24,7 @@ echo "$3 federation.example.org" >> "$shadow/etc/hosts"
 bind "$shadow/files" "$shadow/etc/fedaux"
 mount --rbind "$shadow/etc" /etc
 mount -t tmpfs -o mode=755 tmpfs /root  # the interpreter may live there; the rest of it is hidden
-mkdir -p "$base" /opt/fedaux 2>/dev/null || true
+mkdir -p "$base"
 [ "${base#/root/}" = "$base" ] || bind "$shadow/base" "$base"
 mount --rbind "$shadow/opt" /opt
 bind "$shadow/venv" /opt/fedaux

@@ -44,6 +44,7 @@ def run(commands):
 def test_digits_pictures_a_method_and_everything_private(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delitem(sys.modules, "my_method", raising=False)  # of another test
     digits, program, pictures, method, private, _ = blocks()
     run(digits)
     assert re.search(r"\nFedAUX-Digits.*\nFedAvg\+P-Digits", capsys.readouterr().out)

@@ -23,11 +23,11 @@ from tests.paper import paper_scoring
 ROOT = Path(__file__).parents[2]
 BASE = "configs/fedaux_resnet8.yaml"
 TEXT_BASE = "configs/fedaux_tinybert_agnews.yaml"
-# Files of configs/paper are sweeps, not configurations of fit.
+# Files of configs/paper and configs/silos are sweeps, not configurations of fit.
 FILES = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "configs").rglob("*.yaml")
-    if path.parent.name != "paper"
+    if path.parent.name not in ("paper", "silos")
 )
 
 

@@ -13,6 +13,7 @@ def test_purposes_keep_their_values():
         "CLIENT_SELECTION": 21,
         "DISTILLATION": 22,
         "ENSEMBLE": 23,
+        "FINE_TUNING": 24,
         "PRETRAINING": 30,
     }
     assert derive_seed(3, SeedPurpose.DISTILLATION, 1) == derive_seed(3, 22, 1)

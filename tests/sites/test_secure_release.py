@@ -98,7 +98,7 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     site = hub.sites["site-0"]
     [digest] = site.sums._pending
     fields = {"kind": "keys", "client": 0, "agreement": site.own_agreement, "sum": digest}
-    again = Message({**fields, "attempt": 2**35, "sites": 3})
+    again = Message({**fields, "attempt": 2**39, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
     assert len(entries()) == 3
     # sites that pay for a second attempt

@@ -144,8 +144,7 @@ class LocalClients:
             for name, group in groups.items():
                 h0, public_map = features.h0[name], maps[name]
                 own: list[Tensor] = []  # the sum of this process's clients
-                length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
-                secure = SecureSum(scoring, length, classes, len(group))
+                secure = SecureSum(scoring, public_map.row_length(h0), classes, len(group))
                 for client in processes.local(group):
                     integers = self.integers(client, scoring, h0, public_map)
                     noisy = secure.add_noise(integers, self.noise_bytes(client, scoring, integers))

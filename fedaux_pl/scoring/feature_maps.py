@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.functional import bounded_rows
 
@@ -54,9 +54,11 @@ class PublicMap:
             x = torch.nn.functional.normalize(x, dim=1, eps=torch.finfo(x.dtype).tiny)
         return x
 
-    def row_length(self, width: int) -> int:
-        """Return k, for features of width d."""
-        return width if self.directions is None else self.directions.shape[1]
+    def row_length(self, h0: nn.Module) -> int:
+        """Return k, the length of the rows of the features of h_0."""
+        if self.directions is not None:
+            return self.directions.shape[1]
+        return int(h0.feature_dim)  # type: ignore[arg-type]
 
     def rows(self, features: Tensor) -> Tensor:
         """Map features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""

@@ -39,7 +39,6 @@ class Collector:
         wait: The seconds for which an attempt waits for enough sites.
         least: The number of sites that a sum needs.
         attempts: The attempts so far, of all sums.
-        joined: The sites of the last attempt.
     """
 
     ask: Ask
@@ -48,7 +47,6 @@ class Collector:
     wait: float
     least: int
     attempts: int = 0
-    joined: Sequence[str] = ()
     _number: int = 0  # of the last attempt, which rises over all servers
 
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
@@ -70,10 +68,10 @@ class Collector:
             if attempt is None:
                 is_new, attempt = True, self._keys(digest, names)
                 write_json_atomically(path, attempt)
-            self.attempts, self.joined = self.attempts + 1, sorted(attempt["keys"])
+            self.attempts, joined = self.attempts + 1, sorted(attempt["keys"])
             answers, refusals = self._masked(digest, attempt, length)
             try:
-                total = add_masked(answers, self.joined)
+                total = add_masked(answers, joined)
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
@@ -82,10 +80,10 @@ class Collector:
                 seconds = time.monotonic() - start
                 size = 8 * length * len(answers) / 1e6
                 self.tell(
-                    f"secure sum over {', '.join(self.joined)}: {length:,} numbers, attempt "
+                    f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
-                return list(self.joined), total
+                return joined, total
             if not is_new and any(error.code in _LATER for error in refusals.values()):
                 raise ConfigurationError(
                     f"an earlier run began this secure sum with sites that are absent ({reason}): "

@@ -1,8 +1,8 @@
 """The secure sums of a site: its vectors, the keys of attempts, and the ledger's entry before each.
 
-The server lets the site compute its vector first, which nothing leaves of, and then asks for keys
-and for the masked vector. One masked vector leaves for the keys of an attempt: asked again, the
-site sends the same bytes.
+First the site computes its vector, of which nothing leaves. Then the server asks for a key and for
+the masked vector. One masked vector leaves for the keys of an attempt: asked again, the site sends
+the same bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,7 @@ from fedaux_pl.scoring import Ledger, PublicMap, Release, Scoring
 from fedaux_pl.scoring.ledger import Digests, Entry, ReleaseKey
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
 from fedaux_pl.sites.secure_sum import MAX_ATTEMPT, MAX_SITES, Member, agreement_digest
-from fedaux_pl.sites.wire import RefusalError, read_count, write_tensors
-
-Answer = tuple[dict[str, Any], bytes, str]
+from fedaux_pl.sites.wire import Answer, RefusalError, read_count, write_tensors
 
 
 def sum_digest(

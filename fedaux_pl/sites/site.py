@@ -5,10 +5,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
@@ -31,6 +31,7 @@ from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
+    Answer,
     Message,
     RefusalError,
     largest_body,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # it needs an optional package
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
 Serve = Callable[[Callable[[Message], Message], int], None]
-_Answer = tuple[dict[str, Any], bytes, str]  # plain values, tensors, and the guarantee
 
 
 class Site:
@@ -109,7 +109,7 @@ class Site:
         say(f"sent: {about}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}")
         return Message({"request": token, **fields}, body)
 
-    def _answer(self, request: Message) -> _Answer:
+    def _answer(self, request: Message) -> Answer:
         fields = request.fields
         if different := differences(self.own_agreement, fields.get("agreement")):
             raise RefusalError("settings", "; ".join(different))
@@ -125,7 +125,7 @@ class Site:
             raise RefusalError("settings", "the method of this configuration sends no models")
         return self._train(client, request)
 
-    def _train(self, client: int, request: Message) -> _Answer:
+    def _train(self, client: int, request: Message) -> Answer:
         federation, limits = self.federation, self.limits
         name, pool = federation.architectures[client], federation.pool
         epochs = read_count(request.fields, "epochs")
@@ -153,7 +153,7 @@ class Site:
         fields = {"size": update.size, "loss": update.loss}
         return fields, write_tensors(sent), "a model update and its training loss: NOT private"
 
-    def _release(self, client: int, request: Message) -> _Answer:
+    def _release(self, client: int, request: Message) -> Answer:
         """Return the release in this site's ledger, or a new one if the budget allows it.
 
         Of a secure sum nothing leaves yet.
@@ -176,12 +176,12 @@ class Site:
 
         key = key_of(scoring, *received, *sent.values())
         earlier = key_of(first, *received) if sent else None
-        extractor = create_extractor(federation.students[name], h0)
         if scoring.part.secure:
-            self._add_sum(client, scoring, extractor, public_map, key, earlier, h0)
+            self._add_sum(client, scoring, h0, public_map, key, earlier)
             return size, write_tensors({}), "the number of its records: nothing else has left"
 
         def release() -> ReleasedHead:
+            extractor = create_extractor(federation.students[name], h0)
             return pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
@@ -202,11 +202,10 @@ class Site:
         self,
         client: int,
         scoring: Scoring,
-        extractor: nn.Module,
+        h0: Mapping[str, Tensor],
         public_map: PublicMap,
         key: ReleaseKey,
         earlier: ReleaseKey | None,
-        h0: Mapping[str, Tensor],
     ) -> None:
         """Compute the vector of a secure sum and keep it for the two steps."""
         from fedaux_pl.sites import secure_site
@@ -216,12 +215,12 @@ class Site:
         digest = secure_site.sum_digest(self.own_agreement, name, scoring, h0, public_map)
 
         def compute() -> secure_site.Pending:
+            extractor = create_extractor(federation.students[name], h0)
             integers = pool.integers(client, scoring, extractor, public_map)
-            row_length = public_map.row_length(int(extractor.feature_dim))  # type: ignore[arg-type]
             classes, member = len(federation.data.classes), self._create_member(scoring)
             return secure_site.Pending(
                 member,
-                SecureSum(scoring, row_length, classes, member.least),
+                SecureSum(scoring, public_map.row_length(extractor), classes, member.least),
                 integers,
                 lambda attempt: pool.noise_bytes(client, scoring, integers, attempt),
                 key,

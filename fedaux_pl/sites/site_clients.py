@@ -21,7 +21,7 @@ from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
-from fedaux_pl.scoring.class_scorers import ClassCounts
+from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
@@ -40,6 +40,7 @@ from fedaux_pl.sites.wire import (
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
 _HELLO = 5.0  # seconds in which a site says that it is there
+_FURTHER = {Residuals: "residuals", ClassCounts: "counts"}  # all others are a first release
 _STAGES = {"prepare": "releases", "train": "clients"}
 _T = TypeVar("_T")
 
@@ -162,15 +163,14 @@ class SiteClients:
                 "bound": public_map.bound,
                 "center": public_map.center is not None,
                 "directions": None if directions is None else directions.shape[1],
-                "release": "residuals" if sent else _further(scoring),
+                "release": _FURTHER.get(type(scoring.scorer), ""),
             }
             if scoring.scorer.uses_negatives:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
-            row_length = public_map.row_length(int(h0.feature_dim))  # type: ignore[arg-type]
-            length = scoring.scorer.vector_length(row_length, len(self.context.data.classes))
+            classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
+            lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            lengths[name] = length
             questions[name] = _Question(fields, write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
@@ -229,9 +229,8 @@ class SiteClients:
             joined, total = collector.collect(digest, names, lengths[name])
             self.status.joined(joined)
             members = sorted(self.sites.names.index(site) for site in joined)
-            classes = len(self.context.data.classes)
-            row_length = maps[name].row_length(int(features.h0[name].feature_dim))  # type: ignore[arg-type]
-            secure = SecureSum(scoring, row_length, classes, len(members))
+            row_length = maps[name].row_length(features.h0[name])
+            secure = SecureSum(scoring, row_length, len(self.context.data.classes), len(members))
             head = secure.head(members, total, maps[name], self.sites.rehearsal)
             records = sum(self.context.data.site_sizes[client] for client in members)
             largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
@@ -397,7 +396,3 @@ class SiteClients:
 
     def _tell(self, text: str) -> None:
         print_above_bars(f"sites: {text}")
-
-
-def _further(scoring: Scoring) -> str:
-    return "counts" if isinstance(scoring.scorer, ClassCounts) else ""

@@ -36,6 +36,10 @@ CODES = {
 FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
 
 
+Answer = tuple[dict[str, Any], bytes, str]
+"""What a site answers: plain values, tensors, and the guarantee, for its own log."""
+
+
 class RefusalError(FedauxError):
     """A message that is not accepted.
 

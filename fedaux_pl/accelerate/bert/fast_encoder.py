@@ -9,7 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
 from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
-from fedaux_pl.accelerate.casting import call_cast
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.encoder import Encoder
@@ -31,19 +30,14 @@ MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 @fast_version(Encoder)
 class FastEncoder(Encoder):
-    """An encoder with fused kernels for BERT in half precision.
-
-    Other encoders run as modules, with the weights of all linear layers cast at once.
-    """
+    """An encoder with fused kernels for BERT in half precision; others run as modules."""
 
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
         """Return the states of the last layer, shape (N, L, feature_dim)."""
         if can_fuse(self.encoder, ids):
             return unpack(*self._fused_states(ids, causal=causal))
-        inputs = self.encoder_inputs(ids, causal=causal)
         with sdpa_kernel(_SDPA_BACKENDS) if ids.is_cuda else nullcontext():
-            last: Tensor = call_cast(self.encoder, ids.device, inputs).last_hidden_state
-        return last
+            return super().states(ids, causal=causal)
 
     def _fused_states(self, ids: Tensor, *, causal: bool = False) -> tuple[Tensor, Packing]:
         packing = pack(ids, packed_rows(ids), self.pad_id)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
+
 
 @dataclass(frozen=True)
 class Context:
@@ -53,11 +55,15 @@ def using(**changes: Any) -> Iterator[None]:
 def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
     """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor.
 
-    They are imported here because Triton is available on Linux only. It launches kernels on the
-    current device.
+    Kernels are imported here because Triton is available on Linux only.
     """
     from fedaux_pl.accelerate import kernels
 
     first = next(value for value in arguments if isinstance(value, Tensor))
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
         getattr(kernels, name)[grid](*arguments, **options)
+
+
+def next_power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``number`` and ``least``."""
+    return max(least, 1 << (number - 1).bit_length())

@@ -9,15 +9,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution import (
+    batch_norm,
     depthwise,
     folding,
     networks,
     pointwise_products,
     shuffle_unit,
-    tiling,
 )
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
 from fedaux_pl.accelerate.convolution.image_stem import pad_channels
 from fedaux_pl.models import create_model
@@ -25,15 +25,15 @@ from fedaux_pl.models import create_model
 
 def use_small_tiles(monkeypatch, tile_size=256, programs=4):
     """Makes small tensors have several chunks and tiles: with 32 channels, tiles of 8 rows."""
-    monkeypatch.setattr(tiling, "TILE_SIZE", tile_size)
-    for module in (tiling, pointwise_products):
+    monkeypatch.setattr(batch_norm, "TILE_SIZE", tile_size)
+    for module in (batch_norm, pointwise_products):
         monkeypatch.setattr(module, "PROGRAMS", programs)
 
 
 def use_one_program(monkeypatch):
     """Makes a kernel one program with few tiles: the interpreter's time grows with programs."""
     use_small_tiles(monkeypatch, tile_size=8192, programs=1)
-    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
+    monkeypatch.setattr(batch_norm, "BLOCK_CHANNELS", 1024)
     monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 1024)
     for tile in ("TILE", "STRIDE_1_TILE"):
         monkeypatch.setattr(depthwise, tile, 2**15)

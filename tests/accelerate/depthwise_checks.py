@@ -168,9 +168,10 @@ def test_layers_take_the_kernels(monkeypatch):
 DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bias": False}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_other_convolutions_are_left_to_pytorch():
+    assert is_depthwise(nn.Conv2d(8, **DEPTHWISE))
+    assert not is_depthwise(nn.Identity())
+    for options in (
         {"kernel_size": 5, "padding": 2},
         {"stride": 3},
         {"stride": (1, 2)},
@@ -181,14 +182,17 @@ DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bi
         {"out_channels": 16},
         {"padding_mode": "circular"},
         {"dtype": torch.float64},
-    ],
-)
-def test_other_convolutions_are_left_to_pytorch(options):
-    assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options), torch.zeros(2, 8, 4, 4))
+    ):
+        assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options)), options
 
 
-def test_other_inputs_are_left_to_pytorch():
-    conv, x = nn.Conv2d(8, **DEPTHWISE), torch.zeros(2, 8, 4, 4)
-    assert is_depthwise(conv, x)
-    assert not is_depthwise(nn.Identity(), x)
-    assert not any(is_depthwise(conv, other) for other in (x[:0], x[:, :4], x[0]))
+@pytest.mark.parametrize("train", [False, True])
+def test_other_inputs_are_left_to_pytorch(train, monkeypatch):
+    """Which computes empty batches and refuses others."""
+    fuse_on_cpu(monkeypatch)
+    conv, norm = create_conv(8, 1), create_norm(8).eval()
+    norm.training = train
+    with torch.set_grad_enabled(train):
+        assert conv_norm_act(conv, norm.eval(), torch.zeros(0, 8, 4, 4)).shape == (0, 8, 4, 4)
+        with pytest.raises(RuntimeError, match="channels"):
+            conv_norm_act(conv, norm, torch.zeros(2, 4, 4, 4))

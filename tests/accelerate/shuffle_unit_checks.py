@@ -12,7 +12,12 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution import networks, pointwise_products, shuffle_unit, tiling
+from fedaux_pl.accelerate.convolution import (
+    batch_norm,
+    networks,
+    pointwise_products,
+    shuffle_unit,
+)
 from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding, fits_three_kernels
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
@@ -57,7 +62,7 @@ def in_float32(monkeypatch):
 @pytest.fixture
 def several_programs(monkeypatch):
     """Several programs each way for BatchNorm and depthwise convolutions."""
-    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 8)
+    monkeypatch.setattr(batch_norm, "BLOCK_CHANNELS", 8)
     use_small_chunks(monkeypatch, block_channels=8)
 
 
@@ -220,12 +225,10 @@ def test_other_units_are_trained_as_layers(called):
         assert not fits_padding(create(16, 16, 1, 2, 2).eval(), x)
         for name, layer in (
             ("norm1", nn.GroupNorm(1, 4)),
-            ("norm2", nn.BatchNorm2d(8)),
             ("norm3", nn.BatchNorm2d(16).eval()),
-            ("expand", nn.Conv2d(4, 8, 1, bias=False)),
+            ("expand", nn.Conv2d(4, 16, 1)),
             ("reduce", nn.Conv2d(16, 4, 1)),
-            ("depthwise", nn.Conv2d(4, 4, 3, 2, 1, groups=4, bias=False)),
-            ("groups", 3),
+            ("depthwise", nn.Conv2d(4, 4, 3, 1, 1, groups=4)),
         ):
             other = create(16, 16, 1, 2, 2)
             setattr(other, name, layer)

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
 from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.encoder import Encoder
 from fedaux_pl.models.tinybert import TinyBERT
@@ -23,7 +23,6 @@ _CLASSES = "Model Embeddings Encoder Layer Attention SelfAttention SelfOutput In
 _BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
 _BERT_MODULES.add("transformers.activations.GELUActivation")
 _TORCH_MODULES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
-_ALIGNMENT = 8  # half-precision values in one 16-byte access of tensor cores and kernels
 # A program of the attention kernels holds all keys and values of a head in registers.
 MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
@@ -109,9 +108,9 @@ def is_unmodified(encoder: Any) -> bool:
         and config.hidden_act == "gelu"
         and config._attn_implementation in ("sdpa", "eager")
         and not config.is_decoder
-        and config.hidden_size % _ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
+        and config.hidden_size % ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
         and config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
-        and config.intermediate_size % _ALIGNMENT == 0
+        and config.intermediate_size % ALIGNMENT == 0
         and config.num_hidden_layers == layers > 0
     )
 

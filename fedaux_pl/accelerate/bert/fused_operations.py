@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert.packing import Packing
-from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
 
 # fixed numbers, no tuning at run time
 TILE = 2048  # values of a tile

@@ -1,10 +1,11 @@
 """A convolution with its norm layer, residual and activation in as few kernels as possible.
 
 On CUDA, networks for small images are limited by the operations between their convolutions and by
-the number of kernels. ``conv_norm_act`` computes what the modules compute, by the path that
-``fedaux_pl.accelerate.convolution.paths.choose_path`` selects. Results differ from those of
-the modules by rounding only, and on the CPU not at all.
+the number of kernels. Results differ from those of the modules by rounding only, and on the CPU not
+at all.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +31,46 @@ from fedaux_pl.accelerate.convolution.folding import (
     fold_batch_norm,
     multiply_pixels,
 )
-from fedaux_pl.accelerate.convolution.image_stem import (
-    ALIGNMENT,
-    convolve_images,
-    is_stem,
-    pad_channels,
-)
-from fedaux_pl.accelerate.convolution.paths import choose_path, is_bias_free_conv
+from fedaux_pl.accelerate.convolution.image_stem import convolve_images, is_stem, pad_channels
 from fedaux_pl.accelerate.convolution.pointwise_products import convolve_pointwise, fits_product
 from fedaux_pl.accelerate.convolution.weight_gradients import convolve, side_stream_for
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fits_input
+from fedaux_pl.accelerate.eligibility import (
+    ALIGNMENT,
+    HALF,
+    compute_dtype,
+    fits_input,
+    fusable,
+    is_bias_free_conv,
+    is_standard_batch_norm,
+)
+
+Path = Literal["plain", "train", "apply", "fold"]
+
+
+def choose_path(
+    conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None, activation: Activation
+) -> Path:
+    """Choose how act(norm(conv(x)) + residual) is computed.
+
+    Returns:
+        ``"plain"``: the modules themselves. ``"train"``: BatchNorm with the batch's statistics.
+        ``"apply"``: BatchNorm with the running statistics, after the convolution. ``"fold"``: the
+        running statistics folded into the convolution's weight, with residual and ReLU in the same
+        cuDNN kernel.
+    """
+    dtype = compute_dtype(x)
+    if not fusable(x) or not is_standard_batch_norm(norm):
+        return "plain"
+    if dtype not in (*HALF, torch.float32) or (residual is not None and residual.dtype != dtype):
+        return "plain"
+    if norm.training:
+        return "train"
+    if torch.is_grad_enabled():
+        return "plain"
+    is_cudnns = is_bias_free_conv(conv) and conv.out_channels % ALIGNMENT == 0
+    if activation == RELU and dtype in HALF and is_cudnns and torch.backends.cudnn.enabled:
+        return "fold"
+    return "apply"
 
 
 def conv_norm_act(
@@ -53,13 +84,7 @@ def conv_norm_act(
 ) -> Tensor:
     """Compute act(norm(conv(x)) + residual).
 
-    Args:
-        conv: The convolution.
-        norm: Its norm layer.
-        x: Activations or images of shape (N, C, H, W).
-        residual: Added before the activation.
-        shortcut: A convolution and its norm layer, which are applied to the residual first.
-        activation: The activation.
+    ``shortcut``, a convolution and its norm layer, is applied to the residual first.
     """
     dtype = compute_dtype(x)
     path = choose_path(conv, norm, x, residual, activation)
@@ -69,8 +94,8 @@ def conv_norm_act(
             return convolve_folded((conv, norm), x.to(dtype), residual, layers)  # type: ignore[arg-type]
         residual = conv_norm_act(*layers, residual, activation=LINEAR)
         path = choose_path(conv, norm, x, residual, activation)  # its dtype can change the path
-    is_evaluation = path in ("fold", "apply")
-    if is_evaluation and residual is None and _is_half_stem(conv, x, dtype):
+    is_half_stem = dtype in HALF and is_stem(conv) and fits_input(conv, x)
+    if path in ("fold", "apply") and residual is None and is_half_stem:
         weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]
         return convolve_images(channels_last(pad_channels(x.to(dtype))), weight, bias, activation)
     if path == "fold":
@@ -78,7 +103,7 @@ def conv_norm_act(
     moments: Moments | None = None
     if path == "plain":
         out: Tensor = conv(x)
-    elif path == "apply" and residual is None and is_depthwise(conv, x):
+    elif path == "apply" and residual is None and is_depthwise(conv) and fits_input(conv, x):
         return depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
         weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]
@@ -97,11 +122,6 @@ def conv_norm_act(
     if activation == RELU:
         return F.relu(out, inplace=True)
     return F.hardtanh(out, 0.0, activation.upper, inplace=True)
-
-
-def _is_half_stem(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the kernel for stems can compute conv(x)."""
-    return dtype in HALF and is_bias_free_conv(conv) and is_stem(conv) and fits_input(conv, x)
 
 
 def _fits_kernel(out: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
@@ -124,7 +144,7 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
     images and converts their layout twice. Stems have a Triton kernel, because cuDNN can be slow
     even with padding. 1x1 convolutions are matrix products.
     """
-    if is_depthwise(conv, x):
+    if is_depthwise(conv) and fits_input(conv, x):
         return convolve_depthwise(conv, x.to(dtype)), None
     if fits_product(conv, x, dtype):
         return convolve_pointwise(conv, x.to(dtype))

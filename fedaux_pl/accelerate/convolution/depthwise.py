@@ -1,9 +1,7 @@
-"""Depthwise 3x3 convolutions at the speed of memory, with or without gradients.
+"""Depthwise 3x3 convolutions at the speed of memory, which cuDNN's in half precision do not reach.
 
-cuDNN's kernels for channels-last depthwise convolutions in half precision are far from the
-bandwidth of the device. Here the forward pass is one kernel, in evaluation with the norm and the
-activation. The backward pass is one kernel for both gradients, and a small one that adds up partial
-sums of the weight's gradient in a fixed order.
+The forward pass is one kernel, in evaluation with the norm and the activation. The backward pass is
+one kernel for both gradients, and a small one that adds up partial sums of the weight's gradient.
 """
 
 import math
@@ -13,22 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import (
-    LINEAR,
-    RELU,
-    VECTOR,
-    Activation,
-    channels_last,
-)
-from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
+from fedaux_pl.accelerate.context import launch, next_power_of_two
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, Activation, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     fork,
     side_stream_for,
     write_gradient,
 )
-from fedaux_pl.accelerate.eligibility import fits_input, is_plain_conv
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, is_plain_conv
 
 BLOCK_CHANNELS = 32
 # A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
@@ -42,8 +33,8 @@ STRIDE_1_TILE = 1024
 SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum of partial sums
 
 
-def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
-    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2."""
+def is_depthwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether our kernels support a convolution: depthwise, 3x3, padding 1, stride 1 or 2."""
     return (
         is_plain_conv(conv)
         and conv.groups == conv.in_channels == conv.out_channels
@@ -52,7 +43,6 @@ def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
         and conv.padding == conv.dilation == (1, 1)
         and conv.bias is None
         and conv.weight[:, 0].is_contiguous()
-        and fits_input(conv, x)
     )
 
 
@@ -71,7 +61,7 @@ def _plan(
     n, channels, height, width = x.shape
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
-    unit = math.gcd(channels, pitch, VECTOR)
+    unit = math.gcd(channels, pitch, ALIGNMENT)
     block_channels = min(BLOCK_CHANNELS, next_power_of_two(channels, 4))
     block = tile // block_channels
     channel_blocks = -(-channels // block_channels)
@@ -95,9 +85,8 @@ def depthwise_norm_act_eval(
 def average_pool(x: Tensor) -> Tensor:
     """Compute ``F.avg_pool2d(x, 3, stride=2, padding=1)`` of channels-last activations.
 
-    It is a depthwise convolution whose weights are 1/9. On an H200, PyTorch's forward kernel takes
-    four times as long, and its backward kernel is slower still and its gradients are wrong
-    (https://github.com/pytorch/pytorch/issues/188344).
+    It is a depthwise convolution whose weights are 1/9. PyTorch's kernel takes four times as long,
+    and its gradients are wrong (https://github.com/pytorch/pytorch/issues/188344).
     """
     pooled: Tensor = _Depthwise.apply(x, None, 2, None)  # type: ignore[no-untyped-call]
     return pooled
@@ -130,15 +119,8 @@ def _convolve(
 ) -> Tensor:
     """Compute act(norm(conv(x))) or act(conv(x)) in one kernel and without gradients.
 
-    Args:
-        x: Activations (N, C, H, W), channels last.
-        weight: Weight (C or less, 1, 3, 3), float32; outputs of further channels are zero. None for
-            average pooling.
-        stride: 1 or 2.
-        norm: The norm layer, with its running statistics, or None.
-        activation: The activation.
-        out: Where the result is written: channels of channels-last activations. By default they are
-            allocated.
+    The weight is (C or less, 1, 3, 3), float32; outputs of further channels are zero. None is
+    average pooling. The result is written to ``out``, channels of channels-last activations.
     """
     tile = STRIDE_1_TILE if stride == 1 else TILE
     pitch = x.shape[1] if out is None else out.stride(3)

@@ -9,15 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation, channels_last
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, pad_channels
-from fedaux_pl.accelerate.convolution.paths import is_pointwise
-from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
-from fedaux_pl.accelerate.eligibility import HALF, fits_input
+from fedaux_pl.accelerate.convolution.image_stem import pad_channels
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, fits_input, is_pointwise
 
-# Tiles that were fastest on an H200 of ten that were tried: for few input channels, whose products
-# are one step, and for more of them.
+# The fastest of ten tiles on an H200: for few input channels, whose products are one step, or more.
 FEW_CHANNELS = 32
 FEW = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32}
 MORE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}
@@ -33,11 +30,7 @@ def convolve_folded(
 ) -> Tensor:
     """Compute relu(norm(conv(x)) + residual) in evaluation mode, in one of cuDNN's kernels.
 
-    Args:
-        layers: The convolution, without groups and bias, and its norm layer.
-        x: Activations.
-        residual: Added before the ReLU, or the input of the shortcut.
-        shortcut: Layers that the residual passes through first, in another kernel.
+    The residual passes through the layers of the shortcut first, in another kernel.
     """
     if residual is None or shortcut is None:
         weight, bias = fold_batch_norm(*layers, x.dtype)
@@ -78,17 +71,8 @@ def fold_batch_norm(
     """Compute the weight and bias of a convolution with BatchNorm folded in.
 
     With scale = norm.weight / sqrt(running_var + eps) these are weight * scale and
-    norm.bias - running_mean * scale.
-
-    Args:
-        conv: The convolution, without bias.
-        norm: The norm layer, whose running statistics are used.
-        dtype: The dtype of the weight.
-        bias_dtype: The dtype of the bias; by default that of the weight.
-
-    Returns:
-        The weight, channels last, its input channels padded with zeros to a multiple of 8, and the
-        bias.
+    norm.bias - running_mean * scale. The weight is channels last, its input channels are padded
+    with zeros to a multiple of 8. By default the bias has its dtype.
     """
     weight = conv.weight
     channels, in_channels, height, width = weight.shape
@@ -126,16 +110,8 @@ def multiply_pixels(
 ) -> Tensor:
     """Compute act(weight @ pixel + bias + residual) of all pixels, without gradients.
 
-    All tensors have the same dtype. The result is channels last.
-
-    Args:
-        x: Activations (N, C, H, W).
-        weight: Matrix (outputs, C or more); further columns are not read.
-        bias: A number for each output.
-        residual: Added before the activation.
-        activation: The activation.
-        out: Where the result is written: channels of channels-last activations. By default they are
-            allocated.
+    All tensors have the same dtype. The weight is a matrix (outputs, C or more), of which further
+    columns are not read. The result is written to ``out``, channels of channels-last activations.
     """
     x = channels_last(x)
     n, in_channels, height, width = x.shape

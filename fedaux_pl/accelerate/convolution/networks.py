@@ -15,7 +15,7 @@ from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU6, branch
 from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
 from fedaux_pl.accelerate.convolution.depthwise import average_pool
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, standardize
+from fedaux_pl.accelerate.convolution.image_stem import standardize
 from fedaux_pl.accelerate.convolution.pointwise_products import write_matrices
 from fedaux_pl.accelerate.convolution.shuffle_unit import (
     fits_padding,
@@ -24,7 +24,7 @@ from fedaux_pl.accelerate.convolution.shuffle_unit import (
     shuffle_unit_eval,
     shuffle_unit_train,
 )
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.image_classifier import InputNormalization
 from fedaux_pl.models.resnet import ResNet8
@@ -37,13 +37,7 @@ class FastInputNormalization(InputNormalization):
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardize a batch of images of shape (N, in_channels, H, W)."""
-        if not self._fits_kernel(x):
-            return super().forward(x)
-        self.check_images(x)
-        return standardize(x, self.mean, self.std, compute_dtype(x))
-
-    def _fits_kernel(self, x: Tensor) -> bool:
-        return (
+        fits_kernel = (
             fusable(x)
             and compute_dtype(x) in HALF
             and torch.is_autocast_enabled(x.device.type)
@@ -52,6 +46,10 @@ class FastInputNormalization(InputNormalization):
             and x.numel() > 0
             and not x.requires_grad
         )
+        if not fits_kernel:
+            return super().forward(x)
+        self.check_images(x)
+        return standardize(x, self.mean, self.std, compute_dtype(x))
 
 
 @fast_version(BasicBlock)

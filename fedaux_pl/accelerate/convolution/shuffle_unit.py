@@ -28,20 +28,22 @@ from fedaux_pl.accelerate.convolution.depthwise import (
     depthwise_norm_act_eval,
     is_depthwise,
 )
-from fedaux_pl.accelerate.convolution.folding import (
-    convolve_act,
-    fold_batch_norm,
-    multiply_pixels,
-)
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
-from fedaux_pl.accelerate.convolution.paths import is_pointwise, is_standard_batch_norm
+from fedaux_pl.accelerate.convolution.folding import convolve_act, fold_batch_norm, multiply_pixels
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     Product,
     convolve_pointwise,
     matrix_of,
 )
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable
+from fedaux_pl.accelerate.eligibility import (
+    ALIGNMENT,
+    HALF,
+    compute_dtype,
+    fits_input,
+    fusable,
+    is_pointwise,
+    is_standard_batch_norm,
+)
 from fedaux_pl.models.shufflenet import ShuffleUnit
 
 POINTWISE = (1, 1), (0, 0), (1, 1)  # stride, padding and dilation
@@ -52,12 +54,11 @@ def fits_padding(unit: ShuffleUnit, x: Tensor) -> bool:
 
     Units whose norm layers get one value per channel are left to the modules, which raise an error.
     """
+    stride = unit.depthwise.stride[0]
     return (
         _has_standard_layers(unit, x, training=True)
         and x.dtype == compute_dtype(x)
-        and unit.depthwise.stride == ((2, 2) if unit.downsample else (1, 1))
-        and (unit.downsample or unit.expand.out_channels == x.shape[1])
-        and x[:, 0, :: unit.depthwise.stride[0], :: unit.depthwise.stride[0]].numel() > 1
+        and x[:, 0, ::stride, ::stride].numel() > 1
     )
 
 
@@ -84,7 +85,8 @@ def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
     return [
         product
         for unit in units
-        if isinstance(unit, ShuffleUnit) and unit.training and _has_matrices(unit)
+        if isinstance(unit, ShuffleUnit) and unit.training
+        if is_pointwise(unit.reduce) and is_pointwise(unit.expand)
         for product in _products(unit)
     ]
 
@@ -99,30 +101,17 @@ def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
     )
 
 
-def _has_matrices(unit: ShuffleUnit) -> bool:
-    """Whether the first and the last convolution can be matrix products."""
-    return (
-        is_pointwise(unit.reduce)
-        and is_pointwise(unit.expand)
-        and unit.expand.in_channels == unit.reduce.out_channels
-        and unit.reduce.out_channels % unit.groups == 0
-        and unit.reduce.groups in (1, unit.groups)
-    )
-
-
 def _has_standard_layers(unit: ShuffleUnit, x: Tensor, *, training: bool) -> bool:
     """Whether our kernels support all layers of a unit, with BatchNorm in the given mode."""
-    layers = (unit.reduce, unit.norm1), (unit.depthwise, unit.norm2), (unit.expand, unit.norm3)
+    norms = unit.norm1, unit.norm2, unit.norm3
     return (
         fusable(x)
         and compute_dtype(x) in HALF
-        and x.ndim == 4
-        and x.numel() > 0
-        and all(is_standard_batch_norm(norm) and norm.training == training for _, norm in layers)
-        and _has_matrices(unit)
-        and unit.reduce.in_channels == x.shape[1]
-        and is_depthwise(unit.depthwise, x[:1, :1].expand(1, unit.reduce.out_channels, -1, -1))
-        and all(norm.num_features == conv.out_channels for conv, norm in layers)
+        and fits_input(unit.reduce, x)
+        and all(is_standard_batch_norm(norm) and norm.training == training for norm in norms)
+        and is_pointwise(unit.reduce)
+        and is_depthwise(unit.depthwise)
+        and is_pointwise(unit.expand)
     )
 
 

@@ -3,21 +3,39 @@
 States are (rows, WIDTH) with a row for each token. The residual stream is in float32; the kernels
 also write it in half precision, for the next matrix product. The forward pass saves mean and
 1 / std of each row; the backward pass recomputes the sum before the norm. For the gradients of
-parameters each program writes a row of partial sums, which ``sum_partials_kernel`` adds up.
-
-The rows of packed texts have the dropout masks and positions of their slots, see
-``packing_kernels``.
+parameters each program writes a row of partial sums, which ``sum_partials_kernel`` adds up. Rows of
+packed texts have the dropout masks and positions of their slots, see ``token_kernels``.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.dropout_mask import is_kept
+
+@triton.jit
+def _mix_bits(x):
+    x ^= x >> 16
+    x = tl.mul(x, 0x7FEB352D, sanitize_overflow=False)
+    x ^= x >> 15
+    x = tl.mul(x, 0x846CA68B, sanitize_overflow=False)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def is_kept(seed, counter, rate):
+    """Whether dropout keeps a value, for a 64-bit seed and the value's 32-bit counter.
+
+    No mask is stored: the backward pass recomputes it. A 32-bit mixing function (Wellons,
+    "Prospecting for hash functions", 2018) costs a fifth of Philox.
+    """
+    low = (seed & 0xFFFFFFFF).to(tl.uint32)
+    high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    bits = _mix_bits(_mix_bits(counter.to(tl.uint32) ^ low) ^ high)
+    return (bits >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
 
 
 @triton.jit
 def _find_slots(slots, row_ids, rows, PACKED: tl.constexpr):
-    """The index of each row's token in the padded texts, see ``packing_kernels``."""
+    """The index of each row's token in the padded texts."""
     found = row_ids
     if PACKED:
         found = tl.load(slots + row_ids, mask=row_ids < rows, other=0)

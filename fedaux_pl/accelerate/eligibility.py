@@ -43,13 +43,9 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call does more than ``forward`` of the class: hooks or a patched ``forward``."""
-    return bool(
-        "forward" in module.__dict__
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+    forward = module._forward_hooks or module._forward_pre_hooks
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return bool("forward" in module.__dict__ or forward or backward)
 
 
 def is_plain_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:

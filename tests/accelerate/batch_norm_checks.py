@@ -23,7 +23,6 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
 from tests.accelerate.convolution_helpers import activate, create_norm, use_small_tiles
-from tests.accelerate.pairwise import pairwise
 
 RELU1 = Activation(2, 1.0)
 
@@ -69,7 +68,8 @@ def assert_close(found, expected, tolerance=3e-6):
 
 
 @pytest.mark.parametrize(
-    ("with_residual", "activation"), pairwise([False, True], [RELU, RELU1, LINEAR])
+    ("with_residual", "activation"),
+    [(False, RELU), (False, RELU1), (True, RELU), (True, RELU1), (True, LINEAR)],
 )
 def test_training_and_evaluation(with_residual, activation):
     """Several programs each way, the last with masked channels and a partial tile of rows."""

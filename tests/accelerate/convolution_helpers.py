@@ -9,14 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
-from fedaux_pl.accelerate.convolution import (
-    batch_norm,
-    depthwise,
-    folding,
-    networks,
-    pointwise_products,
-    shuffle_unit,
-)
+from fedaux_pl.accelerate.convolution import batch_norm, depthwise, networks, pointwise_products
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
 from fedaux_pl.accelerate.convolution.image_stem import pad_channels
@@ -58,7 +51,7 @@ def fold_in_pytorch(monkeypatch):
         weight = weight.to(dtype, memory_format=torch.channels_last)
         return weight, (norm.bias - norm.running_mean * scale).to(bias_dtype or dtype)
 
-    for module in (folding, fused, shuffle_unit):
+    for module in (fused, networks):
         monkeypatch.setattr(module, "fold_batch_norm", fold)
 
 

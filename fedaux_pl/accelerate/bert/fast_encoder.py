@@ -18,7 +18,7 @@ from fedaux_pl.models.tinybert import TinyBERT
 _SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 _MODULE = "transformers.models.bert.modeling_bert"
-# The modules that a BERT of the library consists of. Any other type means that it was modified.
+# Modules of any other type mean that a BERT was modified.
 _CLASSES = "Model Embeddings Encoder Layer Attention SelfAttention SelfOutput Intermediate Output"
 _BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
 _BERT_MODULES.add("transformers.activations.GELUActivation")
@@ -73,11 +73,7 @@ def find_packable(module: nn.Module, ids: Tensor) -> Encoder | None:
 
 
 def can_fuse(encoder: Any, ids: Tensor) -> bool:
-    """Whether the fused pass can replace a call of the encoder with these ids.
-
-    This needs an unmodified BERT on CUDA, autocast to half precision, and texts that fit the
-    attention kernels.
-    """
+    """Whether the fused pass can compute an unmodified BERT under autocast, with these ids."""
     return (
         _qualified_name(encoder) == f"{_MODULE}.BertModel"
         and ids.ndim == 2

@@ -3,9 +3,8 @@
 Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
 Covariate Shift", ICML 2015. The arithmetic is float32 for activations of any dtype.
 
-The numbers of programs and the tiles were measured on an H200 with ResNet-8, in steps of 128
-images. They are fixed: tuning at run time would cost time at every start, and the order of
-summation, and so the last bits of a result, would depend on the machine.
+The tiles were measured on an H200 with ResNet-8, in steps of 128 images. They are fixed: with
+tuning at run time the last bits of a result would depend on the machine.
 """
 
 import math
@@ -60,13 +59,9 @@ class Tiling(NamedTuple):
         return max(1, TILE_SIZE // 2 // self.block_channels)
 
     def launch_options(self, itemsize: int, *, pipelined: bool = True) -> dict[str, int]:
-        """Return the compile-time arguments of a kernel.
+        """Return the compile-time arguments of a kernel, which may load half tiles ahead.
 
-        Args:
-            itemsize: Bytes of a value. The loads of all stages must fit into shared memory, of
-                which smaller GPUs have 100 KB; those of float32 do not.
-            pipelined: Whether the kernel gains from loading half tiles ahead. With it the sums of
-                the backward pass take 144 us of a step of 128 images, 170 us otherwise.
+        The loads of all stages must fit into 100 KB of shared memory; those of float32 do not.
         """
         return {
             "BLOCK_M": TILE_SIZE // (2 if pipelined else 1) // self.block_channels,
@@ -97,15 +92,9 @@ def batch_norm_act(
 ) -> Tensor:
     """Compute act(norm(x) + residual) in training mode, with the statistics of the batch.
 
-    Args:
-        norm: The layer, with affine parameters and running statistics, which are updated.
-        x: Activations (N, C, H, W) with more than one value per channel.
-        residual: Added before the activation; of the shape and dtype of ``x``.
-        activation: The activation.
-        moments: The moments of ``x``, if they are known; they save a pass over it.
-        shuffled_groups: If positive, the first channels of ``x`` are those of the layer after a
-            channel shuffle with so many groups, 1 for their own order. Further channels are
-            padding; those of the output and of the gradients of ``x`` are zero.
+    ``x`` has more than one value per channel; known ``moments`` save a pass over it. With
+    ``shuffled_groups`` its first channels are those of the layer after a channel shuffle with so
+    many groups, 1 for their own order. Further channels are padding, which stays zero.
     """
     y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
         x, norm.weight, norm.bias, residual, norm, activation, moments, shuffled_groups
@@ -120,10 +109,9 @@ def batch_norm_act(
 def branch(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inputs of two branches, such as the layers of a residual block and its shortcut.
 
-    Both have the values of ``x``. If the context has ``fuses_gradient_sums`` and ``x`` is an output
-    of ``batch_norm_act``, they are two outputs of its autograd node, whose backward kernel adds
-    their gradients and so saves a pass over memory. If ``x`` was changed in place, has hooks or
-    retains its gradient, both branches get ``x`` itself and autograd adds.
+    If the context has ``fuses_gradient_sums`` and ``x`` is a result of ``batch_norm_act``, they are
+    two outputs of its autograd node, whose backward kernel adds their gradients. If ``x`` was
+    changed in place, has hooks or retains its gradient, both get ``x`` and autograd adds.
     """
     shortcut_input: Tensor | None = getattr(x, "shortcut_input", None)
     if not current().fuses_gradient_sums or shortcut_input is None or x.grad_fn is None:
@@ -175,10 +163,7 @@ def _normalize(
 
 
 class _BatchNormAct(torch.autograd.Function):
-    """Forward and backward pass, each two kernels: sums over the rows, and what depends on them.
-
-    The two outputs share their values and memory, one for each branch, see ``branch``.
-    """
+    """Two kernels each way; the outputs share their memory, one for each branch, see ``branch``."""
 
     @staticmethod
     def forward(

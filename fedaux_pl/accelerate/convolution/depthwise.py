@@ -5,14 +5,14 @@ one kernel for both gradients, and a small one that adds up partial sums of the 
 """
 
 import math
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedaux_pl.accelerate.context import launch, next_power_of_two
-from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, Activation, channels_last
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     fork,
@@ -46,18 +46,10 @@ def is_depthwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
     )
 
 
-class _Launch(NamedTuple):
-    """The grid (channel blocks, chunks), and the arguments that the kernels share."""
-
-    grid: tuple[int, int]
-    sizes: tuple[int, ...]  # from ``columns`` to ``out_width``
-    constants: dict[str, int]
-
-
 def _plan(
     x: Tensor, weight: Tensor | None, stride: int, *, programs: int, tile: int, pitch: int
-) -> _Launch:
-    """The launch for activations ``x``; a pixel of the output has ``pitch`` values."""
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+    """The grid, sizes and constants of both kernels; an output pixel has ``pitch`` values."""
     n, channels, height, width = x.shape
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
@@ -68,7 +60,7 @@ def _plan(
     columns = n * out_width
     chunk = -(-columns * channel_blocks // (programs * block)) * block
     constants = {"UNIT": unit, "STRIDE": stride, "POOL": weight is None}
-    return _Launch(
+    return (
         (channel_blocks, -(-columns // chunk)),
         (columns, channels // unit, parameters, chunk, height, width, out_height, out_width),
         constants | {"BLOCK_M": block, "BLOCK_C": block_channels, "num_warps": WARPS},
@@ -79,7 +71,8 @@ def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
     """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
-    return _convolve(channels_last(x), conv.weight, conv.stride[0], norm, activation)
+    x = channels_last(x)
+    return convolve_depthwise_eval(x, conv.weight, conv.stride[0], norm, activation)
 
 
 def average_pool(x: Tensor) -> Tensor:
@@ -92,24 +85,15 @@ def average_pool(x: Tensor) -> Tensor:
     return pooled
 
 
-def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
-    """Write relu(average_pool(x)), without gradients."""
-    _convolve(channels_last(x), None, 2, activation=RELU, out=out)
-
-
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Compute conv(x) in the dtype of ``x``, with gradients.
-
-    Partial sums of the weight's gradient are added up on the side stream if there is one. Channels
-    of ``x`` beyond those of the convolution are padding; those of the output are zero.
-    """
+    """Compute conv(x) in the dtype of ``x``, with gradients; padding channels stay zero."""
     out: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
         x, conv.weight, conv.stride[0], side_stream_for(conv)
     )
     return out
 
 
-def _convolve(
+def convolve_depthwise_eval(
     x: Tensor,
     weight: Tensor | None,
     stride: int,
@@ -124,17 +108,17 @@ def _convolve(
     """
     tile = STRIDE_1_TILE if stride == 1 else TILE
     pitch = x.shape[1] if out is None else out.stride(3)
-    plan = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
+    grid, sizes, constants = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
     if out is None:
-        out = x.new_empty(len(x), *plan.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+        out = x.new_empty(len(x), *sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
     weight = x if weight is None else weight  # not read
     statistics: tuple[Tensor | None, ...] = (weight,) * 4  # not read
     if norm is not None:
         statistics = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    launch("depthwise_kernel", plan.grid,
-        x, weight, out, *statistics, *plan.sizes, pitch // plan.constants["UNIT"],
+    launch("depthwise_kernel", grid,
+        x, weight, out, *statistics, *sizes, pitch // constants["UNIT"],
         0.0 if norm is None else norm.eps, activation.upper,
-        HAS_NORM=norm is not None, ACT=activation.kind, **plan.constants,
+        HAS_NORM=norm is not None, ACT=activation.kind, **constants,
     )  # fmt: skip
     return out
 
@@ -149,21 +133,23 @@ class _Depthwise(torch.autograd.Function):
         x = channels_last(x)
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.side_stream = stride, side_stream
-        return _convolve(x, weight, stride)
+        return convolve_depthwise_eval(x, weight, stride)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        plan = _plan(x, weight, ctx.stride, programs=BACKWARD_PROGRAMS, tile=TILE, pitch=x.shape[1])
+        grid, sizes, constants = _plan(
+            x, weight, ctx.stride, programs=BACKWARD_PROGRAMS, tile=TILE, pitch=x.shape[1]
+        )
         needs_dx = ctx.needs_input_grad[0]
         dx = torch.empty_like(x) if needs_dx else x
         partials = x
         if weight is not None:
-            partials = torch.empty(plan.grid[1], weight.numel(), device=x.device)
-        launch("depthwise_backward_kernel", plan.grid,
-            channels_last(dy), x, x if weight is None else weight, dx, partials, *plan.sizes,
-            NEEDS_DX=needs_dx, **plan.constants,
+            partials = torch.empty(grid[1], weight.numel(), device=x.device)
+        launch("depthwise_backward_kernel", grid,
+            channels_last(dy), x, x if weight is None else weight, dx, partials, *sizes,
+            NEEDS_DX=needs_dx, **constants,
         )  # fmt: skip
         dx = dx if needs_dx else None
         if weight is None:

@@ -21,11 +21,7 @@ MAX_STEM_CHANNELS = 128
 
 
 def pad_channels(x: Tensor) -> Tensor:
-    """Append channels of zeros up to a multiple of 8.
-
-    The result of ``standardize`` is a slice of a tensor with these channels; then that tensor
-    is returned, without a copy.
-    """
+    """Append channels of zeros up to a multiple of 8; results of ``standardize`` have them."""
     n, channels, height, width = x.shape
     missing = -channels % ALIGNMENT
     if not missing:
@@ -46,9 +42,8 @@ def pad_channels(x: Tensor) -> Tensor:
 def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
     """Compute (x - mean) / std of images in one kernel; bytes are divided by 255 first.
 
-    ``mean`` and ``std`` are one number or C numbers, float32. The result is a slice, the first C
-    channels, of a channels-last tensor that is padded with zeros to a multiple of 8 channels; so
-    ``pad_channels`` copies nothing.
+    ``mean`` and ``std`` are one number or C numbers, float32. The result is a slice of a
+    channels-last tensor with a multiple of 8 channels, so ``pad_channels`` copies nothing.
     """
     n, channels, height, width = x.shape
     if x.stride(2) != width * x.stride(3):

@@ -1,16 +1,12 @@
 """1x1 convolutions in training as matrix products; those with groups have a block-diagonal matrix.
 
-Before its first step cuDNN tries its kernels for every shape and direction: on an H200 that takes
-9 s for MobileNetV2's 1x1 convolutions of 32 images, and 0.1 s as products. Later steps take 637 us
-by cuDNN, forward and backward, and 434 us as products.
+On an H200 cuDNN takes 9 s for its trials of MobileNetV2's 1x1 convolutions of 32 images, and 637 us
+for each later step; products take 0.1 s and 434 us.
 
 Groups are narrower than a tile of the tensor cores, so the zeros cost little, and much less than
 cuDNN's two conversions of the activations' layout. The order of the matrix's rows can be a channel
-shuffle, and zero rows and columns pad the channels for the tensor cores.
-
-With few input channels the product's kernel also computes BatchNorm's moments of the result: the
-1x1 convolutions of MobileNetV2 and their moments take 762 us for 1,024 images this way, and
-1,133 us by cuDNN with two kernels each; those of ShuffleNet 1,231 us, and 1,499 us by cuBLAS.
+shuffle, and zero rows and columns pad the channels for the tensor cores. With few input channels
+the product's kernel also computes BatchNorm's moments of the result.
 """
 
 from collections.abc import Sequence
@@ -46,20 +42,12 @@ WARPS = 4
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """How a matrix holds the weight of a convolution.
+    """How a matrix holds the weight of a convolution."""
 
-    Args:
-        rows: Output channels, with padding.
-        columns: Input channels, with padding.
-        groups: Groups of the convolution.
-        shuffled_groups: Groups of the channel shuffle of the rows: 1 for none, or any number if the
-            convolution has no groups, or those of the convolution.
-    """
-
-    rows: int
-    columns: int
-    groups: int = 1
-    shuffled_groups: int = 1
+    rows: int  # output channels, with padding
+    columns: int  # input channels, with padding
+    groups: int = 1  # of the convolution
+    shuffled_groups: int = 1  # of the shuffle of the rows: 1, ``groups``, or any if groups is 1
 
     def is_weight(self, weight: Tensor) -> bool:
         """Whether the matrix is the weight itself: no groups, no padding, no shuffle."""
@@ -127,11 +115,8 @@ def convolve_pointwise(
 ) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
-    The channels of ``x`` are the columns of the layout, those of the output its rows, of which
-    padding is zero. By default they are those of the convolution.
-
-    Returns:
-        The output, and its moments for ``batch_norm_act``; None if it computes them faster.
+    The channels of ``x`` are the columns of the layout, those of the output its rows; by default
+    those of the convolution. Also return the moments, if ``batch_norm_act`` is not faster.
     """
     n, in_channels, height, width = x.shape
     if layout is None:
@@ -198,10 +183,7 @@ def gives_moments(layout: MatrixLayout, dtype: torch.dtype) -> bool:
 
 
 def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments]:
-    """Compute rows @ weight.T and the moments of the result, without gradients.
-
-    Both are contiguous, of the same dtype, with at most ``MAX_IN_CHANNELS`` columns.
-    """
+    """Compute rows @ weight.T and its moments, with at most ``MAX_IN_CHANNELS`` columns."""
     (pixels, in_channels), channels = rows.shape, len(weight)
     max_block = FEW_BLOCK_CHANNELS if in_channels <= FEW_CHANNELS else BLOCK_CHANNELS
     block_channels = min(max_block, next_power_of_two(channels, MIN_BLOCK))

@@ -1,7 +1,5 @@
 """All Triton kernels of the package.
 
-Kernels for convolutional networks compile in few variants, because the numbers of rows and channels
-are run-time arguments. Kernels for text encoders compile for each width, of which there are few.
 Sums are computed in a fixed order and without atomics, so results repeat bit for bit. Long argument
 lists group tensors, numbers and compile-time constants; ``# fmt: skip`` preserves the groups.
 """

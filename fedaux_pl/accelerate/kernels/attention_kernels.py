@@ -1,9 +1,8 @@
 """Attention for short texts: a program holds all keys and values of a head.
 
-Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. So one
-matrix product computes all three, one the gradient of their input and one that of their weights.
-No query attends to padding; a query without any key gets zeros. Softmax and sums are in float32.
-Packed texts have the dropout masks of the padded ones.
+Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. No query
+attends to padding; a query without any key gets zeros. Softmax and sums are in float32. Packed
+texts have the dropout masks of the padded ones.
 """
 
 import triton

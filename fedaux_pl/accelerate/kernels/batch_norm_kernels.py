@@ -1,13 +1,9 @@
 """BatchNorm with residual and activation, and its fold into a convolution.
 
-PyTorch's BatchNorm of channels-last half precision reaches a tenth of a GPU's bandwidth. These
-kernels see activations as a matrix (rows, channels) with N * H * W rows. The grid is (channel
-blocks, chunks): a program processes ``BLOCK_C`` channels of ``chunk_rows`` rows, in tiles of
-(BLOCK_M, BLOCK_C).
-
+Activations are a matrix (rows, channels) with N * H * W rows. The grid is (channel blocks, chunks):
+a program processes ``BLOCK_C`` channels of ``chunk_rows`` rows, in tiles of (BLOCK_M, BLOCK_C).
 ``channels`` is ``units * UNIT`` with a compile-time power of two ``UNIT``, which the compiler needs
 for wide memory accesses. Other sizes are not specialized on, so a network compiles few variants.
-
 If ``GROUPS`` is 0, the layer has one parameter for each channel. Otherwise the activations are
 those of a channel shuffle of ``parameters`` channels in ``GROUPS`` groups (1: in their order), and
 further channels are padding: their outputs and gradients are zero.
@@ -43,12 +39,6 @@ def _activate(z, upper, ACT: tl.constexpr):
 
 
 @triton.jit
-def _clip_m2(m2):
-    """Rounding can make a sum of squared deviations negative. NaN passes, as in PyTorch."""
-    return tl.maximum(m2, 0.0, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def _find_chunk(rows, units, chunk_rows, UNIT: tl.constexpr, BLOCK_C: tl.constexpr):
     """The number of channels, the program's channels, its first row and its number of rows."""
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -61,7 +51,8 @@ def _store_moments(sums, squares, shift, count, partials, chunks, channels, chan
     """Write a chunk's mean and sum of squared deviations, from sums over values - shift."""
     total = tl.sum(sums, 0)
     offset = total / count
-    m2 = _clip_m2(tl.sum(squares, 0) - total * offset)
+    m2 = tl.sum(squares, 0) - total * offset  # rounding can make it negative; NaN passes
+    m2 = tl.maximum(m2, 0.0, propagate_nan=tl.PropagateNan.ALL)
     mask = channel < channels
     chunk = tl.program_id(1)
     tl.store(partials + chunk * channels + channel, shift + offset, mask=mask)
@@ -98,7 +89,8 @@ def _merge_moments(partials, rows, chunks, chunk_rows, channels, channel, BLOCK_
         total += tl.sum(counts * difference, 0)
         squares += tl.sum(within + counts * difference * difference, 0)
     offset = total / rows
-    return shift + offset, _clip_m2(squares - total * offset)
+    m2 = tl.maximum(squares - total * offset, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return shift + offset, m2
 
 
 @triton.jit(do_not_specialize=SIZES)

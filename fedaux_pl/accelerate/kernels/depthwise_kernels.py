@@ -3,8 +3,7 @@
 A column is the pixels (x, 0), (x, 1), ... of one image; there are N * width columns. A program
 processes ``BLOCK_C`` channels of a chunk of columns, ``BLOCK_M`` columns at a time, and goes down
 their rows. So with stride 1 an input row is loaded three times, shifted by -1, 0 and 1, in place of
-nine times: its contributions to three output rows are added as soon as it is loaded. Only the first
-load of a value comes from device memory; the others come from the cache.
+nine times: its contributions to three output rows are added as soon as it is loaded.
 
 Grid and sizes are as in ``batch_norm_kernels``, with columns in place of rows. The arithmetic is
 float32. Weights are (parameters, 3, 3), float32; further channels are padding, whose outputs are
@@ -50,28 +49,16 @@ def _load_three(x, row, column, height, width, channels, channel, mask):
 
 
 @triton.jit
-def _load_weight(weight, channel, tap: tl.constexpr, mask, POOL: tl.constexpr):
-    """One of the nine weights of each channel, as (1, BLOCK_C)."""
-    if POOL:
-        value = tl.where(mask, NINTH, 0.0)
-    else:
-        value = tl.load(weight + channel * 9 + tap, mask=mask, other=0.0)
-    return value[None, :]
-
-
-@triton.jit
 def _load_weights(weight, channel, mask, POOL: tl.constexpr):
     """The nine weights of each channel, row by row, each as (1, BLOCK_C)."""
-    w00 = _load_weight(weight, channel, 0, mask, POOL)
-    w01 = _load_weight(weight, channel, 1, mask, POOL)
-    w02 = _load_weight(weight, channel, 2, mask, POOL)
-    w10 = _load_weight(weight, channel, 3, mask, POOL)
-    w11 = _load_weight(weight, channel, 4, mask, POOL)
-    w12 = _load_weight(weight, channel, 5, mask, POOL)
-    w20 = _load_weight(weight, channel, 6, mask, POOL)
-    w21 = _load_weight(weight, channel, 7, mask, POOL)
-    w22 = _load_weight(weight, channel, 8, mask, POOL)
-    return w00, w01, w02, w10, w11, w12, w20, w21, w22
+    weights = ()
+    for tap in tl.static_range(9):
+        if POOL:
+            value = tl.where(mask, NINTH, 0.0)
+        else:
+            value = tl.load(weight + channel * 9 + tap, mask=mask, other=0.0)
+        weights = weights + (value[None, :],)  # noqa: RUF005 - Triton's language
+    return weights
 
 
 @triton.jit(do_not_specialize=[*SIZES, "out_units"])
@@ -142,10 +129,9 @@ def depthwise_backward_kernel(
 ):  # fmt: skip
     """The gradient of x, and each chunk's part of the weight's gradient, in one pass.
 
-    ``partials`` is (chunks, parameters * 9); ``sum_partials_kernel`` adds up its rows. ``POOL``,
-    which has no such gradient, is for stride 2 only. Columns are those of the output. With stride
-    2, a program computes the two by two input pixels whose first one is the center of an output
-    pixel.
+    ``partials`` is (chunks, parameters * 9); ``sum_partials_kernel`` adds up its rows. ``POOL`` is
+    for stride 2 only. Columns are those of the output. With stride 2, a program computes the two by
+    two input pixels whose first one is the center of an output pixel.
     """
     channels, channel, start, count = _find_chunk(columns, units, chunk_columns, UNIT, BLOCK_C)
     channel_mask = channel < channels

@@ -34,12 +34,18 @@ def is_kept(seed, counter, rate):
 
 
 @triton.jit
-def _find_slots(slots, row_ids, rows, PACKED: tl.constexpr):
-    """The index of each row's token in the padded texts."""
-    found = row_ids
+def _find_tile(
+    first, stop, slots, cols, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, PACKED: tl.constexpr
+):
+    """The rows of a tile, its mask and offsets, its tokens' slots and counters of dropout."""
+    row_ids = first + tl.arange(0, BLOCK_R)
+    mask = (row_ids < stop)[:, None] & (cols < WIDTH)[None, :]
+    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    slot_ids = row_ids
     if PACKED:
-        found = tl.load(slots + row_ids, mask=row_ids < rows, other=0)
-    return found
+        slot_ids = tl.load(slots + row_ids, mask=row_ids < stop, other=0)
+    counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    return row_ids, mask, offsets, slot_ids, counters
 
 
 @triton.jit
@@ -62,8 +68,7 @@ def _embed(
 ):  # fmt: skip
     """The sum of the embeddings of a token's word, of its position and of token type 0.
 
-    An id outside of the vocabulary gives NaN, which the check of the loss reports. PyTorch's
-    device-side assertion would make the CUDA context unusable.
+    An id outside of the vocabulary gives NaN, which the check of the loss reports.
     """
     row_mask = row_ids < rows
     mask = row_mask[:, None] & (cols < WIDTH)[None, :]
@@ -122,17 +127,15 @@ def embed_kernel(
     BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """Dropout(LayerNorm(word + position + token type))."""
-    row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
-    mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
-    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
+    row_ids, mask, offsets, slot_ids, counters = _find_tile(
+        tl.program_id(0) * BLOCK_R, rows, slots, cols, WIDTH, BLOCK_R, PACKED
+    )
     values = _embed(
         ids, word, position, token_type, vocab_size, rows, length, row_ids, slot_ids, cols, WIDTH
     )
     z = _normalize(values, stats, weight, bias, rows, row_ids, cols, eps, WIDTH)
     if DROPOUT:
-        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
         z = tl.where(is_kept(tl.load(seeds + seed_index), counters, rate), z / (1.0 - rate), 0.0)
     tl.store(states + offsets, z, mask=mask)
     tl.store(half + offsets, z.to(half.dtype.element_ty), mask=mask)
@@ -145,12 +148,10 @@ def add_norm_kernel(
     BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm(residual + dropout(y))."""
-    row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
-    mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
-    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
-    counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    row_ids, mask, offsets, _, counters = _find_tile(
+        tl.program_id(0) * BLOCK_R, rows, slots, cols, WIDTH, BLOCK_R, PACKED
+    )
     values, _ = _add_residual(
         y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
     )
@@ -176,14 +177,12 @@ def add_norm_backward_kernel(
     start = tl.program_id(0) * rows_per_part
     stop = tl.minimum(start + rows_per_part, rows)
     for first in range(start, stop, BLOCK_R):
-        row_ids = first + tl.arange(0, BLOCK_R)
-        mask = (row_ids < stop)[:, None] & col_mask[None, :]
-        offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        row_ids, mask, offsets, _, counters = _find_tile(
+            first, stop, slots, cols, WIDTH, BLOCK_R, PACKED
+        )
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         if HAS_HALF:
             gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
-        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
-        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
         values, kept = _add_residual(
             y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
         )
@@ -219,14 +218,12 @@ def embed_backward_kernel(
     start = tl.program_id(0) * rows_per_part
     stop = tl.minimum(start + rows_per_part, rows)
     for first in range(start, stop, BLOCK_R):
-        row_ids = first + tl.arange(0, BLOCK_R)
-        mask = (row_ids < stop)[:, None] & col_mask[None, :]
-        offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        row_ids, mask, offsets, slot_ids, counters = _find_tile(
+            first, stop, slots, cols, WIDTH, BLOCK_R, PACKED
+        )
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
-        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
         if DROPOUT:
-            counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
             kept = is_kept(tl.load(seeds + seed_index), counters, rate)
             gradient = tl.where(kept, gradient / (1.0 - rate), 0.0)
         values = _embed(

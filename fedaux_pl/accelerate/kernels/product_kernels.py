@@ -21,10 +21,7 @@ def standardize_kernel(
     image_stride, channel_stride, pixel_stride, mean_stride, std_stride, divisor,
     PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(x / divisor - mean) / std of images, channels last and padded with zeros.
-
-    A program processes BLOCK pixels with all their channels. ``area`` is H * W.
-    """
+    """(x / divisor - mean) / std of images, channels last and padded with zeros; area is H * W."""
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, PADDED)[None, :]
     image = (pixel // area).to(tl.int64)

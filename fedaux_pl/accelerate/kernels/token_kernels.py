@@ -42,10 +42,9 @@ def pack_kernel(
     ids, lengths, packed, slots, starts, texts, length, rows, pad_id,
     BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
-    """The ids and slots of a text's rows, and its first row; one program for each text.
+    """The ids and slots of a text's rows, and its first row; one program for each or spare text.
 
-    Programs after the last text write the rows of spare texts. If the texts have more than ``rows``
-    tokens, all ids are -1, which gives NaN.
+    If the texts have more than ``rows`` tokens, all ids are -1, which gives NaN.
     """
     text = tl.program_id(0)
     before = tl.zeros((BLOCK_N,), tl.int32)
@@ -149,8 +148,7 @@ def mean_backward_kernel(
 def rank_kernel(ids, words, order, tokens, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr):
     """Sort the tokens by word, stably; write the sorted words and the token of each.
 
-    The rank of a token is the number of tokens that come before it. For few tokens PyTorch's kernel
-    uses a dozen programs, each of which reads all tokens.
+    The rank of a token is the number of tokens before it. PyTorch's kernel has a dozen programs.
     """
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     word = tl.load(ids + token, mask=token < tokens, other=0)

@@ -98,10 +98,11 @@ def conv_norm_act(
         return convolve_images(channels_last(pad_channels(x.to(dtype))), weight, bias, activation)
     if path == "fold":
         return convolve_folded((conv, norm), x.to(dtype), residual)  # type: ignore[arg-type]
-    moments, is_ours = None, depthwise.is_depthwise(conv) and fits_input(conv, x)
+    moments: Moments | None = None
+    fits_depthwise = depthwise.is_depthwise(conv) and fits_input(conv, x)
     if path == "plain":
         out: Tensor = conv(x)
-    elif path == "apply" and residual is None and is_ours:
+    elif path == "apply" and residual is None and fits_depthwise:
         return depthwise.depthwise_norm_act_eval(conv, norm, x.to(dtype), activation)  # type: ignore[arg-type]
     elif path == "apply" and fits_pointwise(conv, x, residual, dtype):
         weight, bias = fold_batch_norm(conv, norm, dtype)  # type: ignore[arg-type]

@@ -230,16 +230,16 @@ def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
 
 def choose_unit(unit: ShuffleUnit, x: Tensor) -> Callable[[ShuffleUnit, Tensor], Tensor] | None:
     """Return the function that can compute a unit, if its layers and their inputs are standard."""
-    norms, stride = (unit.norm1, unit.norm2, unit.norm3), unit.depthwise.stride[0]
+    norms = unit.norm1, unit.norm2, unit.norm3
     if (
         compute_dtype(x) not in HALF
-        or not fits_input(unit.reduce, x)
         or not (is_pointwise(unit.reduce) and is_pointwise(unit.expand))
-        or not depthwise.is_depthwise(unit.depthwise)
+        or not (depthwise.is_depthwise(unit.depthwise) and fits_input(unit.reduce, x))
         or not all(is_standard_batch_norm(norm) for norm in norms)
     ):
         return None
     if all(norm.training for norm in norms):
+        stride = unit.depthwise.stride[0]
         fits = x.dtype == compute_dtype(x) and x[:, 0, ::stride, ::stride].numel() > 1
         return shuffle_unit_train if fits else None
     fits = x.shape[1] % ALIGNMENT == 0 and torch.backends.cudnn.enabled

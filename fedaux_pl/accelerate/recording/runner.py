@@ -80,8 +80,12 @@ class CudaRunner(StageRunner):
     def predict(
         self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Compute the logits of a model with the given weights, by captured passes if possible."""
-        is_foreign = isinstance(model, AdaptedNetwork)  # may synchronize
+        """Compute the logits of a model with the given weights.
+
+        Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
+        fixed size. A network of others may synchronize, which cannot be captured.
+        """
+        is_foreign = isinstance(model, AdaptedNetwork)
         if statistics != "running" or is_foreign or not getattr(model, "fixed_size_inputs", False):
             return super().predict(model, state, inputs, statistics)
         if model not in self._predictors:

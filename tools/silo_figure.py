@@ -1,6 +1,6 @@
 """Draw the accuracy of every method at every silo, from the reports of silos/pacs and silos/office.
 
-python paper/silo_figure.py FIGURE.png    # reads logs/reports/{pacs,office}/NAME.csv
+python tools/silo_figure.py FIGURE.png    # reads logs/reports/{pacs,office}/NAME.csv
 """
 
 import csv

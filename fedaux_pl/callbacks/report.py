@@ -19,7 +19,7 @@ from fedaux_pl.callbacks.client_results import (
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.notes import RunNotes
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 

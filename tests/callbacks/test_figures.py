@@ -10,12 +10,10 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.text import Text
 
 from fedaux_pl.callbacks import figures
-from fedaux_pl.callbacks.figures import (
-    certainty_figure,
-    partition_figure,
-    top_images_figure,
-    weight_by_class_figure,
-)
+from fedaux_pl.callbacks.figures.client_lines import client_lines_figure
+from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
+from fedaux_pl.callbacks.figures.counts import partition_figure
+from fedaux_pl.callbacks.figures.samples import top_images_figure
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -234,15 +232,6 @@ def test_of_many_clients_the_first_are_shown_with_their_share_of_all(by_class):
     assert "first 100 of 130 clients" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    "scores",
-    [np.array([[1.0, np.nan]]), np.array([[1.0, np.inf]]), np.array([[1.0, 0.0], [1.0, 0.0]])],
-)
-def test_scores_without_weights_are_refused(scores):
-    with pytest.raises(ValueError, match="scores must be finite, with a positive one for each"):
-        certainty_figure(scores, np.zeros(len(scores), dtype=int), ["a", "b"])
-
-
 # ------------------------------------------------------------------------------ weight by class
 
 
@@ -427,12 +416,12 @@ def test_the_metrics_of_few_clients_are_colored_and_of_many_the_worst():
         "val/accuracy": np.array([[0.2, 0.4], [0.3, 0.1]]),
         "val/ece": np.full((2, 2), np.nan),
     }
-    figure = figures.client_lines_figure([1, 3], ["north", "south"], curves)
+    figure = client_lines_figure([1, 3], ["north", "south"], curves)
     upper, lower = figure.axes[0].child_axes
     assert [line.get_label() for line in upper.lines] == ["north", "south", "mean"]
     np.testing.assert_allclose(upper.lines[2].get_ydata(), [25, 25])  # in percent
     assert (upper.get_ylabel(), lower.get_ylabel()) == ("accuracy in %", "ece")
     values = np.roll(np.linspace(0.1, 0.9, 12), 4)[:, None]
-    many = figures.client_lines_figure([1], [f"c{i}" for i in range(12)], {"accuracy": values})
+    many = client_lines_figure([1], [f"c{i}" for i in range(12)], {"accuracy": values})
     [axes] = many.axes[0].child_axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["c4", "mean"]

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedaux_pl.callbacks import figures
-from fedaux_pl.callbacks.figures import (
-    ScoredText,
-    confusion_figure,
-    participation_figure,
-    top_texts_figure,
-    views_figure,
-)
+from fedaux_pl.callbacks.figures.counts import confusion_figure, participation_figure
+from fedaux_pl.callbacks.figures.samples import ScoredText, top_texts_figure, views_figure
 from tests.callbacks.test_figures import check_legible, label_texts, names
 
 
@@ -41,7 +35,7 @@ def test_of_many_rounds_the_last_are_shown_and_all_are_counted():
     took_part = np.ones((300, 120), dtype=int)
     figure = participation_figure(took_part, clients(120))
     axes = figure.axes[0]
-    assert axes.images[0].get_array().shape == (figures.MAX_CLIENTS, figures.MAX_ROUNDS)
+    assert axes.images[0].get_array().shape == (100, 250)
     assert axes.images[0].get_extent()[:2] == [50.5, 300.5]
     assert {text.get_text() for text in axes.texts} == {"300"}
     assert "100 of 120 clients" in figure._suptitle.get_text()

@@ -104,6 +104,7 @@ def test_curve_summary_and_tensorboard(finished):
         [accuracies[-1]]
     )
     assert len(pages.Scalars("pretraining_loss/resnet8")) == 1
+    assert len(list(folder.parent.rglob("events*"))) == 1  # no further run for the final results
     text = text_of(pages, "privacy")
     for line in federation.privacy():
         assert line in text
@@ -325,13 +326,13 @@ def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypat
     Public images with the highest scores are not private.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    top, shown = run_figures.figures.top_images_figure, {}
+    top, shown = run_figures.samples.top_images_figure, {}
 
     def drawn(inputs, scores, names):
         shown[secret] = names
         return top(inputs, scores, names)
 
-    monkeypatch.setattr(run_figures.figures, "top_images_figure", drawn)
+    monkeypatch.setattr(run_figures.samples, "top_images_figure", drawn)
     for secret in (True, False):
         federation = create(paper_fedaux(secret=secret))
         data = split(3, private=Wards(), validation_fraction=0.25)

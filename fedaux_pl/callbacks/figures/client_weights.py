@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
-_TIMES = "\N{MULTIPLICATION SIGN}"
+_FACTORS = [2.0**k for k in range(-4, 5)]
 _LABEL_HEAD = "main class · client"
 
 
@@ -31,19 +31,14 @@ def certainty_figure(
     """Draw the weight of each client in the ensemble, and how it varies over the samples.
 
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
-    If all rows are close to 1, the scores hardly distinguish the clients; a long row means that
-    the weight of the client differs much between samples.
+    If all rows are close to 1, the scores hardly distinguish the clients. Clients are ordered by
+    main class; of more than `MAX_CLIENTS` the first are shown, with their weights among all.
 
     Args:
         scores: Certainty scores s_i(x) on the distillation data, shape (n_clients, n_samples).
         client_classes: The main class of each client, an index of shape (n_clients,).
         classes: The names of the classes.
         client_names: The names of the clients; None for their numbers.
-
-    Returns:
-        A figure with one row for each client, ordered by main class: the 5 % to 95 % quantiles,
-        the middle half, the median and the mean. Of more than `MAX_CLIENTS` clients the first
-        ones are shown, with their weights among all clients.
     """
     clients = _order_clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
@@ -76,12 +71,9 @@ def weight_by_class_figure(
     """Draw the mean weight of each client on each class, as a heat map.
 
     A cell is the mean of s_i(x) / sum_j s_j(x) over the samples of a class, as a multiple of 1/n:
-    red if the client counts more than in a plain average, blue if less, white if the same. With
-    good scores the outlined cells, the main classes of the clients, are red. The color scale is
-    logarithmic: the factors 2 and 1/2 are equally far from white.
-
-    Rows and arguments are those of `certainty_figure`, and ``labels``, the true classes of the
-    samples, integers of shape (n_samples,). A class without samples is gray.
+    red if the client counts more than in a plain average, blue if less, gray without samples. With
+    good scores the outlined cells, the main classes of the clients, are red. The arguments are
+    those of `certainty_figure`, and ``labels``, the true classes, integers of shape (n_samples,).
     """
     clients = _order_clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
@@ -125,39 +117,22 @@ def _order_clients(
     """Compute n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
     table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
     total = table.sum(axis=0, dtype=np.float64)
-    if not (np.isfinite(total).all() and total.min() > 0):
-        raise ValueError(
-            "scores must be finite, with a positive one for each sample, but sum to "
-            f"{total.min()} ... {total.max()} over the clients"
-        )
     order = np.argsort(main, kind="stable")
     row = style.clipped(6.4 / len(order), 0.08, 0.34)
-    labels = _client_labels(order, main, classes, row, names)
-    left = style.text_width([_LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2
-    return _Clients(table[order] * (len(table) / total), main[order], row, labels, left)
-
-
-def _client_labels(
-    order: _Integers,
-    main: _Integers,
-    classes: Sequence[str],
-    row: float,
-    client_names: Sequence[str] | None,
-) -> dict[float, str]:
-    """Return labels by row: one for each client or, if rows are small, one for each main class."""
     labels: dict[float, str] = {}
     if row >= style.line_height(style.TICK_SIZE):
         for y, i in enumerate(order):
-            name = str(i) if client_names is None else style.shorten(client_names[i])
+            name = str(i) if names is None else style.shorten(names[i])
             labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
-        return labels
-    last = -math.inf
-    for start, stop in _runs_of(main[order]):
-        middle = (start + stop - 1) / 2
-        if (middle - last) * row >= style.line_height(style.TICK_SIZE):
-            labels[middle] = style.shorten(classes[main[order[start]]])
-            last = middle
-    return labels
+    else:  # rows too thin for a label: one for each main class
+        last = -math.inf
+        for start, stop in _runs_of(main[order]):
+            middle = (start + stop - 1) / 2
+            if (middle - last) * row >= style.line_height(style.TICK_SIZE):
+                labels[middle] = style.shorten(classes[main[order[start]]])
+                last = middle
+    left = style.text_width([_LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2
+    return _Clients(table[order] * (len(table) / total), main[order], row, labels, left)
 
 
 def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
@@ -179,8 +154,7 @@ def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
     """Draw one row with the quantiles and the mean of each client."""
     quantiles = np.quantile(weights, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
     mean = weights.mean(axis=1)
-    lowest, highest = quantiles[0].min(), max(quantiles[-1].max(), mean.max())
-    floor = _weight_axis(axes, float(lowest), float(highest))
+    floor = _weight_axis(axes, float(quantiles[0].min()), float(max(quantiles[-1].max(), *mean)))
     low, first, median, third, high = np.maximum(quantiles, floor)
     y = np.arange(len(weights))
     thick = style.clipped(72 * row * 0.42, 2.5, 8.0)
@@ -195,26 +169,26 @@ def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
 
 
 def _weight_axis(axes: "Axes", low: float, high: float) -> float:
-    """Set up a logarithmic axis around 1 and return its smallest weight.
-
-    Weights can be as small as 1e-8; smaller ones than the first tick are drawn at it.
-    """
+    """Set up a logarithmic axis around 1 and return its first tick, where smaller weights are."""
+    scale = _FACTORS
     if low < 1 / 16 or high > 16:
         scale = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
-    else:
-        scale = [2.0**k for k in range(-4, 5)]
     high = max(high, 2.0)
     floor = max([tick for tick in scale if tick <= min(low, 0.5)], default=scale[0])
     ticks = [tick for tick in scale if floor <= tick <= high * 1.05]
-    names = [f"{tick:g}{_TIMES}" for tick in ticks]
-    if low < floor:
-        names[0] = f"≤ {names[0]}"
     axes.set_xscale("log")
     axes.set_xlim(floor / 1.08, high * 1.15)
-    axes.set_xticks(ticks, names)
+    axes.set_xticks(ticks, _tick_names(ticks, low < floor))
     axes.set_xticks([], minor=True)
     axes.grid(axis="x", color=style.FAINT, linewidth=0.8)
     return floor
+
+
+def _tick_names(ticks: Sequence[float], has_lower: bool, has_higher: bool = False) -> list[str]:
+    names = [f"{tick:g}\N{MULTIPLICATION SIGN}" for tick in ticks]
+    names[0] = f"≤ {names[0]}" if has_lower else names[0]
+    names[-1] = f"≥ {names[-1]}" if has_higher else names[-1]
+    return names
 
 
 def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -> None:
@@ -228,13 +202,9 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     colors = LinearSegmentedColormap.from_list("weight", shades).with_extremes(bad=style.NO_DATA)
     # at least from 1/2 to 2, so that weights close to uniform are pale
     span = 2.0 ** style.clipped(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
-    image = axes.imshow(
-        np.ma.masked_invalid(means),
-        cmap=colors,
-        norm=LogNorm(1 / span, span, clip=True),
-        aspect="auto",
-        interpolation="nearest",
-    )
+    look: dict[str, Any] = {"cmap": colors, "norm": LogNorm(1 / span, span, clip=True)}
+    look |= {"aspect": "auto", "interpolation": "nearest"}
+    image = axes.imshow(np.ma.masked_invalid(means), **look)
     for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
@@ -244,13 +214,9 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     position = (box.x1 + 0.25 / width, box.y1 - length, 0.2 / width, length)
     bar = figure.colorbar(image, cax=figure.add_axes(position))
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
-    ticks = [2.0**k for k in range(-4, 5) if 1 / span <= 2.0**k <= span]
-    names = [f"{tick:.3g}{_TIMES}" for tick in ticks]
-    if np.nanmin(means) < ticks[0]:
-        names[0] = f"≤ {names[0]}"
-    if np.nanmax(means) > ticks[-1]:
-        names[-1] = f"≥ {names[-1]}"
-    bar.set_ticks(ticks, labels=names)
+    ticks = [factor for factor in _FACTORS if 1 / span <= factor <= span]
+    lower, higher = np.nanmin(means) < ticks[0], np.nanmax(means) > ticks[-1]
+    bar.set_ticks(ticks, labels=_tick_names(ticks, bool(lower), bool(higher)))
     bar.minorticks_off()
     bar.ax.tick_params(length=0, labelsize=style.TICK_SIZE, colors=style.INK)
     bar.ax.spines[:].set_visible(False)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fedaux_pl.callbacks.client_results import as_markdown
+
 
 def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
     """Return TensorBoard's page "Custom scalars"; its tags are regular expressions."""
@@ -59,8 +61,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
     }
     if (scoring := federation.scoring) is not None:  # as it was planned
         rows["what clients release"] = f"`{scoring.scorer}` of `{scoring.feature_map}`"
-    lines = ["| setting | value |", "| --- | --- |"]
-    lines += [f"| {name} | {value} |" for name, value in rows.items()]
+    lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
     lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]
     if algorithm.pretrained and not knows_pretraining:

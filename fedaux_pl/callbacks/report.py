@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = "clients.csv"
+_Figures = Callable[[Any], Iterable[tuple[str, "Figure"]]]
 
 
 class FederationReport(FederationCallback):
@@ -98,9 +100,8 @@ class FederationReport(FederationCallback):
                 experiment.add_custom_scalars(pages.chart_layout(federation))
             for name, text in texts.items():
                 log_text(logger, name, text)
-        if self.images and folder is not None:
-            for name, figure in run_figures.prepared_figures(federation):
-                self._show(trainer, folder, name, figure, len(federation.history))
+        if folder is not None:
+            self._show(run_figures.prepared_figures, trainer, folder, federation)
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
         """Print new notes, rewrite both files and draw who took part."""
@@ -113,7 +114,8 @@ class FederationReport(FederationCallback):
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation, notes)
         if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
-            self._show_clients(trainer, folder, federation)
+            self._show(run_figures.client_figures, trainer, folder, federation)
+            self._drawn = len(federation.history)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Draw the figures of the finished run and log its settings with the final results."""
@@ -123,7 +125,7 @@ class FederationReport(FederationCallback):
         if self.folder is None:  # otherwise the command line says it
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
-            self._show_clients(trainer, folder, pl_module)
+            self._show(run_figures.client_figures, trainer, folder, pl_module)
         measured = last_measured(history)
         if table := client_table(measured):
             _write_table(folder / CLIENTS, table)
@@ -131,8 +133,7 @@ class FederationReport(FederationCallback):
                 log_text(logger, "clients", as_markdown(table))
             if self.folder is None:
                 print_above_bars(describe_clients(measured))
-        if self.images and (figure := run_figures.confusion(pl_module)) is not None:
-            self._show(trainer, folder, "evaluation/confusion", figure, len(history))
+        self._show(run_figures.result_figures, trainer, folder, pl_module)
         settings = pl_module.settings()
         settings["data"].pop("contents", None)  # checksums
         final = {f"final/{name}": values[-1] for name, values in _measured(pl_module).items()}
@@ -186,25 +187,14 @@ class FederationReport(FederationCallback):
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def _show_clients(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
-        if self.images:
-            self._drawn = len(federation.history)
-            for name, figure in (
-                ("clients/participation", run_figures.participation(federation)),
-                ("clients/metrics", run_figures.clients_over_rounds(federation)),
-            ):
-                if figure is not None:
-                    self._show(trainer, folder, name, figure, self._drawn)
-
-    def _show(
-        self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int
-    ) -> None:
-        """Write a figure to a file and to all loggers."""
-        picture = rasterize(figure)
-        path = folder / "figures" / f"{name.replace('/', '_')}.png"
-        write_atomically(path, lambda file: picture.save(file, "png"))
-        for logger in trainer.loggers:
-            log_figure(logger, name, figure, picture, step)
+    def _show(self, figures: _Figures, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+        """Write figures to files and to all loggers."""
+        for name, figure in figures(federation) if self.images else ():
+            picture = rasterize(figure)
+            path = folder / "figures" / f"{name.replace('/', '_')}.png"
+            write_atomically(path, partial(picture.save, format="png"))
+            for logger in trainer.loggers:
+                log_figure(logger, name, figure, picture, len(federation.history))
 
 
 def rasterize(figure: "Figure") -> Image.Image:

@@ -49,10 +49,17 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             yield "pretraining/views", samples.views_figure(inputs, views)
 
 
-def participation(federation: Any) -> "Figure | None":
-    """Draw which clients took part in the rounds so far; None if no client trains."""
-    if not federation.algorithm.trains_clients:
-        return None
+def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+    """Yield who took part in the rounds so far, and each client's metrics if data name them."""
+    if federation.algorithm.trains_clients:
+        yield "clients/participation", participation(federation)
+    rounds, names, curves = client_curves(federation.history)
+    if curves:
+        yield "clients/metrics", client_lines.client_lines_figure(rounds, names, curves)
+
+
+def participation(federation: Any) -> "Figure":
+    """Draw which clients took part in the rounds so far."""
     names = federation.data.client_names
     took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
     for entry, row in zip(federation.history, took_part, strict=True):
@@ -61,19 +68,13 @@ def participation(federation: Any) -> "Figure | None":
     return counts.participation_figure(took_part, federation.client_labels(names))
 
 
-def clients_over_rounds(federation: Any) -> "Figure | None":
-    """Draw each client's metrics over the rounds; None if no data name their clients."""
-    rounds, names, curves = client_curves(federation.history)
-    return client_lines.client_lines_figure(rounds, names, curves) if curves else None
-
-
-def confusion(federation: Any) -> "Figure | None":
-    """Draw the confusion matrix; None if nothing was evaluated, or it is private."""
-    if federation.confusion is None or not federation.shows_classes:
-        return None
-    is_held_out = any("val/accuracy" in entry for entry in federation.history)
-    data = "validation data" if is_held_out else "test data"
-    return counts.confusion_figure(federation.confusion, federation.data.classes, data)
+def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+    """Yield the confusion matrix, unless nothing was evaluated, or it is private."""
+    if federation.confusion is not None and federation.shows_classes:
+        is_held_out = any("val/accuracy" in entry for entry in federation.history)
+        data = "validation data" if is_held_out else "test data"
+        figure = counts.confusion_figure(federation.confusion, federation.data.classes, data)
+        yield "evaluation/confusion", figure
 
 
 def class_counts(federation: Any) -> NDArray[np.int64] | None:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.cli.export import export, to_onnx
-from fedaux_pl.cli.model_card import model_card
+from fedaux_pl.cli.export import export, model_card, to_onnx
 from fedaux_pl.cli.prediction import predict, probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, UsageError
@@ -224,6 +223,7 @@ def test_onnx_images(run, images, tmp_path):
         torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.nightly
 def test_onnx_texts():
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")

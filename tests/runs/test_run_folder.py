@@ -288,11 +288,11 @@ def test_ctrl_c_in_the_first_seconds_gives_no_traceback(monkeypatch):
     def fit(_):
         signal.raise_signal(signal.SIGINT)  # while options are parsed
 
-    def import_verbs():
+    def import_verbs(_):
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # the process would end
         return SimpleNamespace(fit=fit)
 
-    monkeypatch.setattr(entry, "_import_verbs", import_verbs)
+    monkeypatch.setattr(entry, "_import", import_verbs)
     assert main(["fit"]) == 130
 
 

@@ -30,9 +30,7 @@ def client_lines_figure(
     first, total = next(iter(curves)), pitch * len(curves) - _GAP
     figure, whole = style.canvas(
         plot=(_PANEL[0], total),
-        left=0.65,
-        right=style.text_width([*shown, "mean"], style.TICK_SIZE) + 0.7,
-        bottom=0.65,
+        margins=(0.65, style.text_width([*shown, "mean"], style.TICK_SIZE) + 0.7, 0.65),
         title="Metrics of each client" if len(curves) > 1 else "Accuracy of each client",
         note=f"{counted(len(names), 'client')}, each on its own "
         f"{'validation' if first.startswith('val/') else 'test'} data",

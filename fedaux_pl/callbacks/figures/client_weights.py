@@ -44,9 +44,7 @@ def certainty_figure(
     count, samples = clients.weights.shape
     figure, axes = style.canvas(
         plot=(6.8, clients.row * count),
-        left=clients.left,
-        right=0.3,
-        bottom=1.0,
+        margins=(clients.left, 0.3, 1.0),
         title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
         note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
         f"{counted(samples, 'distillation sample')}; 1 in a plain average",
@@ -81,10 +79,8 @@ def weight_by_class_figure(
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
     figure, axes = style.canvas(
         plot=(column * len(names), clients.row * count),
-        left=clients.left,
-        right=1.5,
         # the color bar can be longer than the heat map
-        bottom=max(style.depth(names, column), 2.0 - clients.row * count),
+        margins=(clients.left, 1.5, max(style.depth(names, column), 2.0 - clients.row * count)),
         title="Weight of each client on each class" + style.of_more(count, len(scores)),
         note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
         "Outlined: the client's main class",
@@ -117,6 +113,9 @@ def _order_clients(
     """Compute n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
     table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
     total = table.sum(axis=0, dtype=np.float64)
+    if not (np.isfinite(total).all() and total.min() > 0):
+        sums = f"sum to {total.min()} ... {total.max()} over the clients"
+        raise ValueError(f"scores must be finite, with a positive one for each sample, but {sums}")
     order = np.argsort(main, kind="stable")
     row = style.clipped(6.4 / len(order), 0.08, 0.34)
     labels: dict[float, str] = {}

@@ -41,9 +41,7 @@ def partition_figure(
     tick_size = style.TICK_SIZE if fits else style.SMALL_TICK_SIZE
     figure, axes = style.canvas(
         plot=(column * len(shown), row * len(names)),
-        left=style.text_width(names, tick_size) + 0.6,
-        right=1.2,
-        bottom=style.depth(clients, column),
+        margins=(style.text_width(names, tick_size) + 0.6, 1.2, style.depth(clients, column)),
         title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
         + style.of_more(len(shown), len(table)),
         note="The area of a bubble is the number of samples of a class that a client holds",
@@ -113,9 +111,7 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     part = "" if first == 1 else f", from round {first}"
     figure, axes = style.canvas(
         plot=(column * len(shown), row * len(names)),
-        left=style.text_width(names, style.TICK_SIZE) + 0.2,
-        right=0.8,
-        bottom=0.65,
+        margins=(style.text_width(names, style.TICK_SIZE) + 0.2, 0.8, 0.65),
         title="Who took part" + style.of_more(len(names), clients),
         note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
         "Right: its number of rounds",
@@ -153,9 +149,7 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     accuracy = table.trace() / max(table.sum(), 1)
     figure, axes = style.canvas(
         plot=(cell * size, cell * size),
-        left=style.text_width(names, style.TICK_SIZE) + 0.6,
-        right=0.3,
-        bottom=style.depth(names, cell),
+        margins=(style.text_width(names, style.TICK_SIZE) + 0.6, 0.3, style.depth(names, cell)),
         title=f"Confusion matrix: {accuracy:.1%} correct",
         note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
         "of its row",

@@ -63,9 +63,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
     height = len(rows) + 1.4 * clients - 0.4  # in lines
     figure, axes = style.canvas(
         plot=(wide, height * style.line_height(style.LABEL_SIZE)),
-        left=0.05,
-        right=0.15,
-        bottom=0.15,
+        margins=(0.05, 0.15, 0.15),
         title="Texts with the highest scores",
         note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
     )
@@ -115,13 +113,12 @@ def _sheet(
     rows, columns, _, height, width = images.shape
     tall, wide = height * size / max(height, width), width * size / max(height, width)
     widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
+    lines = "\n".join(names).split("\n")
     # a cell holds an image, a gap and the caption; one unit of the axes is an inch
     across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
     figure, axes = style.canvas(
         plot=(across * columns, down * rows),
-        left=style.text_width("\n".join(names).split("\n"), style.LABEL_SIZE) + 0.1,
-        right=0.05,
-        bottom=0.05,
+        margins=(style.text_width(lines, style.LABEL_SIZE) + 0.1, 0.05, 0.05),
         title=title,
         note=note,
     )

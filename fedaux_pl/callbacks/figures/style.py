@@ -37,14 +37,15 @@ _EDGE = 0.15  # inches of the empty border
 
 
 def canvas(
-    plot: tuple[float, float], left: float, right: float, bottom: float, title: str, note: str
+    plot: tuple[float, float], margins: tuple[float, float, float], title: str, note: str
 ) -> tuple["Figure", "Axes"]:
-    """Create a figure with a title, a note and axes of the size ``plot``, in inches.
+    """Create a figure with axes of the size ``plot`` and margins left, right and below, in inches.
 
     The size of bubbles and cells must be known before an automatic layout would determine it.
     """
     from matplotlib.figure import Figure
 
+    left, right, bottom = margins
     left += _EDGE
     headline = max(text_width([title], _TITLE_SIZE, "bold"), text_width([note], _NOTE_SIZE))
     width = max(left + plot[0] + right, headline + 2 * _EDGE)

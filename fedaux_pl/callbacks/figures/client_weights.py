@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def certainty_figure(
         classes: The names of the classes.
         client_names: The names of the clients; None for their numbers.
     """
-    clients = _order_clients(scores, client_classes, classes, client_names)
+    clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
     figure, axes = style.canvas(
         plot=(6.8, clients.row * count),
@@ -52,7 +52,7 @@ def certainty_figure(
     for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
         axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
     _weight_rows(axes, clients.weights, clients.row)
-    _client_axis(axes, clients.labels, count)
+    clients.label(axes)
     axes.set_xlabel("weight relative to uniform")
     gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
     figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
@@ -73,7 +73,7 @@ def weight_by_class_figure(
     good scores the outlined cells, the main classes of the clients, are red. The arguments are
     those of `certainty_figure`, and ``labels``, the true classes, integers of shape (n_samples,).
     """
-    clients = _order_clients(scores, client_classes, classes, client_names)
+    clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
     names = [style.shorten(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
@@ -91,57 +91,53 @@ def weight_by_class_figure(
     _heat_map(figure, axes, means, clients.main)
     if min(clients.row, column) > 0.15:  # no grid lines between very small cells
         style.separate_cells(axes, len(names), count)
-    _client_axis(axes, clients.labels, count)
+    clients.label(axes)
     style.column_ticks(axes, names, column)
     axes.set_xlabel("true class of the samples")
     return figure
 
 
-class _Clients(NamedTuple):
-    """The shown clients, ordered by main class."""
+class _Clients:
+    """The shown clients, ordered by main class, with the height of a row in inches.
 
-    weights: _Floats  # relative to uniform, (clients, samples)
-    main: _Integers
-    row: float  # the height of a row in inches
-    labels: dict[float, str]  # by row
-    left: float  # the width of the labels in inches
+    Their weights, of shape (clients, samples), are n s_i(x) / sum_j s_j(x): the sum is over all.
+    """
 
+    def __init__(
+        self, scores: Array, main: Array, classes: Sequence[str], names: Sequence[str] | None
+    ) -> None:
+        table, main = style.to_numpy(scores), style.to_numpy(main)[: style.MAX_CLIENTS]
+        total = table.sum(axis=0, dtype=np.float64)
+        if not (np.isfinite(total).all() and total.min() > 0):
+            sums = f"sum to {total.min()} ... {total.max()} over the clients"
+            wanted = "finite, with a positive one for each sample"
+            raise ValueError(f"scores must be {wanted}, but {sums}")
+        order = np.argsort(main, kind="stable")
+        self.weights: _Floats = table[order] * (len(table) / total)
+        self.main: _Integers = main[order]
+        self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
+        self.labels: dict[float, str] = {}  # by row
+        if self.row >= style.line_height(style.TICK_SIZE):
+            for y, i in enumerate(order):
+                name = str(i) if names is None else style.shorten(names[i])
+                self.labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
+        else:  # rows too thin for a label: one for each main class
+            last = -math.inf
+            for start, stop in _runs_of(self.main):
+                middle = (start + stop - 1) / 2
+                if (middle - last) * self.row >= style.line_height(style.TICK_SIZE):
+                    self.labels[middle] = style.shorten(classes[self.main[start]])
+                    last = middle
+        self.left = style.text_width([_LABEL_HEAD, *self.labels.values()], style.TICK_SIZE) + 0.2
 
-def _order_clients(
-    scores: Array, client_classes: Array, classes: Sequence[str], names: Sequence[str] | None
-) -> _Clients:
-    """Compute n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
-    table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
-    total = table.sum(axis=0, dtype=np.float64)
-    if not (np.isfinite(total).all() and total.min() > 0):
-        sums = f"sum to {total.min()} ... {total.max()} over the clients"
-        raise ValueError(f"scores must be finite, with a positive one for each sample, but {sums}")
-    order = np.argsort(main, kind="stable")
-    row = style.clipped(6.4 / len(order), 0.08, 0.34)
-    labels: dict[float, str] = {}
-    if row >= style.line_height(style.TICK_SIZE):
-        for y, i in enumerate(order):
-            name = str(i) if names is None else style.shorten(names[i])
-            labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
-    else:  # rows too thin for a label: one for each main class
-        last = -math.inf
-        for start, stop in _runs_of(main[order]):
-            middle = (start + stop - 1) / 2
-            if (middle - last) * row >= style.line_height(style.TICK_SIZE):
-                labels[middle] = style.shorten(classes[main[order[start]]])
-                last = middle
-    left = style.text_width([_LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2
-    return _Clients(table[order] * (len(table) / total), main[order], row, labels, left)
-
-
-def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
-    """Write the labels of the rows and a heading above them."""
-    head = _LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
-    axes.set_ylim(rows - 0.5, -0.5)
-    axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
-    text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
-    text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+    def label(self, axes: "Axes") -> None:
+        """Write the labels of the rows and a heading above them."""
+        head = _LABEL_HEAD if " · " in next(iter(self.labels.values())) else "main class"
+        axes.set_ylim(len(self.main) - 0.5, -0.5)
+        axes.set_yticks(list(self.labels), list(self.labels.values()), parse_math=False)
+        text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
+        text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:

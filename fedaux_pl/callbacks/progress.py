@@ -117,6 +117,7 @@ class FederationProgress(ProgressBar):
     def _reset(self) -> None:
         self._stages: list[Stage] = []  # the current stage and the one within it
         self._rounds: Any = None
+        self._total: int | None = None  # rounds; None if unlimited
         self._shown = 0.0  # when a stage was drawn, or printed
         self._round_started = 0.0  # 0 before the first round
         self._best = float("-inf")
@@ -135,9 +136,7 @@ class FederationProgress(ProgressBar):
         """Show progress again: stages at once, rounds from the next fit on."""
         self._enabled = True
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print above the bars, with the arguments of the builtin."""
-        print_above_bars(*args, **kwargs)
+    print = staticmethod(print_above_bars)
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
@@ -196,9 +195,10 @@ class FederationProgress(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Open the bar of the rounds; a resumed run starts at its last round."""
+        self._total = trainer.max_epochs if trainer.max_epochs != -1 else None
         if self._enabled and self._has_bars():
-            total, done = _total_rounds(trainer), trainer.current_epoch
-            self._rounds = Bar(desc="rounds", total=total, initial=done, unit="round")
+            done = trainer.current_epoch
+            self._rounds = Bar(desc="rounds", total=self._total, initial=done, unit="round")
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Start the clock of a round; some resumed runs skip on_train_epoch_start."""
@@ -220,16 +220,16 @@ class FederationProgress(ProgressBar):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Count the round."""
-        done, total = trainer.current_epoch + 1, _total_rounds(trainer)
+        done = trainer.current_epoch + 1
         if self._rounds is not None:
             if not self._round_started:  # the checkpoint was written at the end of this round
                 self._rounds.initial = self._rounds.n = self._rounds.last_print_n = done
             self._rounds.update(done - self._rounds.n)
-            if done == total:
+            if done == self._total:
                 # before on_train_end: Lightning's messages would continue the line of the bar
                 self._close()
         if self._round_started:
-            number = f"{done}" if total is None else f"{done}/{total}"
+            number = f"{done}" if self._total is None else f"{done}/{self._total}"
             seconds = f"{time.monotonic() - self._round_started:.1f} s"
             self._print_line(f"round {number}: {_join(self._result, seconds)}")
         self._result = ""  # the next round may have no validation
@@ -267,11 +267,6 @@ def find_progress(trainer: pl.Trainer) -> FederationProgress:
     if isinstance(callback, FederationProgress):
         return callback
     return FederationProgress(quiet=callback is None or not trainer.is_global_zero, bars=False)
-
-
-def _total_rounds(trainer: pl.Trainer) -> int | None:
-    """Return the number of rounds; None if unlimited, which Lightning writes as -1."""
-    return trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
 
 
 def _join(*texts: str) -> str:

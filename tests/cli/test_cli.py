@@ -103,6 +103,7 @@ def test_fit_writes_everything_below_its_folder(finished_run, monkeypatch, tmp_p
     more = ["--trainer.logger=false", "--trainer.max_epochs=1", "--model.algorithm=FedAvg"]
     assert main(command("fit", tmp_path / "out", *more)) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert {"curve.csv", "checkpoints"} <= {p.name for p in folder_of_run(Path("out")).iterdir()}
 
 
 def test_fit_finds_what_pretrain_learned(finished_run, tmp_path, capsys):

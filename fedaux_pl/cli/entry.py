@@ -155,7 +155,7 @@ def run_verb(args: Sequence[str]) -> None:
     name = "sites" if verb == "site" else verb if verb in _OWN_MODULES else "verbs"
     # Ctrl-C ends the process at once: some imports ignore its exception
     is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with _handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
+    with handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
         verbs = _import(f"fedaux_pl.cli.{name}")
     with raised_by_sigterm(SystemExit(TERMINATED)):
         # jsonargparse holds its last parser, and so the whole run, in a context variable
@@ -175,12 +175,12 @@ def raised_by_sigterm(error: BaseException) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise error
 
-    with _handled(signal.SIGTERM, end):
+    with handled(signal.SIGTERM, end):
         yield
 
 
 @contextmanager
-def _handled(number: int, handler: Any) -> Iterator[None]:
+def handled(number: int, handler: Any) -> Iterator[None]:
     """Set the handler of a signal; nothing outside of the main thread, which has the handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -16,17 +16,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from fedaux_pl.cli.entry import Parser, raised_by_sigterm, run_verb
+from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
-from fedaux_pl.sweeps.launchers import (
-    create_executor,
-    queued_jobs,
-    run_locally,
-    submit,
-    time_left,
-)
 from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 from fedaux_pl.sweeps.worker import run_cell
 
@@ -34,9 +28,6 @@ _LAUNCHERS = ("local", "slurm", "print")
 _OPTIONS_OF_FIT = (
     *("config", "model", "data", "trainer", "seed_everything"),
     *("ckpt_path", "print_config", "help"),
-)
-_PRELOADED = (
-    *("fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot", "torch.utils.tensorboard"),
 )
 # -P: files in the current folder hide no package
 _WORKER = (sys.executable, "-P", "-m", "fedaux_pl.cli.sweep")
@@ -106,7 +97,7 @@ def sweep(args: Sequence[str]) -> None:
         print(_counts(cells))
         for line in [*_running(cells), *_failures(cells)] if options.status else ():
             print(line)
-        print(time_left(labeled, len(_slots(options.jobs, labeled))))
+        print(launchers.time_left(labeled, len(_slots(options.jobs, labeled))))
         return
     for cell in cells if options.retry else ():
         if cell.state is CellState.FAILED:
@@ -148,7 +139,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     print(_counts(cells), flush=True)
     try:
         with raised_by_sigterm(KeyboardInterrupt()):
-            run_locally(cells, _slots(options.jobs, cells), start_worker)
+            launchers.run_locally(cells, _slots(options.jobs, cells), start_worker)
     except KeyboardInterrupt:
         print(f"stopped; {_counts(cells)}; the same command continues")
         raise
@@ -171,10 +162,10 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
             cell.write_description()
             print(cell.shell_command)
         return
-    executor = create_executor(options.root / "slurm", name, options.slurm)
-    queued = queued_jobs()
+    executor = launchers.create_executor(options.root / "slurm", name, options.slurm)
+    queued = launchers.queued_jobs()
     new = [cell for cell in idle if cell.read_description().get("job") not in queued]
-    for cell, job in zip(new, submit(new, executor, _WORKER), strict=True):
+    for cell, job in zip(new, launchers.submit(new, executor, _WORKER), strict=True):
         print(f"job {job}: {cell.name}", flush=True)
     waiting = f", and {len(idle) - len(new)} in the queue already" if len(idle) > len(new) else ""
     how_far = "`fedaux-pl sweep ... --status` shows how far they are"
@@ -243,12 +234,10 @@ def preload() -> None:
     # by this variable of torch, asking whether there is a GPU does not count as using CUDA
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # files in the current folder hide no package
-    forkserver.set_forkserver_preload(list(_PRELOADED))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits
-    try:
+    packages = ["lightly.loss", "matplotlib.pyplot", "torch.utils.tensorboard"]
+    forkserver.set_forkserver_preload(["fedaux_pl.cli.verbs", *packages])
+    with handled(signal.SIGINT, signal.SIG_IGN):  # which the server inherits
         forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def start_worker(cell: Cell, environment: Mapping[str, str]) -> BaseProcess:

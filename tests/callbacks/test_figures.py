@@ -287,8 +287,11 @@ def test_scores_that_say_nothing_look_pale():
     assert np.ptp(image.to_rgba(image.get_array())[..., :3]) < 0.1
 
 
-def test_a_weight_of_zero_is_blue_not_missing():
-    figure = weight_by_class_figure(np.eye(2), np.arange(2), np.arange(2), "ab")
+@pytest.mark.parametrize(("count", "ends"), [(2, ("≤ 0.5", "2")), (20, ("≤ 0.0625", "≥ 16"))])
+def test_a_weight_of_zero_is_blue_not_missing(count, ends):
+    figure = weight_by_class_figure(np.eye(count), *[np.arange(count)] * 2, names(count))
+    low, *_, high = label_texts(figure.axes[1].yaxis)
+    assert (low[:-1], high[:-1]) == ends
     image = figure.axes[0].images[0]
     assert not np.ma.getmaskarray(image.get_array()).any()
     red, _, blue, _ = image.to_rgba(image.get_array())[0, 1]

@@ -188,7 +188,7 @@ def test_a_nested_stage_without_a_total_is_shown_at_once(terminal):
 
 
 def test_nested_stages_of_long_stages_are_lines(monkeypatch, capsys):
-    clock = [0.0]
+    clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     callback = FederationProgress()
     with callback.stage("clients", total=3):

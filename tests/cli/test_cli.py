@@ -46,6 +46,11 @@ def status(args):
         return ended.code
 
 
+def weights(root):
+    (path,) = root.rglob("last.ckpt")
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
 @pytest.fixture
 def run(finished_run, tmp_path):
     """A copy of the root of the finished run, to resume from."""

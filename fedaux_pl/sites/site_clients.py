@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from fedaux_pl.algorithms import Update
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining

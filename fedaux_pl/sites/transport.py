@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_settings import Sites

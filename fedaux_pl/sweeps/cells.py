@@ -204,7 +204,7 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
         ConfigurationError: If a command line is wrong, with the coordinates of its cell.
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
-    from fedaux_pl.callbacks.progress_bars import Bar, is_terminal
+    from fedaux_pl.callbacks.progress import Bar, is_terminal
     from fedaux_pl.runs.parser import ConfigResolver
 
     resolver = ConfigResolver()

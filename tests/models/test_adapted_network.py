@@ -109,7 +109,7 @@ def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_pat
     with pytest.raises(ValueError, match=r"add its folder to the Python path \(PYTHONPATH=FOLDER"):
         create_model("net_of_this_folder.HereNet", 2)
     with pytest.raises(UsageError):  # of the missing method, after the folder was added
-        parser.parse("fit", [])
+        parser.FederationCLI("fit", [])
 
     assert sys.path == [*before, str(tmp_path)]
     assert type(create_model("net_of_this_folder.HereNet", 2)).__name__ == "HereNet"

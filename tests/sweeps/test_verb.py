@@ -181,9 +181,11 @@ def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     write_run(tasks[0], 2)
     made, queue = [], set()
-    monkeypatch.setattr(verb, "queued_jobs", lambda: queue)
-    monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
-    monkeypatch.setattr(verb, "submit", lambda cells, *_: ["77"] * len(cells))
+    monkeypatch.setattr(verb.launchers, "queued_jobs", lambda: queue)
+    monkeypatch.setattr(
+        verb.launchers, "create_executor", lambda *args: made.append(args) or "executor"
+    )
+    monkeypatch.setattr(verb.launchers, "submit", lambda cells, *_: ["77"] * len(cells))
     assert main(["sweep", file, "--launcher=slurm", "--slurm=partition=a=b", "--slurm=time=5"]) == 0
     [(folder, name, options)] = made
     assert (str(folder), name) == ("logs/slurm", "mini")

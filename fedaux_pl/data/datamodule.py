@@ -119,8 +119,8 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _load(self, at_most: int | None) -> None:
         key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
-        private = PrivateData.load(self.private, held_out, self.holds, self.class_order, memory)
-        private = private.name_clients(self.site_names)
+        names = self.class_order, self.site_names
+        private = PrivateData.load(self.private, held_out, self.holds, *names, memory)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":

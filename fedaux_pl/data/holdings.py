@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -34,12 +34,14 @@ class PrivateData:
         held_out: float,
         holds: Holding | None,
         classes: Sequence[str] | None,
-        memory: Memory = "device",
+        sites: Sequence[str],
+        memory: Memory,
     ) -> "PrivateData":
         """Load and check the data of a source; no client has samples yet.
 
-        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. The other
-        arguments are those of the data module; ``split`` will hold out the fraction ``held_out``.
+        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. Classes and
+        clients of all parts get the numbers of the training data's or of ``classes`` and ``sites``.
+        ``split`` will hold out the fraction ``held_out``.
         """
         name = type(source).__name__
         source.class_order = classes or ()
@@ -59,7 +61,9 @@ class PrivateData:
             classes = classes or examples.classes
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
-            found[part] = order_classes(examples, classes)
+            clients = tuple(found["training"].client_names if "training" in found else sites)
+            examples = _renumber(examples, "class", tuple(classes), part)
+            found[part] = _renumber(examples, "client", clients, part)
         train = found.get("training")
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
             raise DataError(
@@ -110,14 +114,6 @@ class PrivateData:
             parts = {**parts, "validation": train.take(held)}
         return PrivateData(parts, tuple(clients))
 
-    def name_clients(self, names: Sequence[str]) -> "PrivateData":
-        """Number the clients of test and validation data by the names of those that train.
-
-        Without such names (a Dirichlet split) the data keep their own.
-        """
-        names = tuple(self.train.client_names if self.train else names)
-        return PrivateData({n: _number_clients(p, names, n) for n, p in self.parts.items()})
-
     def shorten(self, at_most: int) -> "PrivateData":
         """Keep the first samples of every client and of the validation and test data."""
         cut = {n: p if p is self.train else p.take(slice(at_most)) for n, p in self.parts.items()}
@@ -162,30 +158,22 @@ class PrivateData:
         return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
 
 
-def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Number the labels by an agreed order of the classes, of which the data may lack some."""
-    if examples.classes == tuple(classes):
+def _renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
+    """Number the labels (``kind`` "class") or clients ("client") by the order of agreed names."""
+    field, of = ("labels", "classes") if kind == "class" else ("clients", "client_names")
+    values, own = getattr(examples, field), getattr(examples, of)
+    if values is None or not names or own == names:
         return examples
-    if unknown := [name for name in examples.classes if name not in classes]:
+    if unknown := [name for name in own if name not in names]:
+        allowed = "classes are" if kind == "class" else "clients that train are"
+        remedy = "set data.classes to all names" if kind == "class" else "leave its samples out"
         raise DataError(
-            f"the data have the class {unknown[0]!r}, but the classes are {shorten(classes)}: "
-            "rename it, or set data.classes to the names of all classes"
+            f"the {what} data name the {kind} {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
+            f"the {allowed} {shorten(names)}: correct it, or {remedy}"
         )
-    order = torch.tensor([list(classes).index(name) for name in examples.classes])
-    labels = order.to(examples.targets.device)[examples.targets]
-    return replace(examples, labels=labels, classes=tuple(classes))
-
-
-def _number_clients(examples: Examples, names: tuple[str, ...], what: str) -> Examples:
-    if examples.clients is None or not names or examples.client_names == names:
-        return examples
-    if unknown := [name for name in examples.client_names if name not in names]:
-        raise DataError(
-            f"the {what} data name the client {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
-            f"those that train are {shorten(names)}: correct it, or leave its samples out"
-        )
-    order = torch.tensor([names.index(name) for name in examples.client_names])
-    return replace(examples, clients=order[examples.clients], client_names=names)
+    order = torch.tensor([names.index(name) for name in own])
+    changes: dict[str, Any] = {field: order[values], of: names}
+    return replace(examples, **changes)
 
 
 def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:

@@ -97,22 +97,19 @@ def decode_images(
     result = torch.zeros((len(files), channels, size, size), dtype=torch.uint8)
     failures: dict[int, str] = {}
 
-    def decode_some(start: int) -> int:
-        some = files[start : start + _FILES_PER_TASK]
-        for index, file in enumerate(some, start):
+    def decode_some(start: int) -> None:
+        for index, file in enumerate(files[start : start + _FILES_PER_TASK], start):
             try:
                 result[index] = decode_image(file, size, channels)
             except DataError as error:
                 if not skip:
                     raise
                 failures[index] = str(error)
-        return len(some)
 
-    # disable=None: silent unless stderr is a terminal
-    options = {"desc": "decoding", "unit": "img", "disable": None, "delay": 2.0}
-    with ThreadPoolExecutor() as pool, tqdm(total=len(files), **options) as bar:
-        for count in pool.map(decode_some, range(0, len(files), _FILES_PER_TASK)):
-            bar.update(count)
+    starts = range(0, len(files), _FILES_PER_TASK)
+    options = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
+    with ThreadPoolExecutor() as pool:  # disable=None: silent unless stderr is a terminal
+        list(tqdm(pool.map(decode_some, starts), total=len(starts), disable=None, **options))
     return result, dict(sorted(failures.items()))
 
 

@@ -141,14 +141,6 @@ class PrivateData:
         return count
 
     @property
-    def client_names(self) -> list[str]:
-        """The name of each client; "client 0", "client 1" ... if the data name none."""
-        names = list(self.train.client_names if self.train else ())
-        if len(names) == len(self.clients):  # others at a site: it is one
-            return names
-        return [f"client {index}" for index in range(len(self.clients))]
-
-    @property
     def inputs(self) -> list[Inputs]:
         """The inputs of training, test and validation data."""
         return [part.inputs for part in self.parts.values()]

@@ -88,13 +88,6 @@ def test_class_names_are_sorted_alphabetically(tmp_path):
         source.test()
 
 
-def test_integer_labels_are_sorted_by_value(tmp_path):
-    path = write(tmp_path / "t.csv", "stars,text\n10,a\n1,b\n2,c\n")
-    train = texts(path, label="stars").train()
-    assert train.classes == ("1", "2", "10")
-    assert train.targets.tolist() == [2, 0, 1]
-
-
 def test_plain_text_is_auxiliary_data(tmp_path):
     text = '### A Title\nOne line. And more! "So?" he said.\n\n  \nAnother line.\n'
     path = write(tmp_path / "t.txt.xz", text)

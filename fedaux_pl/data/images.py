@@ -50,7 +50,8 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     visited: set[Path] = set()
     skipped: list[Path] = []
     # in this order an image counts where it is, not where a link leads to it
-    real_folders, links, linked_files = queues = [], [], []  # type: ignore[var-annotated]
+    queues: list[list[tuple[int, Path]]] = [[], [], []]
+    real_folders, links, linked_files = queues
     for number, folder in enumerate(folders):
         (links if folder.is_symlink() else real_folders).append((number, folder))
     while queue := next(filter(None, queues), None):

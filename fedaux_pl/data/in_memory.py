@@ -64,6 +64,8 @@ class InMemory(TextSource):
 
     python_only: ClassVar[bool] = True  # a configuration cannot name the data
 
+    remedy = "pass a pair (training, test), or one for each client, or {'train': ..., 'test': ...}"
+
     def __init__(
         self,
         train: Any,
@@ -78,8 +80,6 @@ class InMemory(TextSource):
         self.parts = {"train": train, "test": test, "validation": validation}
         self.clients, self.test_clients = clients, test_clients
         self._classes: tuple[str, ...] = ()
-
-    remedy = "pass a pair (training, test), or one for each client, or {'train': ..., 'test': ...}"
 
     def image_bytes(self) -> int:
         """The bytes of all arrays, memory-mapped ones included."""

@@ -68,6 +68,11 @@ class ImageFolder(PartSource):
         (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
 
+    remedy = (
+        "set `test_root` to a folder of test images, or `test_fraction` to hold out a fraction of "
+        "`root`, or choose another source for it"
+    )
+
     def __init__(
         self,
         root: str | Path,
@@ -94,11 +99,6 @@ class ImageFolder(PartSource):
         self.validation_root = expand(validation_root)
         self.test_fraction = test_fraction
         self.on_error = on_error
-
-    remedy = (
-        "set `test_root` to a folder of test images, or `test_fraction` to hold out a fraction of "
-        "`root`, or choose another source for it"
-    )
 
     @property
     def data_name(self) -> str:

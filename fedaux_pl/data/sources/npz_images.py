@@ -96,9 +96,11 @@ class NpzImages(PartSource):
 
     def load(self, part: str) -> Examples | None:
         """Load a part; there is validation data if the file has an array of that name."""
-        path, part = self.test_path if part == "test" else self.path, part.removesuffix("idation")
-        if part == "val" and not self._has("val_x", path):
-            return None
+        path = self.test_path if part == "test" else self.path
+        if part == "validation":
+            part = "val"
+            if not self._has("val_x", path):
+                return None
         labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
         array = f"{part}_client"
         clients = self._read(array, path) if self._has(array, path) else None

@@ -124,6 +124,8 @@ class TextFiles(TextSource):
         (torch.Size([2, 8]), ('bad', 'good'))
     """
 
+    remedy = "set `test_path`, or `draw.test_fraction` to hold out a fraction of `path`"
+
     def __init__(
         self,
         path: str | Path,
@@ -141,8 +143,6 @@ class TextFiles(TextSource):
         self.validation_path = expand(validation_path)
         self.layout = replace(layout, label=None) if layout.sentences else layout
         self.draw = draw
-
-    remedy = "set `test_path`, or `draw.test_fraction` to hold out a fraction of `path`"
 
     @property
     def data_name(self) -> str:

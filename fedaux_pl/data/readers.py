@@ -79,12 +79,14 @@ class ArrayFile:
         view, size = result.reshape(-1).view(np.uint8).data, self._row_bytes
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", buffering=0) as file:
                 _check_unchanged(self.path, _state(file.fileno()), self._opened)
                 for start, end in zip([0, *breaks], [*breaks, len(rows)], strict=True):
-                    file.seek(self._offset + int(rows[start]) * size)
-                    if file.readinto(view[start * size : end * size]) < (end - start) * size:
-                        raise OSError("it has become shorter")
+                    offset, part = int(rows[start]) * size, view[start * size : end * size]
+                    while len(part):  # one call reads at most 2 GiB
+                        if not (count := os.preadv(file.fileno(), [part], self._offset + offset)):
+                            raise OSError("it has become shorter")
+                        offset, part = offset + count, part[count:]
         except OSError as error:
             raise DataError(f"{self.path.absolute()} cannot be read anymore: {error}") from error
         return self._convert(result)

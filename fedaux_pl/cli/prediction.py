@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import decode_images, is_image, list_images
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.data.texts import TextLayout, read_texts
+from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint

@@ -90,7 +90,7 @@ class Noisy(nn.Module):
 NOISY = f"{__name__}.Noisy"
 REFUSED = {
     "torchvision.transforms.ToTensor": "is no torch.nn.Module",
-    "torchvision.transforms.v2.ToPILImage": "local.augmentation failed on a batch .* PIL",
+    "torchvision.transforms.v2.ToPILImage": "augmentation failed .* of tensors without labels",
     "torchvision.transforms.v2.MixUp": "cannot be created|failed",
     "torchvision.transforms.v2.NoSuch": "is no torch.nn.Module",
     "no.such.module.Flip": "cannot be created .*No module named .*correct its name",

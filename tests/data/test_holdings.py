@@ -61,9 +61,7 @@ def test_clients_of_test_data_are_numbered_as_those_that_train():
 
 
 def test_unknown_and_empty_clients_are_refused():
-    with pytest.raises(
-        DataError, match=r"name the client 'nort' \(did you mean north\?\), but the"
-    ):
+    with pytest.raises(DataError, match=r"name the client 'nort' \(did you mean north\?\), but"):
         FederatedDataModule(Sites(("nort",), [0])).setup()
     with pytest.raises(DataError, match="client 'south' has no training sample: remove its name"):
         FederatedDataModule(Sites(("north",), [0], train_owners=(0, 0, 0, 0))).setup()

@@ -59,7 +59,7 @@ def test_sources_names_of_classes_and_a_client_without_test_data(tmp_path):
     [
         ([A, (None, B[1])], r"client 'client 1' has no training data: add some, or leave it out"),
         ([A, (part(0, 0, []), B[1])], r"client 'client 1': .* holds no images"),
-        ([(A[0], None), (B[0], None)], r"no client has test data: give each a pair"),
+        ([(A[0], None), (B[0], None)], r"this Silos has no test data: pass a pair"),
         ([A, Digits()], r"the clients' data must be samples of the same shape"),
     ],
 )

@@ -82,14 +82,12 @@ def test_test_data_alone(tmp_path):
         ({"train_x": np.zeros((4, 8, 8, 7), np.uint8)}, r"1 to 4 channels.*\(4, 8, 8, 7\)"),
         ({"train_x": np.array([None, {}], dtype=object)}, "Object arrays .* images of one size"),
         ({"train_x": IMAGES[:, :, :0]}, r"no images: its shape is \(4, 3, 0, 8\)"),
-        ({"train_y": np.zeros(4)}, "integers or class names, .* but are float64"),
-        ({"train_y": np.zeros(3, int)}, r"'train_x' and 'train_y' in /.*: labels must .* \(4,\)"),
+        ({"train_y": np.zeros(4)}, "integers or names, .* but are float64"),
+        ({"train_y": np.zeros(3, int)}, r"'train_y' in /.*: labels must .* \(4,\)"),
         ({"train_y": np.zeros(0, int)}, "labels must be int64 of shape"),
-        ({"classes": np.array("ab")}, r"'classes' .* class names, .* of shape \(\)"),
+        ({"classes": np.array("ab")}, r"'classes' .* names, .* of shape \(\)"),
         ({"classes": np.array(["a", "b"])}, r"labels must be 0 \.\.\. 1 .*\(a, b\).* 2 is among"),
-        ({"train_client": np.array([0, 1])}, r"'train_client' in .* each of the 4 samples"),
-        ({"train_client": np.array(["a", "", "b", "c"])}, "'train_client' in .* for sample 1"),
-        ({"train_client": np.zeros(4)}, "must hold client names or integers, but is float64"),
+        ({"train_client": np.array([0, 1])}, r"'train_client' in .* each of 4 samples, not 2"),
     ],
 )
 def test_unsuitable_arrays(tmp_path, arrays, message):
@@ -99,13 +97,11 @@ def test_unsuitable_arrays(tmp_path, arrays, message):
 
 @pytest.mark.parametrize(
     ("labels", "found"),
-    [([0, 7, 14, 7], "0, 7, 14"), ([1, 2, 1, 2], "1, 2"), ([0, 1, -1, 2], "-1, 0, 1, 2")],
+    [([0, 7, 14, 7], "0, 7, 14"), ([0, 1, -1, 2], "-1, 0, 1, 2")],
 )
 def test_labels_with_gaps_are_refused_without_names(tmp_path, labels, found):
     arrays = {"train_x": IMAGES, "train_y": np.array(labels)}
-    message = (
-        rf"labels must be 0 \.\.\. .* they are {found}: set data\.classes, or an array `classes`"
-    )
+    message = rf"labels must be 0 \.\.\. .* they are {found}: .* or set data\.classes .* `classes`"
     with pytest.raises(DataError, match=message):
         NpzImages(write(tmp_path / "a.npz", **arrays)).train()
     if min(labels) >= 0:
@@ -135,7 +131,7 @@ def test_not_an_npz_file(tmp_path):
             NpzImages(tmp_path / f"{name}.npz").auxiliary()
         assert "pickle" not in str(refusal.value)
     np.save(tmp_path / "e.npy", IMAGES)
-    with pytest.raises(DataError, match=r"no archive of named arrays.*numpy\.savez"):
+    with pytest.raises(DataError, match=r"not a zip file.*numpy\.savez"):
         NpzImages(tmp_path / "e.npy").auxiliary()
 
 

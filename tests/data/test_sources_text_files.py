@@ -84,15 +84,8 @@ def test_class_names_are_sorted_alphabetically(tmp_path):
     assert source.test().classes == ("bad", "good")
     assert source.test().targets.tolist() == [1]
     write(test, '{"text": "x", "label": "fine"}')
-    with pytest.raises(DataError, match=r"must be the classes bad, good .* file has 'fine'"):
+    with pytest.raises(DataError, match=r"must be the classes bad, good .* but 'fine' is among"):
         source.test()
-
-
-def test_integer_labels_are_sorted_by_value(tmp_path):
-    path = write(tmp_path / "t.csv", "stars,text\n10,a\n1,b\n2,c\n")
-    train = texts(path, label="stars").train()
-    assert train.classes == ("1", "2", "10")
-    assert train.targets.tolist() == [2, 0, 1]
 
 
 def test_plain_text_is_auxiliary_data(tmp_path):
@@ -162,12 +155,17 @@ def test_token_ids_are_cached(tmp_path, monkeypatch):
     [
         ("t.csv", NEWS, {"text": "body"}, "'body' in line 2; its columns are label, title"),
         ("t.csv", NEWS, {"text": "title", "label": "topic"}, "no column 'topic'"),
-        ("t.csv", "", {}, "its first line must name the columns"),
+        ("t.csv", "", {}, "holds no texts"),
         ("t.csv", "label,text\n", {}, "holds no texts"),
         ("t.csv", "label,text\n,a\n", {}, "no label in line 2"),
         ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1; its columns are text"),
-        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, "line 2 is not JSON"),
-        ("t.jsonl", "[1, 2]", {}, "is not a JSON object"),
+        (
+            "t.jsonl",
+            '{"text": "a", "label": 1}\nnonsense',
+            {},
+            r"\), in line 2 ",
+        ),
+        ("t.jsonl", "[1, 2]", {}, "is no JSON object"),
         ("t.csv.xz", None, {}, "cannot be read as text"),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
     ],
@@ -274,7 +272,7 @@ def test_validation_texts(tmp_path):
         (
             "t.jsonl",
             '{"label": 0, "text": "a", "site": "x\\u0000y"}\n',
-            "null character in the client of line 1",
+            "null character .*, in line 1 ",
         ),
     ],
 )

@@ -1,12 +1,12 @@
 """Random views of images in one kernel, from the crop to grayscale.
 
-It fuses ``fedaux_pl.data.crop`` and ``fedaux_pl.data.color``, which explain the arithmetic.
+It fuses the functions of ``fedaux_pl.data.views``, which explain the arithmetic.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.data import color
+from fedaux_pl.data import views as color
 
 RED = tl.constexpr(color.RED)
 GREEN = tl.constexpr(color.GREEN)

@@ -186,7 +186,7 @@ def test_opposite_residuals_attain_their_sensitivity():
     [
         ([[math.nan, 0.0]], "NaN"),
         ([[math.inf, 0.0]], "infinity"),
-        ([[1e300, 0.0]], "an entry beyond 1"),
+        ([[1e300, 0.0]], "a norm above 1"),
         ([[0.7123, 0.7123]], "a norm above 1"),
     ],
 )

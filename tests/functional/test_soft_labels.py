@@ -62,8 +62,10 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [(1e-6, torch.float32), (0.1, torch.bfloat16), (30.0, torch.float16), (1e4, torch.float64)],
+)
 def test_distances_to_the_largest_logit(scale, dtype):
     logits = (scale * draw(200, 10)).to(dtype)
     packed = pack_logits(logits)

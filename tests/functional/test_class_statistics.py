@@ -171,6 +171,13 @@ def test_pooled_means_are_those_of_a_loop(noise):
         assert float(variances[c]) == pytest.approx(1 / total if noise else 0.0)
 
 
+def test_counts_are_shrunk_if_noise_explains_more_than_half_of_their_variance():
+    above, below = torch.tensor([[10.0], [12.1]]), torch.tensor([[10.0], [11.9]])  # 2.2 and 1.8
+    assert torch.equal(known_counts(above, torch.ones(2)), above)
+    expected = shrink_to_mean(below, torch.ones(2))
+    torch.testing.assert_close(known_counts(below, torch.ones(2)), expected)
+
+
 def test_without_noise_means_are_exact_also_of_one_client_and_classes_of_one_record():
     means, sums, counts, sigmas = clients(0.0)
     torch.testing.assert_close(pool_class_means(sums, counts, sigmas, sigmas)[0], means)

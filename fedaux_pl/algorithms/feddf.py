@@ -13,7 +13,6 @@ class FedDF(Algorithm):
     """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
 
     Args:
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedDF+P).
         remember: Whether absent clients keep teaching with the logits of the last round in which
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,

@@ -179,6 +179,7 @@ class Ledger:
         delta: float,
         planned: Sequence[Entry] = (),
         alone: bool = False,
+        entries: Sequence[Entry] | None = None,
     ) -> PrivacySpent:
         """Compute what the releases about these records cost.
 
@@ -187,10 +188,12 @@ class Ledger:
             delta: The delta at which to state the total.
             planned: Releases that are not made yet, to know their cost before.
             alone: Whether to state what they cost if secure sums protect nothing.
+            entries: What ``entries`` has returned; None to read it.
         """
+        entries = self.entries() if entries is None else entries
         pairs = [
             (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
-            for entry in [*self.entries(), *planned]
+            for entry in [*entries, *planned]
             for client, release in entry.releases.items()
         ]
         owned = np.concatenate([own for own, _ in pairs])

@@ -57,9 +57,11 @@ def release_once(
                 if made is None:
                     return None
                 releases = {head.client: head.release for head in unpack(made, scoring)}
-                ledger.add(Entry(keys[0], made, releases, records))
+                entries.append(Entry(keys[0], made, releases, records))
+                ledger.add(entries[-1])
                 found = [made]
-            return found[-1], ledger.total(list(records.values()), scoring.privacy.delta)
+            digests, delta = list(records.values()), scoring.privacy.delta
+            return found[-1], ledger.total(digests, delta, entries=entries)
 
     made = pack(restored) if restored else None
     recorded = processes.broadcast(record(made) if processes.first else None)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -62,7 +63,7 @@ class Collector:
         """
         start, lost = time.monotonic(), 0
         path = state_folder() / "secure_sums" / f"{digest}.json"
-        attempt = json.loads(path.read_text()) if path.is_file() else None
+        attempt = _read_attempt(path)
         is_new = False  # an attempt of an earlier run was paid for then
         while True:
             if attempt is None:
@@ -163,3 +164,17 @@ class Collector:
                 break
             time.sleep(_RETRY)
         return answers, refusals
+
+
+def _read_attempt(path: Path) -> dict[str, Any] | None:
+    """Return the number and the keys of an attempt that an earlier run began; None for none."""
+    if not path.is_file():
+        return None
+    try:
+        attempt = json.loads(path.read_text())
+        return {"attempt": int(attempt["attempt"]), "keys": dict(attempt["keys"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path} is damaged ({type(error).__name__}): restore it, or delete it, which costs "
+            "sites that have sent their vectors one more attempt"
+        ) from error

@@ -94,17 +94,18 @@ class SecureReleases:
         """
         if digest not in self._pending:
             self._pending[digest] = compute()
-        pending = self._pending[digest]
-        if not self._sent(pending, digest):
-            self._check(pending, pending.secure)
+        pending, entries = self._pending[digest], self._entries()
+        if not _sent(pending, digest, entries):
+            self._check(pending, pending.secure, entries)
 
     def keys(self, fields: Mapping[str, Any]) -> Answer:
         """Step 1: a key for an attempt."""
         digest, pending = self._find(fields)
         sites = max(read_count(fields, "sites", MAX_SITES), pending.member.least)
-        self._check(pending, replace(pending.secure, summands=sites))
+        entries = self._entries()
+        self._check(pending, replace(pending.secure, summands=sites), entries)
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
-        last = max(self._sent(pending, digest), default=0)
+        last = max(_sent(pending, digest, entries), default=0)
         message = pending.member.keys(digest, attempt, last)
         return {"keys": message}, write_tensors({}), "a key: nothing depends on data"
 
@@ -113,7 +114,7 @@ class SecureReleases:
         digest, pending = self._find(fields)
         attempt = read_count(fields, "attempt", MAX_ATTEMPT)
         about = "the masked vector that it has sent before: nothing new"
-        if (sent := self._sent(pending, digest).get(attempt)) is None:
+        if (sent := _sent(pending, digest, self._entries()).get(attempt)) is None:
             sent, about = self._release(pending, digest, attempt, fields.get("messages"))
         transcript, masked = sent
         return {"transcript": transcript}, write_tensors({"masked": masked}), about
@@ -132,10 +133,14 @@ class SecureReleases:
             ledger, digests = self.ledger
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
-                self.check(ledger.entries(), pending.key, pending.earlier, record)
-                ledger.add(Entry(key, {"masked": masked}, {0: record}, {0: digests}))
-                total = ledger.total([digests], record.delta)
-                alone = ledger.total([digests], record.delta, alone=True)
+                entries = ledger.entries()
+                self.check(entries, pending.key, pending.earlier, record)
+                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: digests}))
+                ledger.add(entries[-1])
+            total, alone = (
+                ledger.total([digests], record.delta, alone=alone, entries=entries)
+                for alone in (False, True)
+            )
             about = (
                 f"a masked vector in the sum over {names}, which is (epsilon {record.epsilon:g}, "
                 f"delta {record.delta:g})-private, alone epsilon {record.epsilon_alone:.4g}; spent "
@@ -145,12 +150,17 @@ class SecureReleases:
         pending.sent[attempt] = session.transcript, masked
         return pending.sent[attempt], about
 
-    def _check(self, pending: Pending, secure: SecureSum) -> None:
+    def _entries(self) -> list[Entry]:
+        """The ledger; empty in a rehearsal."""
+        if self.ledger is None:
+            return []
+        with self.ledger[0].locked():
+            return self.ledger[0].entries()
+
+    def _check(self, pending: Pending, secure: SecureSum, entries: Sequence[Entry]) -> None:
         """Raise if this site cannot pay for an attempt."""
         if self.ledger is not None:
-            record = secure.record(simulated=False)
-            with self.ledger[0].locked():
-                self.check(self.ledger[0].entries(), pending.key, pending.earlier, record)
+            self.check(entries, pending.key, pending.earlier, secure.record(simulated=False))
 
     def _find(self, fields: Mapping[str, Any]) -> tuple[str, Pending]:
         digest = str(fields.get("sum", ""))[:64]
@@ -158,17 +168,15 @@ class SecureReleases:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
         return digest, self._pending[digest]
 
-    def _sent(self, pending: Pending, digest: str) -> dict[int, tuple[str, Tensor]]:
-        """The transcript and the masked vector of each attempt in which one has left."""
-        found = dict(pending.sent)
-        if self.ledger is not None:
-            with self.ledger[0].locked():
-                entries = self.ledger[0].entries()
-            for entry in entries:
-                if pending.key.is_of(entry.key) and (marker := f" sum {digest} ") in entry.key:
-                    attempt, transcript = entry.key.split(marker)[1].split(" ")[:2]
-                    found[int(attempt)] = transcript, entry.heads["masked"]
-        return found
+
+def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, tuple[str, Tensor]]:
+    """The transcript and the masked vector of each attempt in which one has left."""
+    found = dict(pending.sent)
+    for entry in entries:
+        if pending.key.is_of(entry.key) and (marker := f" sum {digest} ") in entry.key:
+            attempt, transcript = entry.key.split(marker)[1].split(" ")[:2]
+            found[int(attempt)] = transcript, entry.heads["masked"]
+    return found
 
 
 def masked_like(length: int) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ from fedaux_pl.scoring.plan import further, has_counts
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.scoring.release_once import release_once
 from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import (
     Answer,
@@ -79,7 +80,11 @@ class Site:
         self.sums = None
         if scoring is not None and scoring.part.secure:
             self.sums = self._create_sums(scoring)
-        self.serve(self.answer, max(map(self._largest_request, self.federation.students)))
+        largest = max(map(self._largest_request, self.federation.students))
+        if self.limits.evaluate:
+            self.evaluation = SiteEvaluation(self.federation, self.limits)
+            largest = max(largest, largest_body(join_states(self.federation.students)))
+        self.serve(self.answer, largest)
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
@@ -119,6 +124,10 @@ class Site:
         if self.sums is not None and fields.get("kind") in ("keys", "masked"):
             is_first = fields["kind"] == "keys"
             return self.sums.keys(fields) if is_first else self.sums.masked(fields)
+        if fields.get("kind") == "evaluate":
+            if not self.limits.evaluate:
+                raise RefusalError("limits", "the server asks for an evaluation: see --evaluate")
+            return self.evaluation.answer(request)
         if fields.get("kind") != "train":
             raise RefusalError("message", "it asks for something unknown")
         if not self.algorithm.trains_clients:
@@ -288,24 +297,10 @@ class Site:
                 "cache), or start the site with --allow_new_h0 true, which costs epsilon "
                 f"{planned.epsilon:.4g} again, within its epsilon_limit",
             )
-        data, limits = self.federation.data, self.limits
         assert self.federation.scoring is not None  # noqa: S101 - for mypy
-        ledger, digests = Ledger(data.key_id), data.record_digests(0)
-        privacy = self.federation.scoring.privacy
-        entry = Entry(str(key), {}, {0: planned}, {0: digests})
-        checked = {"epsilon_limit": limits.epsilon_limit or privacy.epsilon}
-        if limits.epsilon_limit_alone is not None:  # of local noise, too: it adds up
-            checked["epsilon_limit_alone"] = limits.epsilon_limit_alone
-        for option, limit in checked.items():
-            alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, [entry], alone).epsilon
-            if not cost <= (limit or 0.0):
-                raise RefusalError(
-                    "budget",
-                    f"with this release the cost would be epsilon {cost:.4g}"
-                    f"{' by the noise of this site alone' if alone else ''}, above the {option} "
-                    f"{limit or 0.0:g}",
-                )
+        data, privacy = self.federation.data, self.federation.scoring.privacy
+        digests = data.record_digests(0)
+        self.limits.check_cost(Ledger(data.key_id), entries, digests, planned, privacy)
 
     def _recorded(
         self,

@@ -1,5 +1,6 @@
 """The clients of a federation at real sites, as the server sees them."""
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,14 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
 from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.sites.site_evaluation import join_states
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import (
@@ -86,6 +89,11 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             "data.holds to public (fedaux-pl sites init writes it to sites.yaml)"
         )
     adapt(federation, sites.rehearsal)
+    if sites.evaluate:
+        federation.privacy_notes = [
+            "NOT private: what sites tell about the models on test data of their own, except an "
+            "accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
+        ]
     data.site_names = list(sites.names)
 
 
@@ -135,6 +143,12 @@ class SiteClients:
             raise ConfigurationError(
                 "the server of sites runs in one process: set trainer.devices and num_nodes to 1"
             )
+        data = context.data
+        if sites.evaluate and data.evaluation_examples.clients is not None:
+            raise ConfigurationError(
+                "the server's test or validation data name their clients, and sites.evaluate asks "
+                "the sites for the same metrics: set sites.evaluate to false, or remove the names"
+            )
         self.transport, self.status, self.sites = transport, status, sites
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
@@ -142,6 +156,7 @@ class SiteClients:
         self._sum_metrics: dict[str, float] = {}  # attempts and seconds of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
+        self._silent: dict[str, str] = {}  # the code with which a site has evaluated nothing
 
     def prepare(
         self,
@@ -246,12 +261,49 @@ class SiteClients:
             self._sum_metrics[key] = self._sum_metrics.get(key, 0.0) + value
         return heads
 
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Let sites evaluate the students on test data of their own, if they are to be asked."""
+        if not self.sites.evaluate:
+            return {}
+        names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
+        body, found = write_tensors(join_states(self.federation.students)), {}
+        for name, answer in self._ask("evaluate", names, {"round": round_}, {}, body):
+            try:
+                if isinstance(answer, RefusalError):
+                    raise answer
+                found[name] = self._read_metrics(name, answer.fields)
+                self._silent.pop(name, None)
+            except RefusalError as error:
+                if self._silent.get(name) != error.code:
+                    self._tell(f"no metrics of {name} from round {round_} on: {first_line(error)}")
+                self._silent[name] = error.code
+        return self.federation.evaluation.join({n: found[n] for n in names if n in found})
+
+    def _read_metrics(self, name: str, fields: Mapping[str, Any]) -> dict[str, float]:
+        given = fields.get("metrics")
+        values = given if isinstance(given, Mapping) else {}
+        if not (count := read_count(fields, "count")):
+            raise RefusalError("message", "it has no test samples")
+        epsilon = None
+        if fields.get("epsilon") is not None:
+            epsilon = read_number(fields, "epsilon", math.ulp(0.0), math.inf)
+        known = [metric for metric in self.federation.chosen_metrics if metric in values]
+        found = {ACCURACY: float(read_number(values, ACCURACY, 0, 1))}
+        found |= {metric: float(read_number(values, metric, -1e30, 1e30)) for metric in known}
+        self.status.evaluated(name, count, epsilon)
+        return found
+
     def _ask(
-        self, kind: str, names: Sequence[str], fields: Mapping[str, Any], like: State
+        self,
+        kind: str,
+        names: Sequence[str],
+        fields: Mapping[str, Any],
+        like: State,
+        body: bytes = b"",
     ) -> Iterator[tuple[str, Message | RefusalError]]:
         """Ask sites once, and yield an answer or why there is none."""
         there = self._alive([name for name in self.transport.connected() if name in names])
-        question = _Question(fields, b"", like)
+        question = _Question(fields, body, like)
         requests = {n: self._request(kind, self.sites.names.index(n), question) for n in there}
         for name, message in self.transport.ask(requests, self.sites.timeout):
             try:

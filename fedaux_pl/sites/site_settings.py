@@ -1,7 +1,7 @@
 """The settings of server and sites: those of each alone, and those that they must share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,9 @@ from typing import Any
 from fedaux_pl.algorithms import FedBN
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
+from fedaux_pl.scoring import Ledger, Privacy, Release
+from fedaux_pl.scoring.ledger import Digests, Entry
+from fedaux_pl.sites.wire import RefusalError
 
 FORMAT = 1
 """The format of the messages, increased when server and sites of two releases cannot talk."""
@@ -33,6 +36,8 @@ class Sites:
         min_answers: The number of answers that a round needs; with fewer, sites are asked again.
         rehearsal: Whether the noise of the method is used as configured. Otherwise it is secret.
         max_bytes: The largest message that is accepted.
+        evaluate: Whether sites are asked to evaluate the models on test data of their own whenever
+            a round is measured. Those that have not allowed it (``--evaluate``) are left out.
     """
 
     names: list[str]
@@ -44,6 +49,7 @@ class Sites:
     min_answers: int = 1
     rehearsal: bool = False
     max_bytes: int = 2**32
+    evaluate: bool = False
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -89,6 +95,10 @@ class Limits:
         max_batch_size: The largest one.
         rehearsal: Whether the noise is that of the configuration: from a seed it protects nothing.
             Otherwise it is secret, and a server that wants another one is refused.
+        evaluate: Whether to tell the server the metrics of its models on the test data of this
+            site, as often as it asks. Without ``evaluate_epsilon`` no guarantee covers them.
+        evaluate_epsilon: Tell the accuracy alone, with noise, at this epsilon for every evaluation
+            and the delta of the method; all of them count towards ``epsilon_limit``.
     """
 
     epsilon_limit: float | None = None
@@ -98,9 +108,11 @@ class Limits:
     min_batch_size: int = 2
     max_batch_size: int = 1024
     rehearsal: bool = False
+    evaluate: bool = False
+    evaluate_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon_limit", "epsilon_limit_alone"):
+        for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
             if (limit := getattr(self, name)) is not None and not limit > 0:
                 raise ValueError(f"{name} must be positive, but is {limit}")
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
@@ -109,6 +121,40 @@ class Limits:
                 f"min_batch_size, but they are {self.max_epochs}, {self.min_batch_size} and "
                 f"{self.max_batch_size}"
             )
+        if self.evaluate_epsilon is not None and not self.evaluate:
+            raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
+
+    def check_cost(
+        self,
+        ledger: Ledger,
+        entries: Sequence[Entry],
+        digests: Digests,
+        planned: Release,
+        privacy: Privacy,
+    ) -> None:
+        """Raise a RefusalError if a release costs more than this site allows.
+
+        Args:
+            ledger: The ledger of this site.
+            entries: Its entries.
+            digests: The keyed digests of the records that the release is about.
+            planned: The record of the release.
+            privacy: That of the method, whose epsilon is the limit if none is set.
+        """
+        checked = {"epsilon_limit": self.epsilon_limit or privacy.epsilon}
+        if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
+            checked["epsilon_limit_alone"] = self.epsilon_limit_alone
+        entry = Entry("", {}, {0: planned}, {0: digests})
+        for option, limit in checked.items():
+            alone = option == "epsilon_limit_alone"
+            cost = ledger.total([digests], privacy.delta, [entry], alone, entries).epsilon
+            if not cost <= (limit or 0.0):
+                raise RefusalError(
+                    "budget",
+                    f"with this release the cost would be epsilon {cost:.4g}"
+                    f"{' by the noise of this site alone' if alone else ''}, above the {option} "
+                    f"{limit or 0.0:g}",
+                )
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:

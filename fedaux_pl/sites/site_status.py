@@ -40,6 +40,10 @@ class SiteStatus:
         """Note that a site has not answered."""
         self._change(name, last_code=code)
 
+    def evaluated(self, name: str, samples: int, epsilon: float | None) -> None:
+        """Note that a site has evaluated models; epsilon is None without noise."""
+        self._change(name, last_code=None, evaluated=[samples, epsilon])
+
     def joined(self, names: Sequence[str]) -> None:
         """Note the sites of the last secure sum."""
         for name in self._sites:
@@ -73,9 +77,13 @@ def describe_status(root: Path) -> str:
         last = "none yet" if site["last_round"] is None else site["last_round"]
         code = f"; last code {site['last_code']}" if site["last_code"] else ""
         summed = {True: "; in the secure sum", False: "; NOT in the secure sum", None: ""}
+        evaluated = ""
+        if (own := site.get("evaluated")) is not None:
+            cost = "NOT covered by epsilon" if own[1] is None else f"epsilon {own[1]:g} each time"
+            evaluated = f"; evaluates on {own[0]} samples, {cost}"
         lines.append(
             f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
-            f"{summed[site.get('in_sum')]}{code}"
+            f"{summed[site.get('in_sum')]}{evaluated}{code}"
         )
     return "\n".join(lines)
 

@@ -311,5 +311,10 @@ def test_other_settings_are_refused(tmp_path):
         == "message"
     )
     assert site.answer(keys).fields["code"] == "message"  # an old attempt
-    state = json.loads(next((tmp_path / "state").rglob("secure_sums/*.json")).read_text())
+    path = next((tmp_path / "state").rglob("secure_sums/*.json"))
+    state = json.loads(path.read_text())
     assert sorted(state["keys"]) == NAMES[:3]
+    for damaged in ("{", "[]", '{"attempt": 1}', '{"attempt": "x", "keys": {}}'):
+        path.write_text(damaged)
+        with pytest.raises(ConfigurationError, match="restore it, or delete it"):
+            secure_server._read_attempt(path)

@@ -32,19 +32,12 @@ Digests = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the clients of a federation have released together.
+    """What the clients of a federation have released together."""
 
-    Attributes:
-        key: The settings and the data of the release.
-        heads: The released heads, packed by ``records.pack``.
-        releases: The record of each client's release.
-        digests: The keyed digests of each client's records; a record may have several.
-    """
-
-    key: str
-    heads: Mapping[str, Tensor]
+    key: str  # the settings and the data of the release
+    heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
     releases: Mapping[int, Release]
-    digests: Mapping[int, Digests]
+    digests: Mapping[int, Digests]  # of each client's records; a record may have several
 
 
 @dataclass(frozen=True)
@@ -74,17 +67,10 @@ class ReleaseKey:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What all releases about a record cost together, for the record with the largest cost.
-
-    Attributes:
-        releases: Their number.
-        epsilon: Infinite if one of them guarantees nothing.
-        delta: The delta at which epsilon is stated.
-        folder: The ledger.
-    """
+    """What all releases about a record cost together, for the record with the largest cost."""
 
     releases: int
-    epsilon: float
+    epsilon: float  # infinite if one of them guarantees nothing
     delta: float
     folder: Path
 
@@ -96,14 +82,16 @@ class PrivacySpent:
             f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
         )
 
+    def describe_one(self, release: Release) -> str:
+        """Return the guarantee of one release, and the total after it."""
+        return (
+            f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private; spent so far: "
+            f"epsilon {self.epsilon:.4g} in at most {self.releases} about a record"
+        )
+
 
 class Ledger:
-    """The releases of this machine, see the text above.
-
-    Args:
-        key_id: The name of the key of the digests. Digests of different keys cannot be compared.
-        folder: The folder of the files; by default in the state folder of the machine.
-    """
+    """The releases of this machine, whose digests have the key ``key_id``."""
 
     def __init__(self, key_id: str, folder: Path | None = None) -> None:
         self.key_id = key_id
@@ -124,11 +112,7 @@ class Ledger:
             yield
 
     def entries(self) -> list[Entry]:
-        """Read all releases.
-
-        Raises:
-            PrivacyError: If a file is damaged or missing: what was spent is then unknown.
-        """
+        """Read all releases; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
         for number, path in enumerate(paths, start=1):
             if path.name != _name(number):
@@ -181,7 +165,7 @@ class Ledger:
         alone: bool = False,
         entries: Sequence[Entry] | None = None,
     ) -> PrivacySpent:
-        """Compute what the releases about these records cost.
+        """Compute what the releases about the records with these digests cost at this delta.
 
         Args:
             digests: The keyed digests of the records of each client.

@@ -21,15 +21,10 @@ _COUNT_SHARES = 0.02, 0.2  # the least and the largest share of the counts in th
 
 @dataclass(frozen=True)
 class PublicNumbers:
-    """What is public about the data of all clients.
+    """What is public about the data of all clients."""
 
-    Attributes:
-        sizes: |D_i| of the clients of each architecture.
-        classes: The number of classes.
-    """
-
-    sizes: Mapping[str, Sequence[int]]
-    classes: int
+    sizes: Mapping[str, Sequence[int]]  # |D_i| of the clients of each architecture
+    classes: int  # their number
 
     @property
     def records(self) -> float:
@@ -50,13 +45,8 @@ class PublicNumbers:
 def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Scoring:
     """Choose what the options of a scoring leave open, and the release's part of the budget.
 
-    Args:
-        scoring: The scoring of a method.
-        numbers: None if they are not known before the release, as with real sites.
-        counts: Whether the server needs the class counts of each client.
-
-    Raises:
-        ConfigurationError: If an option is open and the numbers are not known.
+    ``numbers`` are None if they are not known before the release, as with real sites: then no
+    option may be open. ``counts``: whether the server needs the class counts of each client.
 
     Examples:
         >>> from fedaux_pl import FedClassMeans
@@ -71,10 +61,10 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
-    opened = isinstance(feature_map, Whitened) and feature_map.dimensions is None
-    opened |= isinstance(scorer, ClassStatistics) and scorer.releases is None
-    opened |= is_secure and counts and privacy.count_share is None
-    if numbers is None and opened:
+    no_dimensions = isinstance(feature_map, Whitened) and feature_map.dimensions is None
+    no_releases = isinstance(scorer, ClassStatistics) and scorer.releases is None
+    no_share = is_secure and counts and privacy.count_share is None
+    if numbers is None and (no_dimensions or no_releases or no_share):
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
             "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
@@ -103,10 +93,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
 def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
     """Return a further release of a planned scoring of class statistics.
 
-    Args:
-        scoring: What ``plan`` has returned.
-        tensors: The public tensors that clients get for it: the classifier of ``Residuals``; none
-            for ``ClassCounts``.
+    ``tensors`` are the classifier of ``Residuals``, which clients get; none for ``ClassCounts``.
     """
     if tensors:
         return replace(scoring, scorer=Residuals(**tensors))
@@ -116,6 +103,11 @@ def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
 def has_counts(scoring: Scoring) -> bool:
     """Return whether a planned scoring has a part of the budget for class counts."""
     return scoring.part.secure and _rest(scoring) > 1e-9  # rounding
+
+
+def has_second(scoring: Scoring) -> bool:
+    """Return whether a planned scoring has a second release, of ``Residuals``."""
+    return isinstance(scoring.scorer, ClassStatistics) and scoring.scorer.releases == 2
 
 
 def _rest(scoring: Scoring) -> float:

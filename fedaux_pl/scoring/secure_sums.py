@@ -25,19 +25,12 @@ ReadBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The sum over the clients of one architecture.
-
-    Attributes:
-        scoring: What is summed up.
-        row_length: k.
-        num_classes: C.
-        summands: The number of clients.
-    """
+    """The sum over the clients of one architecture."""
 
     scoring: Scoring
     row_length: int
     num_classes: int
-    summands: int
+    summands: int  # the number of clients
 
     @property
     def scorer(self) -> SummableScorer:
@@ -65,9 +58,7 @@ class SecureSum:
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
         """Return what a client adds to the sum: its integers with its noise, on the CPU.
 
-        Args:
-            integers: Its vector, int64.
-            read: Returns random bytes: those of the operating system, or ``seeded_bytes``.
+        ``read`` returns random bytes: those of the operating system, or ``seeded_bytes``.
         """
         integers = integers.cpu()
         if (sigma := self.own_sigma) == 0:

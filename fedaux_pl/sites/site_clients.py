@@ -5,10 +5,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -32,6 +32,7 @@ from fedaux_pl.sites.wire import (
     CODES,
     FINAL,
     Message,
+    Question,
     RefusalError,
     largest_body,
     read_count,
@@ -39,6 +40,9 @@ from fedaux_pl.sites.wire import (
     read_tensors,
     write_tensors,
 )
+
+if TYPE_CHECKING:  # it needs an optional package
+    from fedaux_pl.sites.transport import ServerTransport
 
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
@@ -56,15 +60,9 @@ def connect(
 
     ``with connect(federation, data, sites, root): trainer.fit(federation, datamodule=data)``
 
-    Args:
-        federation: The federation.
-        data: The server's data, with ``holds="public"``.
-        sites: The sites and how to reach them.
-        root: The folder of ``sites.json``, which says who is connected.
-
-    Raises:
-        ConfigurationError: If settings do not fit, the certificates are not there, NVFlare is not
-            installed, or the port is taken.
+    The server's ``data`` have ``holds="public"``; ``sites.json`` in the folder ``root`` says who is
+    connected. Raises a ConfigurationError if settings or certificates do not fit, NVFlare is not
+    installed, or the port is taken.
     """
     from fedaux_pl.sites.transport import ServerTransport
 
@@ -97,42 +95,12 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
     data.site_names = list(sites.names)
 
 
-class Transport(Protocol):
-    """The transport at the server."""
-
-    def connected(self) -> list[str]:
-        """Return the names of the sites that are connected."""
-
-    def ask(
-        self, requests: Mapping[str, Message], timeout: float
-    ) -> Iterator[tuple[str, Message | None]]:
-        """Send requests and yield answers as they come; None for a site that gave none."""
-
-
-@dataclass(frozen=True)
-class _Question:
-    """What the sites of an architecture are asked: plain values, tensors, the expected tensors."""
-
-    fields: Mapping[str, Any]
-    body: bytes
-    like: State
-
-
 class SiteClients:
-    """A ClientPool whose clients are sites.
-
-    Args:
-        transport: The transport.
-        status: Keeps who is there and who has answered.
-        sites: The settings.
-        federation: The federation, whose heads tell which sites have released theirs.
-        context: The data and the tools of the run.
-        settings: How clients train.
-    """
+    """A ClientPool whose clients are sites."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: "ServerTransport",
         status: SiteStatus,
         sites: Sites,
         federation: Federation,
@@ -186,7 +154,7 @@ class SiteClients:
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
             lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            questions[name] = _Question(fields, write_tensors(tensors), like)
+            questions[name] = Question(fields, write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
             public_map = maps[architectures[client]]
@@ -226,8 +194,7 @@ class SiteClients:
         lengths: Mapping[str, int],
     ) -> list[ReleasedHead]:
         """Return the secure sum over the sites of each architecture."""
-        from fedaux_pl.sites.secure_server import Collector
-        from fedaux_pl.sites.secure_site import sum_digest
+        from fedaux_pl.sites.secure_release import Collector, sum_digest
 
         heads, start = [], time.monotonic()
         # the second sum is used only if it is over all sites of the first
@@ -242,7 +209,8 @@ class SiteClients:
             h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
             digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
             joined, total = collector.collect(digest, names, lengths[name])
-            self.status.joined(joined)
+            for site in self.sites.names:
+                self.status.change(site, in_sum=site in joined)
             members = sorted(self.sites.names.index(site) for site in joined)
             row_length = maps[name].row_length(features.h0[name])
             secure = SecureSum(scoring, row_length, len(self.context.data.classes), len(members))
@@ -267,53 +235,28 @@ class SiteClients:
             return {}
         names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
         body, found = write_tensors(join_states(self.federation.students)), {}
-        for name, answer in self._ask("evaluate", names, {"round": round_}, {}, body):
-            try:
-                if isinstance(answer, RefusalError):
-                    raise answer
-                found[name] = self._read_metrics(name, answer.fields)
-                self._silent.pop(name, None)
-            except RefusalError as error:
-                if self._silent.get(name) != error.code:
-                    self._tell(f"no metrics of {name} from round {round_} on: {first_line(error)}")
-                self._silent[name] = error.code
+        question = Question({"round": round_}, body)
+        asked = dict.fromkeys(names, question)
+        for name, answer in self._ask("evaluate", asked, self._read_metrics):
+            if not isinstance(answer, RefusalError):
+                found[name] = answer
+            elif self._silent.get(name) != answer.code:
+                self._tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+            self._silent[name] = getattr(answer, "code", "")
         return self.federation.evaluation.join({n: found[n] for n in names if n in found})
 
-    def _read_metrics(self, name: str, fields: Mapping[str, Any]) -> dict[str, float]:
-        given = fields.get("metrics")
+    def _read_metrics(self, name: str, answer: Message) -> dict[str, float]:
+        given, epsilon = answer.fields.get("metrics"), answer.fields.get("epsilon")
         values = given if isinstance(given, Mapping) else {}
-        if not (count := read_count(fields, "count")):
+        if not (count := read_count(answer.fields, "count")):
             raise RefusalError("message", "it has no test samples")
-        epsilon = None
-        if fields.get("epsilon") is not None:
-            epsilon = read_number(fields, "epsilon", math.ulp(0.0), math.inf)
+        if epsilon is not None:
+            epsilon = read_number(answer.fields, "epsilon", math.ulp(0.0), math.inf)
         known = [metric for metric in self.federation.chosen_metrics if metric in values]
         found = {ACCURACY: float(read_number(values, ACCURACY, 0, 1))}
         found |= {metric: float(read_number(values, metric, -1e30, 1e30)) for metric in known}
-        self.status.evaluated(name, count, epsilon)
+        self.status.change(name, evaluated=[count, epsilon])
         return found
-
-    def _ask(
-        self,
-        kind: str,
-        names: Sequence[str],
-        fields: Mapping[str, Any],
-        like: State,
-        body: bytes = b"",
-    ) -> Iterator[tuple[str, Message | RefusalError]]:
-        """Ask sites once, and yield an answer or why there is none."""
-        there = self._alive([name for name in self.transport.connected() if name in names])
-        question = _Question(fields, body, like)
-        requests = {n: self._request(kind, self.sites.names.index(n), question) for n in there}
-        for name, message in self.transport.ask(requests, self.sites.timeout):
-            try:
-                yield name, self._check(name, requests[name], message)
-            except RefusalError as error:
-                self.status.failed(name, error.code)
-                yield name, error
-        for name in names:
-            if name not in there:
-                yield name, RefusalError("absent", "it is not connected")
 
     def train(
         self,
@@ -332,7 +275,7 @@ class SiteClients:
         for name in {architectures[client] for client in clients}:
             state = states[name]
             like = {k: v for k, v in state.items() if not federation.head_only or of_head(k)}
-            questions[name] = _Question(asked, write_tensors(state), like)
+            questions[name] = Question(asked, write_tensors(state), like)
         device = self.context.runner.device
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> Update:
@@ -349,18 +292,13 @@ class SiteClients:
         self,
         kind: str,
         clients: Sequence[int],
-        questions: Mapping[str, _Question],
+        questions: Mapping[str, Question],
         read: Callable[[int, Mapping[str, Any], State, int], _T],
         round_: int | None = None,
     ) -> dict[int, _T]:
         """Ask sites until there are ``min_answers``; those that refuse or fail are left out.
 
-        Args:
-            kind: ``prepare`` or ``train``.
-            clients: The clients of the sites.
-            questions: What the sites of each architecture are asked.
-            read: Checks an answer, given the client, plain values, tensors and |D_i|.
-            round_: t, for messages.
+        ``read`` checks an answer, given the client, plain values, tensors and |D_i|.
         """
         answers: dict[int, _T] = {}
         refused: dict[str, str] = {}
@@ -370,6 +308,15 @@ class SiteClients:
             needed = 0  # a round does not wait for sites that have never been there
         numbers = {self.sites.names[client]: client for client in clients}
         asked = {n: questions[self.context.architectures[i]] for n, i in numbers.items()}
+
+        def read_one(name: str, answer: Message) -> _T:
+            own = read_tensors(answer.body, asked[name].like)
+            if not (size := read_count(answer.fields, "size")):
+                raise RefusalError("message", "it has no samples")
+            result = read(numbers[name], answer.fields, own, size)
+            self.context.data.site_sizes[numbers[name]] = size
+            return result
+
         with self.context.progress.stage(_STAGES[kind], len(clients), "site") as stage:
             while True:
                 missing = [n for n, i in numbers.items() if i not in answers and n not in refused]
@@ -380,35 +327,46 @@ class SiteClients:
                         "with them on the same run.yaml, within their limits"
                     )
                 there = self._await(missing, needed - len(answers))
-                requests = {n: self._request(kind, numbers[n], asked[n]) for n in there}
-                for name, message in self.transport.ask(requests, self.sites.timeout):
-                    client = numbers[name]
-                    try:
-                        answer = self._check(name, requests[name], message)
-                        own = read_tensors(answer.body, asked[name].like)
-                        if not (size := read_count(answer.fields, "size")):
-                            raise RefusalError("message", "it has no samples")
-                        answers[client] = read(client, answer.fields, own, size)
-                    except (RefusalError, PrivacyError) as error:
-                        code = error.code if isinstance(error, RefusalError) else "message"
-                        if code in FINAL:
-                            refused[name] = code
-                        self._tell(f"{name} gave no answer to {about}: {first_line(error)}")
-                        self.status.failed(name, code)
+                for name, answer in self._ask(kind, {n: asked[n] for n in there}, read_one):
+                    if not isinstance(answer, RefusalError):
+                        answers[numbers[name]] = answer
+                        stage.update(1)
+                        if round_ is not None:
+                            self.status.change(name, last_round=round_)
                         continue
-                    self.context.data.site_sizes[client] = size
-                    self.status.answered(name, round_)
-                    stage.update(1)
+                    if answer.code in FINAL:
+                        refused[name] = answer.code
+                    self._tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                 if len(answers) >= needed:
                     for name in [n for n in missing if n not in there]:
                         self._tell(f"{name} is absent in {about}")
                     return answers
                 time.sleep(_RETRY)
 
-    def _request(self, kind: str, client: int, question: _Question) -> Message:
-        own = {"kind": kind, "request": secrets.token_hex(16), "client": client}
-        fields = {**own, "agreement": self.agreement, **question.fields}
-        return Message(fields, question.body, largest_body(question.like))
+    def _ask(
+        self, kind: str, questions: Mapping[str, Question], read: Callable[[str, Message], _T]
+    ) -> Iterator[tuple[str, _T | RefusalError]]:
+        """Ask sites once, and yield each answer as it is read, or why there is none."""
+        there = self._alive([name for name in self.transport.connected() if name in questions])
+        requests = {}
+        for name in there:
+            fields, body, like = questions[name]
+            own = {"kind": kind, "client": self.sites.names.index(name)}
+            own |= {"request": secrets.token_hex(16), "agreement": self.agreement}
+            requests[name] = Message({**own, **fields}, body, largest_body(like))
+        for name, message in self.transport.ask(requests, self.sites.timeout):
+            answer: _T | RefusalError
+            try:
+                answer = read(name, self._check(name, requests[name], message))
+                self.status.change(name, last_code=None)
+            except (RefusalError, PrivacyError) as error:
+                code = getattr(error, "code", "message")
+                answer = RefusalError(code, first_line(error))
+                self.status.change(name, last_code=code)
+            yield name, answer
+        for name in questions:
+            if name not in there:
+                yield name, RefusalError("absent", "it is not connected")
 
     def _check(self, name: str, request: Message, answer: Message | None) -> Message:
         """Return an answer to this very request; raise a RefusalError for a code or another one."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaux_pl.data import Examples
 from fedaux_pl.data.cache import tensor_digest
@@ -38,13 +38,6 @@ class SiteEvaluation:
     With ``evaluate_epsilon`` the number of correct answers is released with Gaussian noise.
     Sensitivity: 1. Proof: a prediction depends on one record alone, so that a replaced record
     changes at most one answer; the number of test records is public, as |D_i| is.
-
-    Args:
-        federation: The federation of the site, whose source has the test data.
-        limits: What the site agrees to.
-
-    Raises:
-        ConfigurationError: If there is no limit, or predictions depend on several records.
     """
 
     def __init__(self, federation: Federation, limits: Limits) -> None:
@@ -67,68 +60,56 @@ class SiteEvaluation:
         check_same_kind(data.all_inputs[0], test.inputs, "training and test data of this site")
         test = Examples(keep_in_host(test.inputs), test.targets, test.classes)
         self.test = test.to(federation.trainer.strategy.root_device)
-        self._key, self._digests = "", np.empty(0, np.uint64)
         if self.privacy.epsilon is not None:
             key, labels = machine_key(), self.test.targets
             parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
             self._digests = np.concatenate(parts)
-            self._key = (
-                f"evaluation {VERSION} {self.privacy.epsilon} {self.privacy.delta} "
-                f"{keyed_fingerprint(key, test.inputs, labels)}"
-            )
+            contents = keyed_fingerprint(key, test.inputs, labels)
+            options = f"{self.privacy.epsilon} {self.privacy.delta}"
+            self._key = f"evaluation {VERSION} {options} {contents}"
 
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
-        federation, epsilon, count = self.federation, self.privacy.epsilon, len(self.test)
+        federation, inputs, count = self.federation, self.test.inputs, len(self.test)
+        round_ = read_count(request.fields, "round")
         received = read_tensors(request.body, join_states(federation.students))
-        fields = {"count": count, "epsilon": epsilon}
-        logits = []
-        for name, model in federation.server.predictor.models.items():
-            like = federation.students[name].state_dict()
-            model.load_state_dict({key: received[f"{name}/{key}"] for key in like})
-            logits.append(self._predict(model))
-        ensemble = torch.stack(logits).mean(dim=0)
-        if epsilon is None:
+        predictor, logits = federation.server.predictor, []
+        for name, model in predictor.models.items():
+            state = {key: received[f"{name}/{key}"] for key in model.state_dict()}
+            if self.privacy.epsilon is None:
+                runner = predictor.context.runner
+                logits.append(runner.predict(model, state, inputs, federation.batchnorm))
+                continue
+            model.load_state_dict(state)
+            with torch.no_grad():
+                logits.append(model.head(predict_private_features(model, inputs)).float())  # type: ignore[operator]
+        ensemble, fields = torch.stack(logits).mean(dim=0), {"count": count}
+        if self.privacy.epsilon is None:
             metrics = federation.evaluation(ensemble, self.test.targets)
             about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
             return {**fields, "metrics": metrics}, b"", about
-        correct = (ensemble.argmax(dim=1) == self.test.targets).sum()
-        round_ = read_count(request.fields, "round")
-        correct, guarantee = self._release(correct, tensor_digest(*received.values()), round_)
-        accuracy = min(max(float(correct) / count, 0.0), 1.0)
+        right = (ensemble.argmax(dim=1) == self.test.targets).sum()[None]
+        noisy, guarantee = self._release(right, tensor_digest(*received.values()), round_)
+        metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
         about = f"the accuracy on {count} test samples of its own, {guarantee}"
-        return {**fields, "metrics": {ACCURACY: accuracy}}, b"", about
+        return {**fields, "epsilon": self.privacy.epsilon, "metrics": metrics}, b"", about
 
-    def _predict(self, model: nn.Module) -> Tensor:
-        runner, inputs = self.federation.server.predictor.context.runner, self.test.inputs
-        if self.privacy.epsilon is None:
-            return runner.predict(model, model.state_dict(), inputs, self.federation.batchnorm)
-        with torch.no_grad():
-            logits: Tensor = model.head(predict_private_features(model, inputs))  # type: ignore[operator]
-        return logits.float()
-
-    def _release(self, correct: Tensor, received: str, round_: int) -> tuple[Tensor, str]:
-        """Return the number of correct answers with noise, once for the same models and data."""
+    def _release(self, right: Tensor, received: str, round_: int) -> tuple[Tensor, str]:
+        """Return the number of right answers with noise, once for the same models and data."""
         if self.limits.rehearsal:
-            context = self.federation.server.context
-            seed = context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
-            noisy, _ = self.privacy.release(correct[None], 1.0, seed)
-            return noisy, "NOT private (a rehearsal)"
+            seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
+            return self.privacy.release(right, 1.0, seed)[0], "NOT private (a rehearsal)"
         ledger, digests = Ledger(self.federation.data.key_id), self._digests
+        key = f"{self._key} {received}"
         with ledger.locked():
             entries = ledger.entries()
-            found = [entry for entry in entries if entry.key == f"{self._key} {received}"]
-            if not found:
-                noisy, record = self.privacy.release(correct[None], 1.0)
+            found = next((entry for entry in entries if entry.key == key), None)
+            if found is None:
+                noisy, record = self.privacy.release(right, 1.0)
                 record = replace(record, what="the number of its test records with a right answer")
                 self.limits.check_cost(ledger, entries, digests, record, self.budget)
-                found = [
-                    Entry(f"{self._key} {received}", {"correct": noisy}, {0: record}, {0: digests})
-                ]
-                ledger.add(found[0])
-                entries += found
+                found = Entry(key, {"right": noisy}, {0: record}, {0: digests})
+                ledger.add(found)
+                entries.append(found)
             total = ledger.total([digests], self.privacy.delta, entries=entries)
-        return found[0].heads["correct"], (
-            f"(epsilon {self.privacy.epsilon:g}, delta {self.privacy.delta:g})-private; spent so "
-            f"far: epsilon {total.epsilon:.4g} in at most {total.releases} about a record"
-        )
+        return found.heads["right"], total.describe_one(found.releases[0])

@@ -13,12 +13,8 @@ from fedaux_pl.scoring import Ledger, Privacy, Release
 from fedaux_pl.scoring.ledger import Digests, Entry
 from fedaux_pl.sites.wire import RefusalError
 
-FORMAT = 1
-"""The format of the messages, increased when server and sites of two releases cannot talk."""
-
-ASKED = ("epochs", "batch_size")
-"""What the server may ask for in a request, within the limits of a site."""
-
+FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
+ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
 _SHARED = ("algorithm", "clients", "train", "model_options", "seed")
 
 
@@ -61,10 +57,8 @@ class Sites:
                 f"sites.min_answers must lie in 1 ... {len(self.names)}, but is {self.min_answers}"
             )
         if not self.timeout > 0 or not self.wait >= 0:
-            raise ValueError(
-                f"sites.timeout must be positive and sites.wait at least 0, but they are "
-                f"{self.timeout} and {self.wait}"
-            )
+            times = f"{self.timeout} and {self.wait}"
+            raise ValueError(f"timeout must be positive, and wait at least 0, but are {times}")
 
 
 def check_name(name: str) -> None:
@@ -117,9 +111,8 @@ class Limits:
                 raise ValueError(f"{name} must be positive, but is {limit}")
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
             raise ValueError(
-                "max_epochs and min_batch_size must be at least 1, and max_batch_size at least "
-                f"min_batch_size, but they are {self.max_epochs}, {self.min_batch_size} and "
-                f"{self.max_batch_size}"
+                f"got max_epochs {self.max_epochs} and batch sizes from {self.min_batch_size} to "
+                f"{self.max_batch_size}; expected at least 1 each, and min_batch_size <= max"
             )
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
@@ -132,29 +125,21 @@ class Limits:
         planned: Release,
         privacy: Privacy,
     ) -> None:
-        """Raise a RefusalError if a release costs more than this site allows.
+        """Raise a RefusalError if a planned release about these records costs too much.
 
-        Args:
-            ledger: The ledger of this site.
-            entries: Its entries.
-            digests: The keyed digests of the records that the release is about.
-            planned: The record of the release.
-            privacy: That of the method, whose epsilon is the limit if none is set.
+        Without ``epsilon_limit`` that of the method's ``privacy`` is the limit.
         """
-        checked = {"epsilon_limit": self.epsilon_limit or privacy.epsilon}
+        limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
-            checked["epsilon_limit_alone"] = self.epsilon_limit_alone
+            limits["epsilon_limit_alone"] = self.epsilon_limit_alone
         entry = Entry("", {}, {0: planned}, {0: digests})
-        for option, limit in checked.items():
+        for option, limit in limits.items():
             alone = option == "epsilon_limit_alone"
             cost = ledger.total([digests], privacy.delta, [entry], alone, entries).epsilon
-            if not cost <= (limit or 0.0):
-                raise RefusalError(
-                    "budget",
-                    f"with this release the cost would be epsilon {cost:.4g}"
-                    f"{' by the noise of this site alone' if alone else ''}, above the {option} "
-                    f"{limit or 0.0:g}",
-                )
+            if not cost <= limit:
+                about = " by the noise of this site alone" if alone else ""
+                text = f"with this release the cost would be epsilon {cost:.4g}{about}"
+                raise RefusalError("budget", f"{text}, above the {option} {limit:g}")
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:
@@ -174,18 +159,14 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
 def agreement(federation: Federation) -> dict[str, Any]:
     """Return the settings that determine what a site computes, as JSON gives them.
 
-    Server and sites compare them with every request. Architectures, classes and the method are
-    agreed by a common configuration: a server cannot change them by a message, and no message
-    names a class to be loaded.
+    Server and sites compare them with every request: no message changes them or names a class.
     """
     settings, data = federation.settings(), federation.data
-    shared = {
+    shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
         "format": FORMAT,
-        **{name: settings[name] for name in _SHARED},
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
-        **{name: value for name, value in settings.items() if name == "rounds"},
     }
     plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
     return plain

@@ -12,7 +12,7 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
-from fedaux_pl.sites import Limits, secure_server
+from fedaux_pl.sites import Limits, secure_release
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, write_tensors
@@ -28,7 +28,7 @@ SECRET = Limits(epsilon_limit_alone=5.0)
 def _own_state(tmp_path, monkeypatch):
     """A ledger and keys for each test; and no pauses."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(secure_server, "_RETRY", 0.0)
+    monkeypatch.setattr(secure_release, "_RETRY", 0.0)
 
 
 def sites(root, clients=4, limits=SECRET, releases=1, options=None, **privacy):
@@ -317,4 +317,4 @@ def test_other_settings_are_refused(tmp_path):
     for damaged in ("{", "[]", '{"attempt": 1}', '{"attempt": "x", "keys": {}}'):
         path.write_text(damaged)
         with pytest.raises(ConfigurationError, match="restore it, or delete it"):
-            secure_server._read_attempt(path)
+            secure_release._read_attempt(path)

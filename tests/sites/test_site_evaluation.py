@@ -77,7 +77,7 @@ def test_the_metrics_are_those_of_a_simulation_under_the_names_of_the_sites(tmp_
     with (tmp_path / "server" / "clients.csv").open() as file:
         assert [row["client"] for row in csv.DictReader(file)] == [*NAMES, "(mean)", "(worst)"]
     last = hub.sent[-1]
-    assert (last.body, last.fields.keys()) == (b"", {"request", "count", "epsilon", "metrics"})
+    assert (last.body, last.fields.keys()) == (b"", {"request", "count", "metrics"})
     told = capsys.readouterr().out
     assert "metrics on 30 test samples of its own: NOT private, no epsilon covers it" in told
     assert "accuracy by client: mean" in told
@@ -151,7 +151,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(tmp_path, ledg
         assert record.sigma == gaussian_sigma(0.5, 1e-5, 1.0)
         assert len(entry.digests[0]) == 2 * count
         told = federation.history[0][f"client_accuracy/{NAMES[count // 10 - 1]}"]
-        assert told == min(max(float(entry.heads["correct"]) / count, 0.0), 1.0)
+        assert told == min(max(float(entry.heads["right"]) / count, 0.0), 1.0)
     assert not any("f1/site" in key or "_client/f1" in key for key in federation.history[0])
     told = capsys.readouterr().out
     assert told.count("no metrics of site-1 from round 2 on") == 1

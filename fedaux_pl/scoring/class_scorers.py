@@ -15,20 +15,11 @@ from torch import Tensor
 from fedaux_pl.functional import (
     LinearClassifier,
     fit_softmax_head,
+    integer_statistics,
     softmax_sensitivity,
     statistics_sensitivity,
     sum_residuals,
     sum_statistics,
-)
-from fedaux_pl.functional.integer_statistics import (
-    INTEGER_RESIDUAL_SENSITIVITY,
-    decode_residuals,
-    decode_statistics,
-    integer_weights,
-    residuals_unit,
-    statistics_unit,
-    sum_integer_residuals,
-    sum_integers,
 )
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
@@ -125,20 +116,20 @@ class ClassStatistics(SummableScorer):
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integers``."""
-        return sum_integers(rows, labels, self.second_moment)
+        return integer_statistics.sum_integers(rows, labels, self.second_moment)
 
     @property
     def squared_sensitivity(self) -> int:
         """That of ``functional.integer_weights``."""
-        return integer_weights(self.second_moment).squared_sensitivity
+        return integer_statistics.integer_weights(self.second_moment).squared_sensitivity
 
     def unit(self, row_length: int, num_classes: int) -> float:
         """That of the class sums."""
-        return statistics_unit(row_length, self.second_moment)
+        return integer_statistics.statistics_unit(row_length, self.second_moment)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The vector of ``class_vector``."""
-        return decode_statistics(integers, num_classes, self.second_moment)
+        return integer_statistics.decode_statistics(integers, num_classes, self.second_moment)
 
 
 @dataclass(frozen=True)
@@ -199,20 +190,20 @@ class Residuals(SummableScorer):
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integer_residuals``."""
         classifier = LinearClassifier(self.weight.to(rows), self.bias.to(rows))
-        return sum_integer_residuals(rows, labels, classifier)
+        return integer_statistics.sum_integer_residuals(rows, labels, classifier)
 
     @property
     def squared_sensitivity(self) -> int:
         """That of ``functional.sum_integer_residuals``."""
-        return INTEGER_RESIDUAL_SENSITIVITY
+        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY
 
     def unit(self, row_length: int, num_classes: int) -> float:
         """The same for all entries."""
-        return residuals_unit(row_length, num_classes)
+        return integer_statistics.residuals_unit(row_length, num_classes)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The gradient, shape (C (k + 1),)."""
-        return decode_residuals(integers, num_classes).flatten()
+        return integer_statistics.decode_residuals(integers, num_classes).flatten()
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """That of ``sum_residuals``."""
@@ -322,6 +313,5 @@ class ScoresAndHead(ClassScorer):
         """r, the factor of w in the vector."""
         num_negatives = num_negatives if self.uses_negatives else 0
         own = self.scorer.sensitivity(num_positives, num_negatives)
-        return (
-            self._head_sensitivity(num_positives) / own * math.sqrt(self.share / (1 - self.share))
-        )
+        ratio = self._head_sensitivity(num_positives) / own
+        return ratio * math.sqrt(self.share / (1 - self.share))

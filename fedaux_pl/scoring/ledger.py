@@ -1,11 +1,10 @@
 """The ledger: every release with secret noise that was made on this machine.
 
-It stands in the state folder of the machine that holds the data, whatever the folder of a run. Each
-release is one numbered file, written under a lock before the release leaves, and never changed. The
-file holds what was released, so that a run with the same settings uses it again, and the keyed
-digests of the records that the release is about. What several releases cost together is computed
-record by record: it does not matter how the records were split over clients, or which others were
-there. A release that cannot be read or written stops the run.
+It stands in the state folder of the machine that holds the data. Each release is one numbered file,
+written under a lock before the release leaves, and never changed. It holds what was released, so
+that a run with the same settings uses it again, and the keyed digests of the records that it is
+about. What several releases cost together is computed record by record, however these were split
+over clients. A release that cannot be read or written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -15,6 +14,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +100,11 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other processes between reading the ledger and adding to it."""
-
-        def wait() -> None:
-            print(f"waiting for another run that has locked {self.folder / 'lock'}", flush=True)
-
+        path = self.folder / "lock"
+        about = f"waiting for another run that has locked {path}"
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.folder / "lock", wait))
+                stack.enter_context(locked(path, partial(print, about, flush=True)))
             except OSError as error:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield

@@ -56,8 +56,9 @@ class Scoring:
                 raise ValueError(f"{name} must be a {base.__name__} object, but is {part!r}")
         bound = self.norm_bound
         is_positive = isinstance(bound, int | float) and 0 < bound < math.inf
-        if bound not in (kinds := ("negatives", "unit", "private")) and not is_positive:
-            raise ValueError(f"norm_bound must be one of {kinds} or positive, but is {bound!r}")
+        if bound not in ("negatives", "unit", "private") and not is_positive:
+            expected = "'negatives', 'unit', 'private' or a positive number"
+            raise ValueError(f"norm_bound must be {expected}, but is {bound!r}")
         if self.shrink and bound == "private":
             raise ValueError(
                 "shrink compares the vectors of clients, but norm_bound 'private' scales each of "

@@ -42,9 +42,9 @@ class SecureSum:
     def own_sigma(self) -> int:
         """The noise of each client in steps; 0 without noise."""
         privacy = self.scoring.privacy
-        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
-        if multiplier == 0:
+        if privacy.epsilon is None:
             return 0
+        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
         honest = self.summands - privacy.colluders
         return noise_of_sum(multiplier, self.scorer.squared_sensitivity, honest)[1]
 

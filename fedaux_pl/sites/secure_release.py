@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.files import state_folder, write_json_atomically
-from fedaux_pl.scoring import Ledger, Privacy, PublicMap, Release, Scoring, spent
+from fedaux_pl.scoring import Ledger, Privacy, PublicMap, Scoring, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
+from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
     MAX_ATTEMPT,
     MAX_SITES,
@@ -34,17 +34,10 @@ from fedaux_pl.sites.secure_sum import (
     read_keys,
     signing_key,
 )
-from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import (
-    FINAL,
-    Answer,
-    Message,
-    Question,
-    RefusalError,
-    read_count,
-    read_tensors,
-    write_tensors,
-)
+from fedaux_pl.sites.wire import FINAL, Answer, Message, Question, RefusalError
+
+if TYPE_CHECKING:
+    from fedaux_pl.sites.site import Site
 
 _RETRY = 2.0  # seconds before sites are asked again
 _LATER = ("absent", "busy")  # a site may answer later
@@ -54,8 +47,6 @@ Ask = Callable[
     [str, Mapping[str, Question], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
 ]
 """Sends a request of a kind to sites and yields their answers as they are read, or RefusalErrors"""
-Check = Callable[[Sequence[Entry], ReleaseKey, ReleaseKey | None, Release], None]
-"""Raises if a site does not allow a release: all entries, its key, the earlier one's, its record"""
 Sent = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 
@@ -99,42 +90,33 @@ class Pending:
 
 
 class SecureReleases:
-    """The secure sums of a site, whose federation has a planned scoring."""
+    """The secure sums of a site, which are planned by this scoring."""
 
-    def __init__(
-        self,
-        name: str,
-        federation: Federation,
-        agreement: Mapping[str, Any],
-        limits: Limits,
-        check: Check,
-    ) -> None:
-        self.name, self.federation, self.agreement, self.check = name, federation, agreement, check
+    def __init__(self, site: "Site", scoring: Scoring) -> None:
+        self.site, self.federation = site, site.federation
         self._pending: dict[str, Pending] = {}
         self.ledger: Ledger | None = None  # in a rehearsal
-        assert federation.scoring is not None  # noqa: S101 - for mypy
-        self._create_member(federation.scoring)  # raises if the pins do not fit
-        if federation.algorithm.secret_noise:
-            data = federation.data
+        self._create_member(scoring.privacy)  # raises if the pins do not fit
+        if site.algorithm.secret_noise:
+            data = self.federation.data
             self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
-            if limits.epsilon_limit_alone is None:
+            if site.limits.epsilon_limit_alone is None:
                 raise ConfigurationError(
                     "this run has secure sums: state with --epsilon_limit_alone what the noise of "
                     "this site alone may cost, if the other sites and the server deceive it (with "
-                    f"all sites it costs {self._cost_alone(federation.scoring):.4g}, with fewer "
-                    "less), or set privacy.sums to local"
+                    f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
+                    "privacy.sums to local"
                 )
 
-    def _create_member(self, scoring: Scoring) -> Member:
-        privacy = scoring.privacy
-        return Member(self.name, signing_key(self.name), privacy.pins, privacy.colluders)
+    def _create_member(self, privacy: Privacy) -> Member:
+        name = self.site.name
+        return Member(name, signing_key(name), privacy.pins, privacy.colluders)
 
     def _cost_alone(self, scoring: Scoring) -> float:
         """Return epsilon of all releases with all sites, by the noise of this site alone."""
         sites, privacy = max(self.federation.clients.values()), scoring.privacy
-        records = [scoring.record(1.0, False, sites)] * (
-            privacy.attempts * (2 if has_second(scoring) else 1)
-        )
+        sums = privacy.attempts * (2 if has_second(scoring) else 1)
+        records = [scoring.record(1.0, False, sites)] * sums
         if has_counts(scoring):
             records.append(further(scoring, {}).record(1.0, False))
         return 1.001 * spent(records, privacy.delta, alone=True)[0]  # printed, not below it
@@ -155,11 +137,11 @@ class SecureReleases:
         """
         federation, pool = self.federation, self.federation.pool
         name = federation.architectures[client]
-        digest = sum_digest(self.agreement, name, scoring, h0, public_map)
+        digest = sum_digest(self.site.own_agreement, name, scoring, h0, public_map)
         if digest not in self._pending:
             extractor = create_extractor(federation.students[name], h0)
             integers = pool.integers(client, scoring, extractor, public_map)
-            member, classes = self._create_member(scoring), len(federation.data.classes)
+            member, classes = self._create_member(scoring.privacy), len(federation.data.classes)
             secure = SecureSum(scoring, public_map.row_length(extractor), classes, member.least)
 
             def noise(attempt: int) -> ReadBytes:
@@ -175,18 +157,18 @@ class SecureReleases:
         digest = str(fields.get("sum", ""))[:64]
         if (pending := self._pending.get(digest)) is None:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
-        attempt, entries = read_count(fields, "attempt", MAX_ATTEMPT), self._entries()
+        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self._entries()
         sent = _sent(pending, digest, entries)
         if fields["kind"] == "keys":
-            sites = max(read_count(fields, "sites", MAX_SITES), pending.member.least)
+            sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
             self._check(pending, replace(pending.secure, summands=sites), entries)
             message = pending.member.keys(digest, attempt, max(sent, default=0))
-            return {"keys": message}, write_tensors({}), "a key: nothing depends on data"
+            return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
         about = "the masked vector that it has sent before: nothing new"
         if attempt not in sent:
             sent[attempt], about = self._release(pending, digest, attempt, fields.get("messages"))
         transcript, masked = sent[attempt]
-        return {"transcript": transcript}, write_tensors({"masked": masked}), about
+        return {"transcript": transcript}, wire.write_tensors({"masked": masked}), about
 
     def _release(
         self, pending: Pending, digest: str, attempt: int, messages: object
@@ -202,7 +184,7 @@ class SecureReleases:
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
                 entries = ledger.entries()
-                self.check(entries, pending.key, pending.earlier, record)
+                self.site.check_budget(entries, pending.key, pending.earlier, record)
                 entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.digests}))
                 ledger.add(entries[-1])
             total, alone = (
@@ -227,7 +209,8 @@ class SecureReleases:
     def _check(self, pending: Pending, secure: SecureSum, entries: Sequence[Entry]) -> None:
         """Raise if this site cannot pay for an attempt."""
         if self.ledger is not None:
-            self.check(entries, pending.key, pending.earlier, secure.record(simulated=False))
+            record = secure.record(simulated=False)
+            self.site.check_budget(entries, pending.key, pending.earlier, record)
 
 
 def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
@@ -346,7 +329,7 @@ class Collector:
         refusals: dict[str, RefusalError] = {}
 
         def read(_: str, answer: Message) -> Sent:
-            vector = read_tensors(answer.body, like)["masked"]
+            vector = wire.read_tensors(answer.body, like)["masked"]
             return str(answer.fields.get("transcript")), vector
 
         for _ in range(_REPEATS):

@@ -26,18 +26,10 @@ from fedaux_pl.scoring import (
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.records import release_once
+from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
-from fedaux_pl.sites.wire import (
-    Answer,
-    Message,
-    RefusalError,
-    largest_body,
-    read_count,
-    read_number,
-    read_tensors,
-    write_tensors,
-)
+from fedaux_pl.sites.wire import Answer, Message, RefusalError
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.secure_release import SecureReleases
@@ -77,12 +69,11 @@ class Site:
         if scoring is not None and scoring.part.secure:
             from fedaux_pl.sites import secure_release
 
-            own = self.federation, self.own_agreement, self.limits
-            self.sums = secure_release.SecureReleases(self.name, *own, self._check_budget)
+            self.sums = secure_release.SecureReleases(self, scoring)
         largest = max(map(self._largest_request, self.federation.students))
         if self.limits.evaluate:
             self.evaluation = SiteEvaluation(self.federation, self.limits)
-            largest = max(largest, largest_body(join_states(self.federation.students)))
+            largest = max(largest, wire.largest_body(join_states(self.federation.students)))
         self.serve(self.answer, largest)
 
     def answer(self, request: Message) -> Message:
@@ -117,7 +108,7 @@ class Site:
         fields = request.fields
         if different := differences(self.own_agreement, fields.get("agreement")):
             raise RefusalError("settings", "; ".join(different))
-        client = read_count(fields, "client", len(self.federation.architectures) - 1)
+        client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
         if fields.get("kind") == "prepare":
             return self._release(client, request)
         if self.sums is not None and fields.get("kind") in ("keys", "masked"):
@@ -135,8 +126,8 @@ class Site:
     def _train(self, client: int, request: Message) -> Answer:
         federation, limits = self.federation, self.limits
         name, pool = federation.architectures[client], federation.pool
-        epochs = read_count(request.fields, "epochs")
-        batch_size = read_count(request.fields, "batch_size")
+        epochs = wire.read_count(request.fields, "epochs")
+        batch_size = wire.read_count(request.fields, "batch_size")
         least, largest = limits.min_batch_size, limits.max_batch_size
         if not (1 <= epochs <= limits.max_epochs and least <= batch_size <= largest):
             raise RefusalError(
@@ -144,18 +135,18 @@ class Site:
                 f"got {epochs} epochs of batch size {batch_size}; expected at most "
                 f"{limits.max_epochs} epochs and a batch size from {least} to {largest}",
             )
-        state = read_tensors(request.body, federation.students[name].state_dict())
+        state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
         pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         [update] = pool.train(
-            read_count(request.fields, "round"),
+            wire.read_count(request.fields, "round"),
             [client],
             {name: {key: tensor.to(device) for key, tensor in state.items()}},
             {name: {}},
         )
         sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
         fields = {"size": update.size, "loss": update.loss}
-        return fields, write_tensors(sent), "a model update and its training loss: NOT private"
+        return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
 
     def _release(self, client: int, request: Message) -> Answer:
         """Return the release in this site's ledger, or a new one if the budget allows it.
@@ -184,7 +175,7 @@ class Site:
             assert self.sums is not None  # noqa: S101 - the plan has secure sums
             self.sums.add(client, scoring, h0, public_map, key, earlier)
             about = "the number of its records: nothing else has left"
-            return {"size": size}, write_tensors({}), about
+            return {"size": size}, wire.write_tensors({}), about
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
@@ -203,7 +194,7 @@ class Site:
                 {0: data.record_digests(0)},
                 scoring,
                 lambda: [replace(release(), client=0)],  # a site does not choose its number
-                check=lambda entries: self._check_budget(entries, key, earlier, planned),
+                check=lambda entries: self.check_budget(entries, key, earlier, planned),
             )
             scoring.check_release(head, size, count)
         made = head.release
@@ -212,9 +203,9 @@ class Site:
         about = f"{made.what}: NOT private (a rehearsal, or without a valid guarantee)"
         if total is not None and made.is_private:
             about = f"{made.what}, {total.describe_one(made)}"
-        return fields, write_tensors({"weight": head.weight}), about
+        return fields, wire.write_tensors({"weight": head.weight}), about
 
-    def _check_budget(
+    def check_budget(
         self,
         entries: Sequence[Entry],
         key: ReleaseKey,
@@ -257,10 +248,10 @@ class Site:
         if fields.get("center") is True:
             like["map/center"] = doubles(width)
         if fields.get("directions") is not None:
-            columns = read_count(fields, "directions", width)
+            columns = wire.read_count(fields, "directions", width)
             like["map/directions"] = doubles(width, columns)
         if scoring.scorer.uses_negatives:
-            rows = read_count(fields, "negatives", MAX_NEGATIVES)
+            rows = wire.read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
         if (release := fields.get("release", "")) not in ("", "residuals", "counts"):
             raise RefusalError("message", "it asks for an unknown release")
@@ -272,7 +263,7 @@ class Site:
             classes = len(self.federation.data.classes)
             like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
         parts: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
-        for key, tensor in read_tensors(request.body, like).items():
+        for key, tensor in wire.read_tensors(request.body, like).items():
             part, _, own = key.partition("/")
             parts[part][own] = tensor
         sent = parts["sent"]
@@ -282,7 +273,7 @@ class Site:
             parts["map"].get("center"),
             parts["map"].get("directions"),
             scoring.norm_bound == "unit",
-            read_number(fields, "bound", math.ulp(0.0), math.inf),
+            wire.read_number(fields, "bound", math.ulp(0.0), math.inf),
         )
         if (negatives := parts["negatives"].get("")) is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
@@ -291,7 +282,7 @@ class Site:
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""
         student = self.federation.students[name]
-        size = largest_body(student.state_dict())
+        size = wire.largest_body(student.state_dict())
         if (scoring := self.federation.scoring) is not None:
             width = int(student.feature_dim)  # type: ignore[arg-type]
             size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions

@@ -1,8 +1,8 @@
 """The clients of a federation at real sites, as the server sees them."""
 
-import math
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,28 +18,17 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
 from fedaux_pl.scoring.secure_sums import SecureSum
-from fedaux_pl.sites.site_evaluation import join_states
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import (
-    CODES,
-    FINAL,
-    Message,
-    Question,
-    RefusalError,
-    largest_body,
-    read_count,
-    read_number,
-    read_tensors,
-    write_tensors,
-)
+from fedaux_pl.sites.wire import CODES, FINAL, Message, Question, RefusalError
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -64,7 +53,7 @@ def connect(
     connected. Raises a ConfigurationError if settings or certificates do not fit, NVFlare is not
     installed, or the port is taken.
     """
-    from fedaux_pl.sites.transport import ServerTransport
+    from fedaux_pl.sites.transport import ServerTransport  # raises if NVFlare is not installed
 
     attach(federation, data, sites)
     status = SiteStatus(root / "sites.json", sites.names)
@@ -121,7 +110,7 @@ class SiteClients:
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
-        self._sum_metrics: dict[str, float] = {}  # attempts and seconds of secure sums
+        self._sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
         self._silent: dict[str, str] = {}  # the code with which a site has evaluated nothing
@@ -154,24 +143,22 @@ class SiteClients:
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
             lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            questions[name] = Question(fields, write_tensors(tensors), like)
+            questions[name] = Question(fields, wire.write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
             public_map = maps[architectures[client]]
             if scoring.norm_bound == "private":
-                bound = read_number(fields, "bound", public_map.bound, 1e300)
+                bound = wire.read_number(fields, "bound", public_map.bound, 1e300)
                 public_map = replace(public_map, bound=bound)
-            sensitivity = read_number(fields, "sensitivity", 0, 1e300)
+            sensitivity = wire.read_number(fields, "sensitivity", 0, 1e300)
             record = scoring.record(sensitivity, fields.get("simulated") is True)
-            release = replace(record, sigma=read_number(fields, "sigma", 0, 1e300))
+            release = replace(record, sigma=wire.read_number(fields, "sigma", 0, 1e300))
             head = ReleasedHead(client, own["weight"], public_map, release)
             num_negatives = len(self.context.data.negative_inputs)
             scoring.check_release(head, size, num_negatives)
             largest = scoring.largest_entry(size, num_negatives)
             if not bool((head.weight.abs() <= largest).all()):
-                raise RefusalError(
-                    "message", "its release is larger than any data and noise can be"
-                )
+                raise PrivacyError("its release is larger than any data and noise can be")
             if release.simulated and not self.sites.rehearsal:
                 raise PrivacyError("it has seeded noise, but this is no rehearsal")
             return head
@@ -200,9 +187,8 @@ class SiteClients:
         # the second sum is used only if it is over all sites of the first
         least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
         collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
-        groups: dict[str, list[str]] = {name: [] for name in lengths}
-        for client in clients:
-            groups[self.context.architectures[client]].append(self.sites.names[client])
+        pairs = [(self.context.architectures[i], self.sites.names[i]) for i in clients]
+        groups = {name: [site for own, site in pairs if own == name] for name in lengths}
         for names in groups.values():  # before the sites of any architecture pay
             collector.check(names)
         for name, names in groups.items():
@@ -223,10 +209,8 @@ class SiteClients:
                     "cancelled, or a site has sent a false vector"
                 )
             heads.append(head)
-        own = {"attempts": float(collector.attempts), "seconds": time.monotonic() - start}
-        for metric, value in own.items():
-            key = f"secure_sum/{metric}"
-            self._sum_metrics[key] = self._sum_metrics.get(key, 0.0) + value
+        self._sum_metrics["secure_sum/attempts"] += collector.attempts
+        self._sum_metrics["secure_sum/seconds"] += time.monotonic() - start
         return heads
 
     def evaluate(self, round_: int) -> dict[str, float]:
@@ -234,29 +218,23 @@ class SiteClients:
         if not self.sites.evaluate:
             return {}
         names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
-        body, found = write_tensors(join_states(self.federation.students)), {}
-        question = Question({"round": round_}, body)
-        asked = dict.fromkeys(names, question)
-        for name, answer in self._ask("evaluate", asked, self._read_metrics):
+        question = Question(
+            {"round": round_}, wire.write_tensors(join_states(self.federation.students))
+        )
+        found = {}
+
+        def read(name: str, answer: Message) -> dict[str, float]:
+            count, epsilon, metrics = read_metrics(answer, self.federation.chosen_metrics)
+            self.status.change(name, evaluated=[count, epsilon])
+            return metrics
+
+        for name, answer in self._ask("evaluate", dict.fromkeys(names, question), read):
             if not isinstance(answer, RefusalError):
                 found[name] = answer
             elif self._silent.get(name) != answer.code:
                 self._tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
             self._silent[name] = getattr(answer, "code", "")
         return self.federation.evaluation.join({n: found[n] for n in names if n in found})
-
-    def _read_metrics(self, name: str, answer: Message) -> dict[str, float]:
-        given, epsilon = answer.fields.get("metrics"), answer.fields.get("epsilon")
-        values = given if isinstance(given, Mapping) else {}
-        if not (count := read_count(answer.fields, "count")):
-            raise RefusalError("message", "it has no test samples")
-        if epsilon is not None:
-            epsilon = read_number(answer.fields, "epsilon", math.ulp(0.0), math.inf)
-        known = [metric for metric in self.federation.chosen_metrics if metric in values]
-        found = {ACCURACY: float(read_number(values, ACCURACY, 0, 1))}
-        found |= {metric: float(read_number(values, metric, -1e30, 1e30)) for metric in known}
-        self.status.change(name, evaluated=[count, epsilon])
-        return found
 
     def train(
         self,
@@ -275,11 +253,11 @@ class SiteClients:
         for name in {architectures[client] for client in clients}:
             state = states[name]
             like = {k: v for k, v in state.items() if not federation.head_only or of_head(k)}
-            questions[name] = Question(asked, write_tensors(state), like)
+            questions[name] = Question(asked, wire.write_tensors(state), like)
         device = self.context.runner.device
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> Update:
-            name, loss = architectures[client], float(read_number(fields, "loss", -1e30, 1e30))
+            name, loss = architectures[client], float(wire.read_number(fields, "loss", -1e30, 1e30))
             own = {key: tensor.to(device) for key, tensor in own.items()}
             return Update(client, name, size, loss, {**states[name], **own})
 
@@ -310,8 +288,8 @@ class SiteClients:
         asked = {n: questions[self.context.architectures[i]] for n, i in numbers.items()}
 
         def read_one(name: str, answer: Message) -> _T:
-            own = read_tensors(answer.body, asked[name].like)
-            if not (size := read_count(answer.fields, "size")):
+            own = wire.read_tensors(answer.body, asked[name].like)
+            if not (size := wire.read_count(answer.fields, "size")):
                 raise RefusalError("message", "it has no samples")
             result = read(numbers[name], answer.fields, own, size)
             self.context.data.site_sizes[numbers[name]] = size
@@ -353,7 +331,7 @@ class SiteClients:
             fields, body, like = questions[name]
             own = {"kind": kind, "client": self.sites.names.index(name)}
             own |= {"request": secrets.token_hex(16), "agreement": self.agreement}
-            requests[name] = Message({**own, **fields}, body, largest_body(like))
+            requests[name] = Message({**own, **fields}, body, wire.largest_body(like))
         for name, message in self.transport.ask(requests, self.sites.timeout):
             answer: _T | RefusalError
             try:

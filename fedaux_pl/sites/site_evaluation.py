@@ -1,5 +1,7 @@
 """What a site tells about the server's models on test data of its own, if its owner allows it."""
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,14 +24,33 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import Ledger, Privacy
 from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release import VERSION
+from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import Answer, Message, read_count, read_tensors
+from fedaux_pl.sites.wire import Answer, Message, RefusalError
 
 
 def join_states(students: ModulesByName) -> State:
     """Return the states of the models of all architectures as one."""
     states = {name: model.state_dict() for name, model in students.items()}
     return {f"{name}/{key}": own[key] for name, own in states.items() for key in own}
+
+
+def read_metrics(
+    answer: Message, chosen: Collection[str]
+) -> tuple[int, float | None, dict[str, float]]:
+    """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
+    fields, given = answer.fields, answer.fields.get("metrics")
+    values = given if isinstance(given, Mapping) else {}
+    if not (count := wire.read_count(fields, "count")):
+        raise RefusalError("message", "it has no test samples")
+    epsilon = None
+    if fields.get("epsilon") is not None:
+        epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
+    metrics = {ACCURACY: float(wire.read_number(values, ACCURACY, 0, 1))}
+    for name in chosen:
+        if name in values:
+            metrics[name] = float(wire.read_number(values, name, -1e30, 1e30))
+    return count, epsilon, metrics
 
 
 class SiteEvaluation:
@@ -71,8 +92,8 @@ class SiteEvaluation:
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
         federation, inputs, count = self.federation, self.test.inputs, len(self.test)
-        round_ = read_count(request.fields, "round")
-        received = read_tensors(request.body, join_states(federation.students))
+        round_ = wire.read_count(request.fields, "round")
+        received = wire.read_tensors(request.body, join_states(federation.students))
         predictor, logits = federation.server.predictor, []
         for name, model in predictor.models.items():
             state = {key: received[f"{name}/{key}"] for key in model.state_dict()}

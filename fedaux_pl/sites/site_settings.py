@@ -112,7 +112,7 @@ class Limits:
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
             raise ValueError(
                 f"got max_epochs {self.max_epochs} and batch sizes from {self.min_batch_size} to "
-                f"{self.max_batch_size}; expected at least 1 each, and min_batch_size <= max"
+                f"{self.max_batch_size}; expected 1 or more, and max_batch_size at least the other"
             )
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")

@@ -65,9 +65,9 @@ def test_the_metrics_are_those_of_a_simulation_under_the_names_of_the_sites(tmp_
         return create(FedAvg(), {"resnet8": 2, "shufflenet": 1}, metrics=["f1", "auroc"])
 
     federation, data, hub = start(tmp_path, mixed)
-    trainer = fit(tmp_path, federation, data)
+    trainer = fit(tmp_path, federation, data, rounds=1)
     local = mixed()
-    fit_locally(tmp_path / "local", local, data=digits())
+    fit_locally(tmp_path / "local", local, rounds=1, data=digits())
     assert_same(weights(federation), weights(local))
     for over_sites, simulated in zip(of_clients(federation), of_clients(local), strict=True):
         assert over_sites.keys() == simulated.keys() >= {"client_f1/site-2", "mean_client/auroc"}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
 from fedaux_pl.scoring.feature_maps import Whitened
 from fedaux_pl.scoring.release import Part, Privacy
@@ -36,10 +35,9 @@ class PublicNumbers:
         """The mean number of records of a client."""
         return self.records * len(self.sizes) / sum(map(len, self.sizes.values()))
 
-    @property
-    def clients(self) -> int:
-        """The smallest number of clients that share an architecture."""
-        return min(map(len, self.sizes.values()))
+    def noises(self, privacy: Privacy) -> int:
+        """Return how many noises are added up in a sum over the clients of an architecture."""
+        return 1 if privacy.sums == "secure" else min(map(len, self.sizes.values()))
 
 
 def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Scoring:
@@ -77,8 +75,9 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
         if isinstance(scorer, ClassStatistics) and scorer.releases is None:
             scorer = replace(scorer, releases=choose_releases(privacy, numbers))
     if isinstance(feature_map, Whitened) and feature_map.whitening is None:
-        whitening = choose_whitening(scorer, feature_map.dimensions or _LARGEST)
-        feature_map = replace(feature_map, whitening=whitening)
+        # more for a vector of each client in many dimensions
+        is_low = isinstance(scorer, ClassStatistics) or (feature_map.dimensions or _LARGEST) < 64
+        feature_map = replace(feature_map, whitening=0.5 if is_low else 0.75)
     part = Part()
     if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
         part = Part(1 / scorer.releases)
@@ -116,49 +115,32 @@ def _rest(scoring: Scoring) -> float:
     return 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
 
 
-def _multiplier(privacy: Privacy) -> float:
-    """The noise of a release of sensitivity 1 with the whole budget; 0 without noise."""
-    if privacy.epsilon is None:
-        return 0.0
-    return gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
-
-
 def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return the number of dimensions of rows, a power of 2 between 16 and 512.
 
     It is near n / (C m J^(1/4)) for class statistics of n records and C classes, where J noises of
     m times the sensitivity are added up, and near |D_i| / m for a vector of each client.
     """
-    if (multiplier := _multiplier(privacy)) == 0:
+    if (multiplier := privacy.record(1.0).sigma) == 0:
         return _LARGEST
     if isinstance(scorer, ClassStatistics):
-        noise = numbers.classes * multiplier * _noises(privacy, numbers) ** 0.25
+        noise = numbers.classes * multiplier * numbers.noises(privacy) ** 0.25
         ratio = numbers.records / noise
     else:
         ratio = numbers.client_size / multiplier
     return int(min(max(2.0 ** round(math.log2(ratio)), _LEAST), _LARGEST))
 
 
-def choose_whitening(scorer: Scorer, dimensions: int) -> float:
-    """Return the whitening of rows: more for a vector of each client in many dimensions."""
-    return 0.5 if isinstance(scorer, ClassStatistics) or dimensions < 64 else 0.75
-
-
 def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return 2 if the noise is small enough for a second release to pay."""
-    noise = _multiplier(privacy) * math.sqrt(_noises(privacy, numbers))
+    noise = privacy.record(1.0).sigma * math.sqrt(numbers.noises(privacy))
     return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
-
-
-def _noises(privacy: Privacy, numbers: PublicNumbers) -> int:
-    """The number of noises that are added up in a sum over clients."""
-    return 1 if privacy.sums == "secure" else numbers.clients
 
 
 def count_share(privacy: Privacy, numbers: PublicNumbers | None) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
     assert numbers is not None  # noqa: S101 - for mypy: plan has refused it
-    noise = math.sqrt(2) * _multiplier(privacy) / numbers.client_size
+    noise = math.sqrt(2) * privacy.record(1.0).sigma / numbers.client_size
     needed = (noise / _COUNT_NOISE) ** 2
     least, largest = _COUNT_SHARES
     return min(max(needed, least), largest)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.functional import gaussian_epsilon
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
@@ -186,8 +186,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     text += _conditions(privacy)
     if not isinstance(scorer, ClassScorer) or not scorer.shares:
         return text
-    sigma = gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
-    delta = privacy.delta / len(scorer.shares)
+    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(scorer.shares)
     parts = {
         name: gaussian_epsilon(delta, sigma / math.sqrt(share))
         for name, share in scorer.shares.items()

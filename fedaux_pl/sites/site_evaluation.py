@@ -56,7 +56,7 @@ def read_metrics(
 class SiteEvaluation:
     """Evaluates the ensemble of the server's models on the test data of a site.
 
-    With ``evaluate_epsilon`` the number of correct answers is released with Gaussian noise.
+    With ``evaluate_epsilon`` the number of right answers is released with Gaussian noise.
     Sensitivity: 1. Proof: a prediction depends on one record alone, so that a replaced record
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
@@ -104,16 +104,17 @@ class SiteEvaluation:
             model.load_state_dict(state)
             with torch.no_grad():
                 logits.append(model.head(predict_private_features(model, inputs)).float())  # type: ignore[operator]
-        ensemble, fields = torch.stack(logits).mean(dim=0), {"count": count}
+        ensemble = torch.stack(logits).mean(dim=0)
         if self.privacy.epsilon is None:
             metrics = federation.evaluation(ensemble, self.test.targets)
             about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
-            return {**fields, "metrics": metrics}, b"", about
+            return {"count": count, "metrics": metrics}, b"", about
         right = (ensemble.argmax(dim=1) == self.test.targets).sum()[None]
         noisy, guarantee = self._release(right, tensor_digest(*received.values()), round_)
         metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
         about = f"the accuracy on {count} test samples of its own, {guarantee}"
-        return {**fields, "epsilon": self.privacy.epsilon, "metrics": metrics}, b"", about
+        epsilon = None if self.limits.rehearsal else self.privacy.epsilon
+        return {"count": count, "epsilon": epsilon, "metrics": metrics}, b"", about
 
     def _release(self, right: Tensor, received: str, round_: int) -> tuple[Tensor, str]:
         """Return the number of right answers with noise, once for the same models and data."""

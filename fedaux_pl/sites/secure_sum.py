@@ -140,16 +140,10 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
 
 
 class Member:
-    """One site in secure sums, attempt by attempt.
+    """One site with its signing key in secure sums, attempt by attempt.
 
-    Args:
-        name: The site.
-        key: Its signing key.
-        pins: The pin of every site of the run, as all have agreed; empty for a run without pins.
-        colluders: The number t of sites that may show the server their masks and noise.
-
-    Raises:
-        ConfigurationError: If the pins are no pins, or do not have this site's key.
+    All sites have agreed on ``pins``, one of each site; a run may have none. Up to ``colluders``
+    sites may show the server their masks and noise.
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import (
     Ledger,
@@ -237,11 +238,9 @@ class Site:
         digests = data.record_digests(0)
         self.limits.check_cost(Ledger(data.key_id), entries, digests, planned, privacy)
 
-    def _read_preparation(
-        self, name: str, scoring: Scoring, request: Message
-    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
-        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
-        fields, student = request.fields, self.federation.students[name]
+    def _expected(self, name: str, scoring: Scoring, fields: Mapping[str, Any]) -> State:
+        """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
+        student, classes = self.federation.students[name], len(self.federation.data.classes)
         columns = width = int(student.feature_dim)  # type: ignore[arg-type]
         doubles = partial(torch.empty, dtype=torch.float64, device="meta")
         like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
@@ -260,8 +259,14 @@ class Site:
         if release == "residuals":
             if not has_second(scoring):
                 raise RefusalError("settings", "this configuration has no second release")
-            classes = len(self.federation.data.classes)
             like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
+        return like
+
+    def _read_preparation(
+        self, name: str, scoring: Scoring, request: Message
+    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
+        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
+        like = self._expected(name, scoring, request.fields)
         parts: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
         for key, tensor in wire.read_tensors(request.body, like).items():
             part, _, own = key.partition("/")
@@ -269,27 +274,22 @@ class Site:
         sent = parts["sent"]
         if any(bool((tensor.abs() > MAX_WEIGHT).any()) for tensor in sent.values()):
             raise RefusalError("message", f"the classifier has weights above {MAX_WEIGHT:g}")
-        public_map = PublicMap(
-            parts["map"].get("center"),
-            parts["map"].get("directions"),
-            scoring.norm_bound == "unit",
-            wire.read_number(fields, "bound", math.ulp(0.0), math.inf),
-        )
+        bound = wire.read_number(request.fields, "bound", math.ulp(0.0), math.inf)
+        public_map = PublicMap(**parts["map"], unit=scoring.norm_bound == "unit", bound=bound)
         if (negatives := parts["negatives"].get("")) is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
         return parts["h0"], negatives, public_map, sent
 
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""
-        student = self.federation.students[name]
-        size = wire.largest_body(student.state_dict())
-        if (scoring := self.federation.scoring) is not None:
-            width = int(student.feature_dim)  # type: ignore[arg-type]
-            size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions
-            if has_second(scoring):  # of a classifier
-                size += 2 * 1024 + 8 * (width + 1) * len(self.federation.data.classes)
-            size += 4 * width * MAX_NEGATIVES * scoring.scorer.uses_negatives
-        return size
+        student, scoring = self.federation.students[name], self.federation.scoring
+        largest = wire.largest_body(student.state_dict())
+        if scoring is not None:
+            fields: dict[str, Any] = {"center": True, "directions": student.feature_dim}
+            fields["negatives"] = MAX_NEGATIVES
+            fields["release"] = "residuals" if has_second(scoring) else ""
+            largest = max(largest, wire.largest_body(self._expected(name, scoring, fields)))
+        return largest
 
 
 def say(text: str) -> None:

@@ -14,8 +14,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import ClassStatistics, Ledger
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_status import describe_status
-from fedaux_pl.sites.wire import Message
+from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import assert_same, create, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, prepare
@@ -115,16 +116,26 @@ FALSE = [
 ]
 
 
+TRUE = {"count": 20, "metrics": {"accuracy": 0.5, "f1": 0.25, "other": math.nan}}
+
+
 def test_false_numbers_are_left_out(tmp_path, capsys):
-    federation, data, hub = start(tmp_path, lambda: plain(metrics=["f1"]))
-    fit(tmp_path, federation, data, rounds=1)
-    for number, false in enumerate([*FALSE, {}], start=2):
-        hub.faults["site-1"] = lambda answer, request, own=false: Message(
-            answer(request).fields | own
-        )
-        found = federation.pool.evaluate(number)
-        assert ("client_accuracy/site-1" in found) == (not false), false
-        assert found.keys() >= {"client_f1/site-0", "worst_client/accuracy"}
+    assert read_metrics(Message(TRUE), ["f1", "auroc"]) == (20, None, {"accuracy": 0.5, "f1": 0.25})
+    assert read_metrics(Message(TRUE | {"epsilon": 0.1}), []) == (20, 0.1, {"accuracy": 0.5})
+    for false in FALSE:
+        with pytest.raises(RefusalError):
+            read_metrics(Message(TRUE | false), ["f1"])
+    federation, data, hub = start(tmp_path)
+
+    def fault(answer, request):
+        is_asked = request.fields["kind"] == "evaluate" and request.fields["round"] < 3
+        return Message(answer(request).fields | FALSE[0]) if is_asked else answer(request)
+
+    hub.faults["site-1"] = fault
+    fit(tmp_path, federation, data, rounds=3)
+    found = ["client_accuracy/site-1" in entry for entry in federation.history]
+    assert found == [False, False, True]
+    assert all("client_accuracy/site-0" in entry for entry in federation.history)
     assert capsys.readouterr().out.count("no metrics of site-1") == 1
 
 

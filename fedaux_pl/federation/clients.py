@@ -66,6 +66,9 @@ class ClientPool(Protocol):
             The updates of the clients that this process has trained.
         """
 
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Return the metrics that real sites measure on test data of their own, if asked to."""
+
     @property
     def round_metrics(self) -> dict[str, float]:
         """Metrics that the pool adds to a round: which of real sites have answered."""
@@ -231,6 +234,10 @@ class LocalClients:
         if self.context.carry_optimizers:
             carried.client_optimizers.update(processes.merge(optimizers))
         return [updates[client] for client in mine]
+
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Return no metrics: all test data are the server's."""
+        return {}
 
     @property
     def round_metrics(self) -> dict[str, float]:

@@ -191,6 +191,10 @@ class EvaluationMetrics:
         """
         parts = [(clients == client).nonzero().flatten() for client in range(len(names))]
         own = {n: self(logits[i], labels[i]) for n, i in zip(names, parts, strict=True) if len(i)}
+        return self.join(own)
+
+    def join(self, own: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Return the metrics of each client by their names in logs, their mean and the worst."""
         found: dict[str, float] = {}
         for metric, is_higher in self.higher_is_better.items():
             values = {name: each[metric] for name, each in own.items() if metric in each}

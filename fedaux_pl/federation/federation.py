@@ -216,6 +216,15 @@ class Federation(FederationModule):
                 self.students[name].load_state_dict(state)
         self.count_step()
 
+    def on_validation_epoch_end(self) -> None:
+        """Add all metrics to those of the round, also what real sites measure themselves."""
+        if self.is_fitting and not self.trainer.sanity_checking:
+            found = self.pool.evaluate(int(self.metrics["round"]))
+            self.metrics |= found
+            monitored = {k: v for k, v in found.items() if not k.startswith("client_")}
+            self.log_measured(monitored, logger=False)
+        super().on_validation_epoch_end()
+
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 

@@ -95,6 +95,7 @@ class FederationModule(Students):
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
         self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
+        self.privacy_notes: list[str] = []  # what leaves real sites besides
         self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
@@ -239,7 +240,7 @@ class FederationModule(Students):
         privacy = None if scoring is None else scoring.privacy
         lines = describe_privacy(heads, self.total_cost, privacy)
         if not self.algorithm.trains_clients and scoring is not None:
-            besides = "and what the next line says" if self.holds_out else ""
+            besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
         if self.carry:
             lines.append(
@@ -261,7 +262,7 @@ class FederationModule(Students):
                 "NOT private: what clients send besides their weights and what they keep between "
                 "rounds, which the server's checkpoint holds"
             )
-        return lines
+        return lines + self.privacy_notes
 
     # --- Checkpoints ---------------------------------------------------------------------------
 

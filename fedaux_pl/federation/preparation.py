@@ -30,8 +30,7 @@ from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import further
-from fedaux_pl.scoring.records import pack, unpack
-from fedaux_pl.scoring.release_once import release_once
+from fedaux_pl.scoring.records import pack, release_once, unpack
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]

@@ -1,11 +1,10 @@
 """The ledger: every release with secret noise that was made on this machine.
 
-It stands in the state folder of the machine that holds the data, whatever the folder of a run. Each
-release is one numbered file, written under a lock before the release leaves, and never changed. The
-file holds what was released, so that a run with the same settings uses it again, and the keyed
-digests of the records that the release is about. What several releases cost together is computed
-record by record: it does not matter how the records were split over clients, or which others were
-there. A release that cannot be read or written stops the run.
+It stands in the state folder of the machine that holds the data. Each release is one numbered file,
+written under a lock before the release leaves, and never changed. It holds what was released, so
+that a run with the same settings uses it again, and the keyed digests of the records that it is
+about. What several releases cost together is computed record by record, however these were split
+over clients. A release that cannot be read or written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -15,6 +14,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,12 @@ Digests = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the clients of a federation have released together.
+    """What the clients of a federation have released together."""
 
-    Attributes:
-        key: The settings and the data of the release.
-        heads: The released heads, packed by ``records.pack``.
-        releases: The record of each client's release.
-        digests: The keyed digests of each client's records; a record may have several.
-    """
-
-    key: str
-    heads: Mapping[str, Tensor]
+    key: str  # the settings and the data of the release
+    heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
     releases: Mapping[int, Release]
-    digests: Mapping[int, Digests]
+    digests: Mapping[int, Digests]  # of each client's records; a record may have several
 
 
 @dataclass(frozen=True)
@@ -74,17 +67,10 @@ class ReleaseKey:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What all releases about a record cost together, for the record with the largest cost.
-
-    Attributes:
-        releases: Their number.
-        epsilon: Infinite if one of them guarantees nothing.
-        delta: The delta at which epsilon is stated.
-        folder: The ledger.
-    """
+    """What all releases about a record cost together, for the record with the largest cost."""
 
     releases: int
-    epsilon: float
+    epsilon: float  # infinite if one of them guarantees nothing
     delta: float
     folder: Path
 
@@ -96,14 +82,16 @@ class PrivacySpent:
             f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
         )
 
+    def describe_one(self, release: Release) -> str:
+        """Return the guarantee of one release, and the total after it."""
+        return (
+            f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private; spent so far: "
+            f"epsilon {self.epsilon:.4g} in at most {self.releases} about a record"
+        )
+
 
 class Ledger:
-    """The releases of this machine, see the text above.
-
-    Args:
-        key_id: The name of the key of the digests. Digests of different keys cannot be compared.
-        folder: The folder of the files; by default in the state folder of the machine.
-    """
+    """The releases of this machine, whose digests have the key ``key_id``."""
 
     def __init__(self, key_id: str, folder: Path | None = None) -> None:
         self.key_id = key_id
@@ -112,23 +100,17 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other processes between reading the ledger and adding to it."""
-
-        def wait() -> None:
-            print(f"waiting for another run that has locked {self.folder / 'lock'}", flush=True)
-
+        path = self.folder / "lock"
+        about = f"waiting for another run that has locked {path}"
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.folder / "lock", wait))
+                stack.enter_context(locked(path, partial(print, about, flush=True)))
             except OSError as error:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield
 
     def entries(self) -> list[Entry]:
-        """Read all releases.
-
-        Raises:
-            PrivacyError: If a file is damaged or missing: what was spent is then unknown.
-        """
+        """Read all releases; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
         for number, path in enumerate(paths, start=1):
             if path.name != _name(number):
@@ -179,18 +161,21 @@ class Ledger:
         delta: float,
         planned: Sequence[Entry] = (),
         alone: bool = False,
+        entries: Sequence[Entry] | None = None,
     ) -> PrivacySpent:
-        """Compute what the releases about these records cost.
+        """Compute what the releases about the records with these digests cost at this delta.
 
         Args:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             planned: Releases that are not made yet, to know their cost before.
             alone: Whether to state what they cost if secure sums protect nothing.
+            entries: What ``entries`` has returned; None to read it.
         """
+        entries = self.entries() if entries is None else entries
         pairs = [
             (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
-            for entry in [*self.entries(), *planned]
+            for entry in [*entries, *planned]
             for client, release in entry.releases.items()
         ]
         owned = np.concatenate([own for own, _ in pairs])

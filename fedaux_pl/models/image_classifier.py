@@ -80,15 +80,7 @@ class InputNormalization(nn.Module):
 
 
 class ImageClassifier(Classifier):
-    """A classifier that standardizes its images.
-
-    Args:
-        num_classes: Number of outputs, at least 1.
-        feature_dim: Length of the feature vector of an image.
-        in_channels: Number of channels of the images, usually 1 or 3.
-        mean: See ``InputNormalization``; None for its default.
-        std: See ``InputNormalization``; None for its default.
-    """
+    """A classifier that standardizes its images by ``InputNormalization``, None for its default."""
 
     inputs: ClassVar[Literal["images", "tokens"]] = "images"
 
@@ -148,12 +140,9 @@ class FeatureClassifier(ImageClassifier):
 
 
 def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
-    """Raise a ValueError for floating-point images with NaN, or with values outside [0, 1].
+    """Raise a ValueError for floating-point images with NaN or, in unit range, beyond [0, 1].
 
-    Args:
-        x: Images of any shape; uint8 images need no check.
-        unit_range: Whether they must lie in [0, 1].
-        hint: What else the caller could do, for the message.
+    ``hint`` is what else the caller could do, for the message.
     """
     if not x.is_floating_point() or not x.numel():
         return

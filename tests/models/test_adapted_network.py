@@ -61,7 +61,7 @@ def test_its_options_are_those_of_the_class_and_the_normalization():
     [
         ("no_such_package.Net", "module no_such_package cannot be imported; correct the name, or"),
         (f"{HERE}.Plane", r"Plane does not exist in tests.models.own_networks \(did you mean Pla"),
-        (f"{HERE}.class_of_nothing", "class_of_nothing is no torch.nn.Module in"),
+        (f"{HERE}.class_of_nothing", "class_of_nothing is no class of a torch Module in"),
         (f"{HERE}.NoClasses", "takes no num_classes, only outputs; give its constructor"),
         (f"{HERE}.NoFeatures", "NoFeatures lacks features; a model needs"),
         (f"{HERE}.TenOutputs", "has 10 outputs, but there are 2 classes; use num_classes"),

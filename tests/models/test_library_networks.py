@@ -237,12 +237,12 @@ def test_timm():
 
 
 def test_timm_is_an_extra(monkeypatch):
-    monkeypatch.setattr("fedaux_pl.models.library_networks.find_spec", lambda name: None)
+    monkeypatch.setattr("fedaux_pl.models.adapted_network.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="'timm/resnet10t' needs timm, which is not installed"):
         check_model("timm/resnet10t")
 
 
 def test_errors_of_our_own_are_not_taken_for_the_librarys(monkeypatch):
-    monkeypatch.setattr("fedaux_pl.models.library_networks._take_head", lambda *_: len(3))
+    monkeypatch.setattr("fedaux_pl.models.adapted_network._take_head", lambda *_: len(3))
     with pytest.raises(TypeError, match=r"object of type 'int' has no len"):
         create_model("torchvision/mobilenet_v3_small", 3)

@@ -128,7 +128,7 @@ def sweep(args: Sequence[str]) -> None:
         print(_counts(cells))
         for line in [*_running(cells), *_failures(cells)] if options.status else ():
             print(line)
-        print(time_left(labeled, len(_slots(options.jobs, labeled))))
+        print(time_left(cells, len(_slots(options.jobs, cells))))
     elif options.launcher == "local":
         _run(cells, options)
     else:

@@ -16,14 +16,13 @@ from fedaux_pl.sweeps.cells import Cell
 FOLDER = Path(__file__).parents[1] / "configs"
 _METRICS = ("best", "last")
 _SCRIPTS = {
-    "paper/fig2": "paper/iris_ensemble.py",
-    **{f"paper/{f}": f"paper/split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
-    "paper/fig14": "paper/gaussian_clients.py",
-    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("fig15", "fig16")},
-    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("digits_fig15", "digits_fig16")},
-    "paper/table4": "paper/method_costs.py",
-    "paper/table6": "paper/imagenet_subsets.py",
-}  # of former files; scripts of the repository that need no sweep
+    "fig2": "iris_ensemble.py",
+    "fig14": "gaussian_clients.py",
+    "table4": "method_costs.py",
+    "table6": "imagenet_subsets.py",
+    **{f: f"split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
+    **{f: f"similar_images.py {f}" for f in ("fig15", "fig16", "digits_fig15", "digits_fig16")},
+}  # of paper/ in the repository; they need no sweep
 _KEYS = (
     *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
     *("tables", "figures", "published"),
@@ -84,9 +83,8 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
         keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise ConfigurationError(f"it has {twice[0]} twice: remove one of them")
-        return dict(
-            zip(keys, (self.construct_object(value, deep) for _, value in node.value), strict=True)
-        )
+        values = [self.construct_object(value, deep) for _, value in node.value]
+        return dict(zip(keys, values, strict=True))
 
 
 def read_sweep(
@@ -123,19 +121,15 @@ def read_sweep(
 
 
 def find_sweep(file: str | Path) -> Path:
-    """Return the path of a sweep file, given by path or by the name of a packaged one.
-
-    Raises:
-        ConfigurationError: If there is no such file.
-    """
+    """Return the path of a sweep file, given by path or by the name of a packaged one."""
     if Path(file).is_file():
         return Path(file)
     name = str(file).removeprefix("configs/").removesuffix(".yaml")
     if (packaged := FOLDER / f"{name}.yaml").is_file():
         return packaged
-    if name in _SCRIPTS:
+    if script := _SCRIPTS.get(name.removeprefix("paper/")):
         raise ConfigurationError(
-            f"{file} needs no sweep: run python {_SCRIPTS[name]} in a clone of the repository"
+            f"{file} needs no sweep: run python paper/{script} in a clone of the repository"
         )
     names = sorted(f"paper/{known.stem}" for known in FOLDER.glob("paper/*.yaml"))
     raise ConfigurationError(
@@ -190,7 +184,7 @@ def _read(
             f"metric must be best or last, followed by a metric other than accuracy, as in last "
             f"f1, but is {metric}"
         )
-    axes, cells = _expand(parts, _seeds(parts) if seeds is None else seeds, extra)
+    axes, cells = _expand(parts, seeds, extra)
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
     tables = _typed(parts.get("tables", default), list, "tables")
@@ -218,21 +212,19 @@ def _read(
     )
 
 
-def _seeds(parts: Mapping[str, Any]) -> list[int]:
-    given = _typed(parts.get("seeds", ["0"]), list, "seeds")
-    if not given or not all(str(seed).isdecimal() for seed in given):
-        raise ConfigurationError(
-            f"seeds must be a list of integers from 0 on, but is {_as_text(given)}"
-        )
-    return [int(seed) for seed in given]
-
-
 def _expand(
-    parts: Mapping[str, Any], seeds: Sequence[int], extra: tuple[str, ...]
+    parts: Mapping[str, Any], seeds: Sequence[int] | None, extra: tuple[str, ...]
 ) -> tuple[dict[str, tuple[str, ...]], list[Cell]]:
     """Return all labels of each axis, and all cells."""
     if ("axes" in parts) == ("grids" in parts):
         raise ConfigurationError("give either axes, or grids with axes in each of them")
+    if seeds is None:
+        given = _typed(parts.get("seeds", ["0"]), list, "seeds")
+        if not given or not all(str(seed).isdecimal() for seed in given):
+            raise ConfigurationError(
+                f"seeds must be a list of integers from 0 on, but is {_as_text(given)}"
+            )
+        seeds = [int(seed) for seed in given]
     if len(set(seeds)) < len(seeds):
         raise ConfigurationError(f"seeds must differ, but are {', '.join(map(str, seeds))}")
     base = _arguments(parts.get("base", {}), "base")
@@ -350,15 +342,13 @@ def _check_roles(
     name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
-    roles, more = _TABLE, ["name", "caption"]
-    if not is_figure:
-        more = [*more, "metrics"]
-        _typed(entry.get("metrics", []), list, f"{name}: metrics")
-    else:
+    roles, more = _TABLE, ["metrics"]
+    _typed(entry.get("metrics", []), list, f"{name}: metrics")
+    if is_figure:
         _check_names(f"{name}: kind", [entry.get("kind", "null")], _FIGURES)
-        roles, more = _FIGURES[entry["kind"]], [*more, "kind"]
-        more += ["reference"] if "series" in roles else []
-    _check_names(name, entry, [*roles, *more])
+        roles = _FIGURES[entry["kind"]]
+        more = ["kind", "reference"] if "series" in roles else ["kind"]
+    _check_names(name, entry, [*roles, "name", "caption", *more])
     for role, is_required in roles.items():
         given = entry.get(role, [])
         if (role in _ONE_AXIS and not isinstance(given, str)) or (is_required and not given):

@@ -115,7 +115,7 @@ def test_the_state_is_read_from_disk(tmp_path):
     assert three.state is CellState.UNFINISHED
     two.failure.write_text(json.dumps({"error": "no disk"}))
     assert three.state is CellState.FAILED
-    assert two.error() == "no disk"
+    assert two.read_failure()["error"] == "no disk"
     assert two.state is CellState.DONE
     assert len(two.load_run().curve) == 2
     with cell_lock.held(two.lock):
@@ -147,7 +147,7 @@ def test_damaged_files_are_named(tmp_path):
     one.path.mkdir(parents=True)
     one.failure.write_text("{")
     with pytest.raises(ConfigurationError, match=r"failed.json is damaged"):
-        one.error()
+        one.read_failure()
 
 
 HOLD = "import sys, time; from pathlib import Path; from fedaux_pl.sweeps.cell_lock import held\n"

@@ -58,8 +58,9 @@ def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
         for result in group.results:
             text = str(result.state)
             if result.state not in (CellState.MISSING, CellState.DONE):
-                error = f": {result.error}" if result.error else ""
-                text += f" ({result.rounds}/{result.cell.rounds} rounds){error}"
+                text += f" ({result.rounds}/{result.cell.rounds} rounds)"
+            if result.state == CellState.FAILED:
+                text += f": {result.cell.read_failure().get('error')}"
             seeds.setdefault(text, []).append(str(result.cell.seed))
         seeds.pop(CellState.DONE, None)
         parts = [f"seed{'s' * (len(s) > 1)} {', '.join(s)} {text}" for text, s in seeds.items()]

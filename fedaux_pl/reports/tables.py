@@ -162,7 +162,7 @@ def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
     rows = []
     for group in groups:
         for result in group.results:
-            cell, made = result.cell, result.description
+            cell, made = result.cell, result.cell.read_description()
             accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
             about = [cell.seed, result.state, result.rounds, accuracy, group.published]
             command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])

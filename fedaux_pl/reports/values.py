@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, split_metric
@@ -28,8 +27,6 @@ class Result:
         curve: The accuracy by round, on validation data if there are any.
         is_validated: Whether the curve is that of validation data; ``accuracy`` is then the one on
             the test data of the round that is best on the validation data.
-        description: What its cell.json says of the process that made it.
-        error: The first line of the error of a failed cell.
         is_lower_better: Whether a lower value of the metric is better.
     """
 
@@ -39,8 +36,6 @@ class Result:
     accuracy: float | None = None
     curve: Mapping[int, float] = field(default_factory=dict)
     is_validated: bool = False
-    description: Mapping[str, Any] = field(default_factory=dict)
-    error: str = ""
     is_lower_better: bool = False
 
 
@@ -119,10 +114,9 @@ def metric_label(metric: str) -> str:
 
 
 def _read(metric: str, cell: Cell) -> Result:
-    state, run, made = cell.state, cell.load_run(), cell.read_description()
-    error = cell.read_failure().get("error", "") if state == CellState.FAILED else ""
+    state, run = cell.state, cell.load_run()
     if run is None:
-        return Result(cell, state, description=made, error=error)
+        return Result(cell, state)
     (over, column), is_validated = split_metric(metric), bool(run.values("val/accuracy"))
     is_lower, prefix = run.is_lower_better(column), "val/" * is_validated
     curve = {t: 100 * value for t, value in run.values(prefix + column).items()}
@@ -135,7 +129,7 @@ def _read(metric: str, cell: Cell) -> Result:
         accuracy = best(curve.values()) if over == "best" else curve[max(curve)]
     accuracy = accuracy if state == CellState.DONE else None
     rounds = int(run.curve[-1]["round"])
-    return Result(cell, state, rounds, accuracy, curve, is_validated, made, error, is_lower)
+    return Result(cell, state, rounds, accuracy, curve, is_validated, is_lower)
 
 
 def shown(

@@ -105,12 +105,14 @@ def test_the_same_results_write_the_same_files(folder, tmp_path):
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
-def test_the_status():
+def test_the_status(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     groups = [
         group("method=A alpha=1", 5.0, None, None),
-        group("method=B alpha=1", None, state=CellState.FAILED, error="no memory", curve=[1]),
+        group("method=B alpha=1", None, state=CellState.FAILED, curve=[1]),
         group("method=C alpha=1", 5.0),
     ]
+    groups[1].results[0].cell.mark_failed("no memory")
     status = describe_status(groups, ["a file", "--seeds", "0"])
     assert status.done == "2 of 5 cells done, 2 missing, 1 failed"
     assert status.missing == [

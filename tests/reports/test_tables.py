@@ -117,7 +117,7 @@ def test_all_cells():
     table = cells_table(sweep(AXES), groups)
     assert table.header[0][:6] == ["method", "C", "alpha", "seed", "state", "rounds"]
     assert table.rows[0] == [
-        *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "1.0", "fedaux-pl fit")
+        *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "", "fedaux-pl fit")
     ]
     assert table.rows[1][3:7] == ["1", "missing", "3", ""]
     assert table.rows[2][:4] == ["ref", "", "", "0"]

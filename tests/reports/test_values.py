@@ -74,14 +74,6 @@ def test_one_seed_has_no_standard_deviation():
     assert math.isnan(group("method=A", 50.0).published_mean)
 
 
-def test_failed_cells_keep_their_error(tmp_path):
-    cell = resolved(tmp_path, "a")
-    cell.create()
-    cell.failure.write_text(json.dumps({"error": "no memory"}))
-    [found] = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
-    assert (found.results[0].state, found.results[0].error) == (CellState.FAILED, "no memory")
-
-
 def test_a_reference_without_an_axis_is_in_every_place():
     own = [group("method=A alpha=100", 1.0), group("method=B alpha=0.01", 2.0)]
     reference = group("method=ref", 9.0)

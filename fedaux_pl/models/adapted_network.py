@@ -233,8 +233,7 @@ class LibraryFactory:
         for name in ("small_images", "pretrained", *["weights"] * (self.library == "timm")):
             if not isinstance(value := options.get(name), bool | None):
                 raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
-        given = {k: options[k] for k in ("mean", "std") if options.get(k) is not None}
-        InputNormalization(options.get("in_channels", 3), **given)
+        InputNormalization(options.get("in_channels", 3), options.get("mean"), options.get("std"))
         _height_and_width(options.get("image_size"))
         self._find_weights(options.get("weights"))
 

@@ -115,8 +115,6 @@ def metric_label(metric: str) -> str:
 
 def _read(metric: str, cell: Cell) -> Result:
     state, run = cell.state, cell.load_run()
-    if run is None:
-        return Result(cell, state)
     (over, column), is_validated = split_metric(metric), bool(run.values("val/accuracy"))
     is_lower, prefix = run.is_lower_better(column), "val/" * is_validated
     curve = {t: 100 * value for t, value in run.values(prefix + column).items()}
@@ -128,7 +126,7 @@ def _read(metric: str, cell: Cell) -> Result:
         best = min if is_lower else max
         accuracy = best(curve.values()) if over == "best" else curve[max(curve)]
     accuracy = accuracy if state == CellState.DONE else None
-    rounds = int(run.curve[-1]["round"])
+    rounds = int(run.curve[-1]["round"]) if run.curve else 0
     return Result(cell, state, rounds, accuracy, curve, is_validated, is_lower)
 
 

@@ -157,25 +157,19 @@ class Cell:
     def is_complete(self) -> bool:
         """Return whether the run has all rounds and, with validation data, its test accuracy."""
         run = self.load_run()
-        if run is None or int(run.summary.get("rounds", 0)) < self.rounds:
-            return False
-        return "test" in run.summary or not run.values("val/accuracy")
+        is_tested = "test" in run.summary or not run.values("val/accuracy")
+        return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
-    def load_run(self) -> Run | None:
-        """Return the run with the most rounds, among equals one with a test; None before a round.
+    def load_run(self) -> Run:
+        """Return the run with the most rounds, among equals one with a test; else an empty one.
 
         Raises:
             ConfigurationError: If its files are damaged.
         """
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
-        runs = load_runs(curves) if curves else []
-        return max(runs, key=lambda run: (len(run.curve), "test" in run.summary), default=None)
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return the measurements of each round that its run has."""
-        run = self.load_run()
-        return [] if run is None else run.curve
+        runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
+        return max(runs, key=lambda run: (len(run.curve), "test" in run.summary))
 
 
 def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = False) -> list[Cell]:
@@ -213,10 +207,8 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
 def distinct(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells without repetitions: the first of those with the same key."""
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.key, cell)
-    return list(first.values())
+    keys = [cell.key for cell in cells]
+    return [cell for i, cell in enumerate(cells) if cell.key not in keys[:i]]
 
 
 def _config_key(config: Mapping[str, Any]) -> str:
@@ -234,20 +226,18 @@ def _config_key(config: Mapping[str, Any]) -> str:
 
 def _check_resumable(config: Mapping[str, Any]) -> None:
     """Refuse settings of a run that no sweep can resume or complete."""
-    trainer = config["trainer"]
+    trainer, problem = config["trainer"], ""
     if config["ckpt_path"] is not None:
-        raise ConfigurationError("a sweep resumes its cells by itself: leave out --ckpt_path")
-    if trainer["default_root_dir"] != "logs":
-        raise ConfigurationError(
-            "a sweep gives each cell a folder of its own: give --root in place of "
-            f"trainer.default_root_dir, which is {trainer['default_root_dir']}"
-        )
-    if trainer["fast_dev_run"]:
-        raise ConfigurationError("a sweep needs what fast_dev_run does not write: leave it out")
-    if (trainer["max_epochs"] or -1) < 1:
-        raise ConfigurationError(
-            "a sweep needs to know the number of rounds: set trainer.max_epochs to at least 1"
-        )
+        problem = "resumes its cells by itself: leave out --ckpt_path"
+    elif trainer["default_root_dir"] != "logs":
+        given = f"trainer.default_root_dir, which is {trainer['default_root_dir']}"
+        problem = f"gives each cell a folder of its own: give --root in place of {given}"
+    elif trainer["fast_dev_run"]:
+        problem = "needs what fast_dev_run does not write: leave it out"
+    elif (trainer["max_epochs"] or -1) < 1:
+        problem = "needs to know the number of rounds: set trainer.max_epochs to at least 1"
+    if problem:
+        raise ConfigurationError(f"a sweep {problem}")
 
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _say_ended(cell: Cell, cells: Sequence[Cell], jobs: int, duration: str = "")
 
 
 def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
-    if cell.read_failure().get("is_refused") and not any(c.load_run() for c in cells):
+    if cell.read_failure().get("is_refused") and not any(c.load_run().curve for c in cells):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -118,7 +118,7 @@ def time_left(cells: Sequence[Cell], jobs: int) -> str:
     measured: dict[str, list[float]] = defaultdict(list)
     left: list[tuple[int, tuple[str, str]]] = []
     for cell in cells:
-        curve, groups = cell.curve(), _alike(cell)
+        curve, groups = cell.load_run().curve, _alike(cell)
         if len(curve) < cell.rounds and not cell.failure.is_file():  # it would run by --retry
             left.append((cell.rounds - len(curve), groups))
         for row, group in itertools.product(curve, groups):

@@ -51,7 +51,11 @@ def offline(monkeypatch):
     return download
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+LARGE = ("densenet121", "convnext_tiny", "swin_t")  # without a line of code of their own
+NAMES = [pytest.param(n, marks=[pytest.mark.nightly] * (n in LARGE)) for n in FAMILIES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_family_computes_what_torchvision_computes(name, monkeypatch):
     # the truncated normal distribution takes seconds
     cheap = lambda tensor, std=1.0, **others: nn.init.normal_(tensor, std=std)  # noqa: E731

@@ -86,11 +86,7 @@ def test_a_report_without_a_sweep(tmp_path, capsys):
 
 
 def test_wrong_command_lines(tmp_path, capsys):
-    for args, problem in [
-        (["--root", "x"], "give the sweep file first"),
-        (["x", "--seeds", "a"], "--seeds must be"),
-    ]:
-        assert main(["report", *args]) == 2
-        assert problem in capsys.readouterr().err
+    assert main(["report", "--root", "x"]) == 2
+    assert "give the sweep file first" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "no.yaml")]) == 1
     assert "there is no sweep file" in capsys.readouterr().err

@@ -89,6 +89,8 @@ def test_the_markdown_refers_to_the_pictures(folder):
     assert "**1 of 2 cells done**\n\n- A: seed 0 missing" in text
     assert "```bash\nfedaux-pl sweep 'a b'\n```" in text
     assert text.count("<details>") == 1
+    places = [text.index(part) for part in ("![curves]", "Curves ", "Numbers ", "| method")]
+    assert places == sorted(places)  # the caption of a figure is below it, that of a table above
 
 
 def test_many_missing_cells_are_folded(tmp_path):

@@ -83,6 +83,7 @@ def test_a_report_without_a_sweep(tmp_path, capsys):
     page = (tmp_path / "costs" / "index.html").read_text()
     assert "<h1>Costs of 10 %</h1>\n<p>A note.</p>" in page
     assert "cells" not in page
+    assert 'class="status"' not in page
 
 
 def test_wrong_command_lines(tmp_path, capsys):

@@ -97,7 +97,7 @@ def sweep(args: Sequence[str]) -> None:
         print(_counts(cells))
         for line in [*_running(cells), *_failures(cells)] if options.status else ():
             print(line)
-        print(launchers.time_left(labeled, len(_slots(options.jobs, labeled))))
+        print(launchers.time_left(cells, len(_slots(options.jobs, cells))))
         return
     for cell in cells if options.retry else ():
         if cell.state is CellState.FAILED:
@@ -177,7 +177,7 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
     lines = [[*axes, "seed", "state", "rounds", "key"]]
     for cell in cells:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
-        rounds = f"{len(cell.curve())}/{cell.rounds}"
+        rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -195,7 +195,7 @@ def _running(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.state is CellState.RUNNING:
             host = holder(cell.lock).get("host", "another process")
-            rounds = f"round {len(cell.curve())} of {cell.rounds}"
+            rounds = f"round {len(cell.load_run().curve)} of {cell.rounds}"
             yield f"running: {cell.name}, {rounds} on {host}, {cell.log}"
 
 

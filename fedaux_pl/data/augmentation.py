@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedaux_pl.class_paths import import_class
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.seeds import isolated_rng
@@ -151,20 +151,22 @@ def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., T
     if name in _OWN:
         function, count = _OWN[name]
         return partial(function, **options), count
-    module, _, class_name = _SHORT.get(name, name).rpartition(".")
     try:
-        kind = getattr(import_module(module), class_name, None) if module else None
-        if isinstance(kind, type) and issubclass(kind, nn.Module):
-            return kind(**options), 0
+        kind = import_class(_SHORT.get(name, name), nn.Module)
+    except ImportError as error:
+        meant = did_you_mean(name, (*_OWN, *_SHORT))
+        raise ConfigurationError(
+            f"augmentation {name} is no torch.nn.Module{meant}: choose "
+            f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own "
+            f"({error})"
+        ) from error
+    try:
+        return kind(**options), 0
     except Exception as error:  # of any class: the code of another package runs
         raise ConfigurationError(
             f"augmentation {name} cannot be created with {dict(options)} ({first_line(error)}): "
-            "correct its name or its options, or add its folder to the Python path"
+            "correct its options"
         ) from error
-    raise ConfigurationError(
-        f"augmentation {name} is no torch.nn.Module{did_you_mean(name, (*_OWN, *_SHORT))}: choose "
-        f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own"
-    )
 
 
 def _host_generators() -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification
 from torchmetrics.classification import MulticlassAUROC
 
+from fedaux_pl.class_paths import import_class
 from fedaux_pl.errors import did_you_mean, first_line
 
 MetricOptions = dict[str, dict[str, Any]]
@@ -96,18 +96,15 @@ def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     """Create a metric with the arguments that every multi-class metric needs."""
     class_path = options.get("class_path", name)
     short, defaults = _SHORT.get(class_path, (class_path, {}))
-    module, _, attribute = short.rpartition(".")
     try:
-        kind = getattr(import_module(module) if module else classification, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        kind = import_class(short if "." in short else f"{classification.__name__}.{short}", Metric)
+    except ImportError as error:
         known = [*_SHORT, *(known for known in dir(classification) if known[:5] == "Multi")]
         raise ValueError(
             f"metrics: there is no metric {class_path!r}{did_you_mean(class_path, known)}: give "
             f"one of {', '.join(_SHORT)}, or a class path such as "
-            "torchmetrics.classification.MulticlassFBetaScore"
+            f"torchmetrics.classification.MulticlassFBetaScore ({error})"
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Metric)):
-        raise ValueError(f"metrics: {class_path} is no class of a torchmetrics Metric")
     parameters = signature(kind).parameters
     filled = {"task": "multiclass", "num_classes": num_classes}
     arguments = {key: value for key, value in filled.items() if key in parameters}
@@ -116,7 +113,7 @@ def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     is_macro = arguments.get("average", average) == "macro"
     try:
         # the classes apart: the mean over those that occur follows, as others have no value
-        metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
+        metric: Metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"metrics: {name} cannot be created with {dict(options)}: {first_line(error)}"

@@ -93,7 +93,7 @@ REFUSED = {
     "torchvision.transforms.v2.ToPILImage": "augmentation failed .* of tensors without labels",
     "torchvision.transforms.v2.MixUp": "cannot be created|failed",
     "torchvision.transforms.v2.NoSuch": "is no torch.nn.Module",
-    "no.such.module.Flip": "cannot be created .*No module named .*correct its name",
+    "no.such.module.Flip": "no.such.module cannot be imported; correct the name",
     "flips": r"is no torch.nn.Module \(did you mean flip\?\)",
 }
 

@@ -12,8 +12,7 @@ from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, pac
 from fedaux_pl.accelerate.casting import call_cast
 from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
-from fedaux_pl.models.encoder import Encoder
-from fedaux_pl.models.tinybert import TinyBERT
+from fedaux_pl.models.encoder import Encoder, TinyBERT
 
 # All backends but cuDNN's, which builds a plan for every new shape: tens of milliseconds for each.
 _SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

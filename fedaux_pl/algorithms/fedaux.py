@@ -8,6 +8,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Ensemble
 from fedaux_pl.algorithms.class_teacher import class_holders, next_release, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
+from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.algorithms.steps import FurtherRelease, Released
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
@@ -17,6 +18,7 @@ from fedaux_pl.scoring import (
     Mean,
     NormBound,
     Privacy,
+    PublicMap,
     Scorer,
     Scoring,
     Standardized,
@@ -57,6 +59,8 @@ class FedAUX(FedDF):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
+        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
+            forgotten.
 
     Examples:
         >>> from fedaux_pl.scoring import Identity, Logistic, Sigmoid
@@ -87,8 +91,9 @@ class FedAUX(FedDF):
         shrink: bool = True,
         remember: bool = True,
         discount: float = 1.0,
+        max_absent: int = MAX_ABSENT,
     ) -> None:
-        super().__init__(pretrained=True, remember=remember, discount=discount)
+        super().__init__(True, remember, discount, max_absent)
         self.scoring = Scoring(
             scorer=scorer,
             feature_map=feature_map,
@@ -154,8 +159,12 @@ def score_by_vectors(released: Released) -> dict[str, Tensor]:
         # filled row by row: stacking the rows of many clients would take twice the memory
         scores[part] = torch.zeros(len(released.architectures), len(example), device=example.device)
     for name in released.reference:
+        shared: PublicMap | None = None  # by most heads of the architecture
         for head in scoring.shrink_heads(released.group(name)):
-            logits = {part: head.logits(rows[name]) for part, rows in parts.items()}
+            if head.public_map is not shared:
+                shared = head.public_map
+                mapped = {part: shared.rows(rows[name]) for part, rows in parts.items()}
+            logits = {part: head.weight.to(own.device) @ own.T for part, own in mapped.items()}
             for part, values in logits.items():
                 scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
     return scores

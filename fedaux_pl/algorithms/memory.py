@@ -20,6 +20,9 @@ DEVICE_LIMIT = 2**30
 LIMIT = 8 * 2**30
 """Bytes of logits in all processes; beyond it, the longest absent clients are forgotten."""
 
+MAX_ABSENT = 1000
+"""Clients in all processes that are remembered, unless a method has another limit."""
+
 MIN_WEIGHT = 2.0**-24
 """A client whose weight is below that of a present one by this factor is forgotten: it adds less
 than the rounding of a float32 sum."""
@@ -49,19 +52,25 @@ class TeacherMemory:
         device_limit: Bytes that may stay on the device.
         limit: Bytes in all processes together.
         discount: The factor on the weight of an absent client for every round of its absence.
+        clients: The most clients in all processes together.
 
     Attributes:
         stored: The logits of each client.
-        forgotten: How many clients the last ``commit`` has dropped: to stay within the limit, or
+        forgotten: How many clients the last ``commit`` has dropped: to stay within the limits, or
             because their weight is below ``MIN_WEIGHT``.
     """
 
     def __init__(
-        self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT, discount: float = 1.0
+        self,
+        device_limit: int = DEVICE_LIMIT,
+        limit: int = LIMIT,
+        discount: float = 1.0,
+        clients: int = MAX_ABSENT,
     ) -> None:
         self.device_limit = device_limit
         self.limit = limit
         self.discount = discount
+        self.clients = clients
         self.stored: dict[int, RememberedLogits] = {}
         self.forgotten = 0
         self._pending: dict[int, dict[str, Tensor]] = {}
@@ -116,12 +125,12 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limit."""
+        """Drop the clients with the longest absence until all processes are within the limits."""
         entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for _, _, size in everyone)
-        for _, client, size in everyone[:-1]:
-            if total <= self.limit:
+        for index, (_, client, size) in enumerate(everyone[:-1]):
+            if total <= self.limit and len(everyone) - index <= self.clients:
                 break
             total -= size
             self.forgotten += self.stored.pop(client, None) is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -149,7 +150,7 @@ class PrivateData:
             )
         return count
 
-    @property
+    @cached_property
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... if the data name none."""
         numbered = [f"client {index}" for index in range(len(self.clients))]

@@ -197,7 +197,7 @@ class LocalClients:
         kept: dict[int, State] = {}
         carried, processes = self.context.carried, self.context.processes
         own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
-        mine = processes.local(clients)
+        mine, sizes = processes.local(clients), self.context.data.client_sizes
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
                 own = [client for client in mine if self.context.architectures[client] == name]
@@ -223,7 +223,7 @@ class LocalClients:
                         payload, kept[client] = self.algorithm.client_payload(local)
                     elif own_entries[name]:
                         kept[client] = {key: result.state[key] for key in own_entries[name]}
-                    size = self.context.data.client_sizes[client]
+                    size = sizes[client]
                     updates[client] = Update(client, name, size, result.loss, result.state, payload)
         # in every process: any of them may train a client in its next round
         if self.algorithm.has_payload or any(own_entries.values()):

@@ -111,7 +111,9 @@ class FederationModule(Students):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
-        self.carried = CarriedState(TeacherMemory(discount=self.algorithm.discount))
+        method = self.algorithm
+        memory = TeacherMemory(discount=method.discount, clients=method.max_absent)
+        self.carried = CarriedState(memory)
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None

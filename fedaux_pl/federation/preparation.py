@@ -170,8 +170,9 @@ class Preparation:
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
+        sizes, names = data.client_sizes, data.client_names
         for head in heads:
-            size, name = data.client_sizes[head.client], data.client_names[head.client]
+            size, name = sizes[head.client], names[head.client]
             scoring.check_release(head, size, len(data.negative_inputs), name)
         if data.shared_rows:
             flaw = f"{data.shared_rows} auxiliary samples are private training samples too"

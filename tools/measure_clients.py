@@ -131,6 +131,10 @@ if __name__ == "__main__":
             output = subprocess.check_output(command, text=True)  # noqa: S603 - our own
             point = json.loads(output.splitlines()[-1])
             print(f"| {method} | {clients:,} |", end=" ")
-            print(" | ".join(f"{point[key]:.3g}" for key in UNITS), "|", flush=True)
+            print(
+                " | ".join(f"{point[key]:,.{2 if point[key] < 10 else 0}f}" for key in UNITS),
+                "|",
+                flush=True,
+            )
             found.append({"method": method, "clients": clients, **point})
     plot(found, Path(rest[0]) if rest else Path(place) / "clients.png")

@@ -47,6 +47,7 @@ from fedaux_pl.scoring import PrivacySpent, ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import PublicNumbers, further
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
+OptimizerState = Literal["reset", "carry"]
 # The metrics of single classes and clients, and of what is made of them.
 _OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
@@ -63,7 +64,7 @@ class FederationModule(Students):
         local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
-        optimizer_state: Literal["reset", "carry"] = "reset",
+        optimizer_state: OptimizerState = "reset",
         batchnorm: BatchNormStatistics = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
@@ -79,9 +80,9 @@ class FederationModule(Students):
             self.model_options,
             seed,
             threads,
-            trained=trained,
-            optimizer_state=optimizer_state,
-            batchnorm=batchnorm,
+            trained=(trained, TrainedPart),
+            optimizer_state=(optimizer_state, OptimizerState),
+            batchnorm=(batchnorm, BatchNormStatistics),
         )
         algorithm.check_architectures(clients)
         self.algorithm = algorithm

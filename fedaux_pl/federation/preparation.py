@@ -20,7 +20,7 @@ from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_di
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation.clients import ClientPool
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
@@ -106,7 +106,7 @@ class Preparation:
 
     def release_heads(
         self,
-        pool: ClientPool,
+        pool: LocalClients,
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
@@ -196,7 +196,7 @@ class Preparation:
 
     def release_further(
         self,
-        pool: ClientPool,
+        pool: LocalClients,
         release: FurtherRelease,
         features: ServerFeatures,
         first: Sequence[ReleasedHead],

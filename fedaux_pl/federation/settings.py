@@ -21,13 +21,11 @@ from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.views import ViewSettings
-from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
-from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -35,11 +33,6 @@ from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 Schedule = Literal["constant", "cosine", "step"]
 
 _MAX_COUNT = 2**31 - 1
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "trained": get_args(TrainedPart),
-    "optimizer_state": ("reset", "carry"),
-    "batchnorm": get_args(BatchNormStatistics),
-}
 
 
 @dataclass(frozen=True)
@@ -293,13 +286,11 @@ def check_objects(
         ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
         ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
     ):
-        if isinstance(value, type):
-            raise TypeError(
-                f"{name} must be an object such as {example}, but is the class {value.__name__}: "
-                "add parentheses and arguments"
-            )
         if not isinstance(value, kind):
-            raise TypeError(f"{name} must be an object such as {example}, but is {value!r}")
+            got = repr(value)
+            if isinstance(value, type):
+                got = f"the class {value.__name__}: add parentheses and arguments"
+            raise TypeError(f"{name} must be an object such as {example}, but is {got}")
 
 
 def check_settings(
@@ -308,7 +299,7 @@ def check_settings(
     model_options: Mapping[str, Any],
     seed: int,
     threads: int | None,
-    **choices: str,
+    **choices: tuple[str, object],
 ) -> None:
     """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
     is_mapping = isinstance(clients, Mapping)
@@ -317,8 +308,8 @@ def check_settings(
             "clients must name architectures with at least 1 client each, such as "
             f"{{'resnet8': 20}}, but is {clients!r}"
         )
-    for name, value in choices.items():
-        _check_choice(name, value, _CHOICES[name])
+    for name, (value, kind) in choices.items():
+        _check_choice(name, value, get_args(kind))
     if not _is_int(seed, 0):
         raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
     if threads is not None and not _is_int(threads, 1):
@@ -337,16 +328,15 @@ def check_settings(
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
     """Raise a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())
-    if data.num_clients != count and data.has_given_clients:
-        raise ConfigurationError(
-            f"the data name {data.num_clients} clients ({shorten(data.client_names)}), but the "
-            f"federation has {count} {clients}: set clients to "
-            f"{{{next(iter(clients))!r}: {data.num_clients}}}"
-        )
     if data.num_clients != count:
+        are, change = "are split over", f"num_clients={count} in the FederatedDataModule"
+        names = ""
+        if data.has_given_clients:
+            are, names = "name", f" ({shorten(data.client_names)})"
+            change = f"clients to {{{next(iter(clients))!r}: {data.num_clients}}}"
         raise ConfigurationError(
-            f"the data are split over {data.num_clients} clients, but the federation has "
-            f"{count} {clients}: set num_clients={count} in the FederatedDataModule"
+            f"the data {are} {data.num_clients} clients{names}, but the federation has {count} "
+            f"{clients}: set {change}"
         )
     if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
         raise ConfigurationError(
@@ -366,14 +356,13 @@ def check_batches(
 
     With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
     """
-    sizes = data.client_sizes
+    sizes, is_trained = data.client_sizes, local.batchnorm != "frozen"
     for name, model in students.items():
         own = [client for client, other in enumerate(architectures) if other == name]
-        frozen = local.batchnorm == "frozen"
-        alone = [client for client in own if sizes[client] == 1 and not frozen]
-        if local.batch_size == 1 and not frozen:
+        alone = [client for client in own if sizes[client] == 1]
+        if local.batch_size == 1 and is_trained:
             problem = "clients train with local.batch_size = 1: set it to at least 2"
-        elif alone:
+        elif alone and is_trained:
             change = f"use at most {max(1, sum(sizes) // 2)} clients"
             if data.has_given_clients:
                 change = "leave it out, or give it more samples"
@@ -387,21 +376,16 @@ def check_batches(
             problem = "D_distill has a single sample: use more auxiliary data"
         else:
             continue
-        if not _trains_on_one(model, data.all_inputs[0][:1]):
+        try:
+            sample = data.all_inputs[0][:1].to(next(model.parameters()).device)
+            with torch.no_grad(), isolated_rng(0):
+                copy.deepcopy(model).train()(sample)
+        except ValueError as error:  # of BatchNorm: the model can read the inputs
             raise ConfigurationError(
                 f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
                 f"needs more than one value per channel, but {problem}, or use larger images, or "
                 "set model_options to {norm: group}"
-            )
-
-
-def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
-    try:
-        with torch.no_grad(), isolated_rng(0):
-            copy.deepcopy(model).train()(sample.to(next(model.parameters()).device))
-    except ValueError:  # of BatchNorm: the model can read the inputs
-        return False
-    return True
+            ) from error
 
 
 @contextmanager

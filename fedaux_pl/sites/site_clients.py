@@ -111,7 +111,7 @@ class _Question:
 
 
 class SiteClients:
-    """A ClientPool whose clients are sites.
+    """Clients at sites, with the interface of ``federation.clients.LocalClients``.
 
     Args:
         transport: The transport.

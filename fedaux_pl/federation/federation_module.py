@@ -85,13 +85,9 @@ class FederationModule(Students):
             batchnorm=(batchnorm, BatchNormStatistics),
         )
         algorithm.check_architectures(clients)
-        self.algorithm = algorithm
-        self.participation = participation
-        self.trained: TrainedPart = trained
-        self.head_only = trained == "head"
-        self.local = local
-        self.distillation = distillation
-        self.pretraining = pretraining
+        self.algorithm, self.participation = algorithm, participation
+        self.trained, self.head_only = trained, trained == "head"
+        self.local, self.distillation, self.pretraining = local, distillation, pretraining
         self.carry = optimizer_state == "carry"
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
@@ -120,11 +116,9 @@ class FederationModule(Students):
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None
 
     def setup(self, stage: str) -> None:
-        """Create the students, once the data are known.
+        """Create the students, once the data are known; a loaded federation keeps its own.
 
-        A Trainer that has finished no round begins a new run: with new students, and without what
-        an earlier Trainer has learned. A checkpoint is loaded afterwards. A federation that was
-        loaded keeps its students.
+        A Trainer that has finished no round begins a new run. A checkpoint is loaded afterwards.
         """
         self.processes = processes_of(self.trainer)
         if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
@@ -223,10 +217,7 @@ class FederationModule(Students):
         self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
-        """Return the clients' names; numbers with secret noise, as one may be that of a person.
-
-        Sites are named: they know each other.
-        """
+        """Return the clients' names; numbers with secret noise, unless they are sites."""
         if self.algorithm.secret_noise and self.data.holds is None:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
@@ -244,27 +235,17 @@ class FederationModule(Students):
         if not self.algorithm.trains_clients and scoring is not None:
             besides = "and what the next line says" if self.holds_out else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
-        if self.carry:
-            lines.append(
-                "NOT private: the optimizer states of the clients, which the server's checkpoint "
-                "holds with optimizer_state 'carry'"
-            )
-        if self.holds_out:
-            lines.append(
-                "NOT private: the accuracies on the validation data that clients hold out, and the "
-                "choice of a round by them"
-            )
-            if self.algorithm.remember:
-                lines.append(
-                    "NOT private: the clients' logits on the validation data that clients hold "
-                    "out, which the server's checkpoint holds"
-                )
-        if self.algorithm.has_payload or self.carried.client_states:
-            lines.append(
-                "NOT private: what clients send besides their weights and what they keep between "
-                "rounds, which the server's checkpoint holds"
-            )
-        return lines
+        held = "which the server's checkpoint holds"
+        exposed = {
+            f"the optimizer states of the clients, {held} with optimizer_state 'carry'": self.carry,
+            "the accuracies on the validation data that clients hold out, and the choice of a "
+            "round by them": self.holds_out,
+            "the clients' logits on the validation data that clients hold out, "
+            f"{held}": self.holds_out and self.algorithm.remember,
+            "what clients send besides their weights and what they keep between rounds, "
+            f"{held}": self.algorithm.has_payload or bool(self.carried.client_states),
+        }
+        return [*lines, *(f"NOT private: {what}" for what, is_so in exposed.items() if is_so)]
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
@@ -303,8 +284,7 @@ class FederationModule(Students):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the next round needs besides the students, as tensors and plain values.
 
-        Lightning also saves within a round, in its handler of SLURM's signal. Then the checkpoint
-        holds what the round began with, and a resumed run repeats the round.
+        Within a round (SLURM's signal) it is what the round began with, which is then repeated.
         """
         carried, data = self.carried, self.data
         steps: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
@@ -380,16 +360,13 @@ class FederationModule(Students):
         """Create the federation of a checkpoint, which predicts: ``federation(inputs)``.
 
         ``Trainer(...).fit(federation, datamodule=data, ckpt_path=checkpoint_path)`` continues it.
+        If its method or a network is a class of yours, import the module of the class before.
 
         Args:
             checkpoint_path: A checkpoint that this package wrote.
             map_location: The device of the models; None for the CPU.
             weights_only: Without effect: nothing in a checkpoint is ever executed.
             **changed: Arguments of the constructor that replace those of the checkpoint.
-
-        Raises:
-            ConfigurationError: If the checkpoint is damaged or not of a federation, or if its
-                method or a network is a class of yours whose module is not imported.
         """
         checkpoint = load_checkpoint(Path(checkpoint_path))
         content, saved = checkpoint["federation"], dict(checkpoint["hyper_parameters"])

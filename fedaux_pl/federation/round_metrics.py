@@ -85,14 +85,9 @@ def byte_metrics(
 ) -> dict[str, float]:
     """Return the bytes of a round, and of the run so far (FedAUX, appendix D).
 
-    As there, h_0 is sent in the preparation and whole models in every round, (T + 1) / T of the
-    traffic of T rounds. (In round 1 the head alone would do, since clients have h_0.) Tensors count
-    with the precision that they have: weights usually as float32, released heads as float64.
-
-    Args:
-        sent: The bytes of this round, to the server and to the clients, as ``preparation``.
-        history: The metrics of the rounds before.
-        preparation: The bytes of the preparation.
+    As there, h_0 is sent in the preparation and whole models in every round. Tensors count with the
+    precision that they have. ``sent`` and ``preparation`` are bytes to the server and to the
+    clients, ``history`` has the metrics of the rounds before.
     """
     totals = preparation
     if history:

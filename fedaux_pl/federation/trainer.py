@@ -40,9 +40,8 @@ def check_trainer(
 ) -> None:
     """Raise a ValueError for settings of the Trainer that a federation does not support.
 
-    Each architecture has an accuracy. ``has_validation`` is whether rounds are measured on
-    validation data; None if not known yet. ``further`` are other metrics that callbacks can
-    monitor, with whether a higher value is better.
+    ``has_validation`` is whether rounds are measured on validation data; None if not known yet.
+    ``further`` are metrics besides accuracies, with whether a higher value is better.
     """
     if isinstance(trainer.accelerator, MPSAccelerator):
         raise ValueError(
@@ -91,7 +90,8 @@ def _check_callbacks(
                 f"trainer.callbacks: {type(callback).__name__} changes a training with one "
                 "optimizer, which a federation does not have: leave it out"
             )
-    if not all(_is_known(callback) for callback in callbacks):
+    known = {type(callback).__module__.partition(".")[0] for callback in callbacks}
+    if not known <= {"pytorch_lightning", "fedaux_pl"}:
         return  # a callback of the user can log metrics of its own
     better = {"accuracy": True, **{f"accuracy/{name}": True for name in architectures}, **further}
     names = list(better)
@@ -102,7 +102,7 @@ def _check_callbacks(
         if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
             continue
         if isinstance(callback, BestCheckpoint):
-            continue  # saves nothing without validation data
+            continue  # it saves nothing without validation data
         if isinstance(callback, EarlyStopping) and not trainer.limit_val_batches:
             raise ValueError(
                 f"trainer.callbacks: EarlyStopping monitors {callback.monitor}, but with "
@@ -133,8 +133,3 @@ def _check_callbacks(
                 "test data, so what it selects is no estimate for new data: set "
                 "data.validation_fraction, e.g. to 0.1, and monitor val/accuracy"
             )
-
-
-def _is_known(callback: Callback) -> bool:
-    """Return whether a callback comes with Lightning or this package."""
-    return type(callback).__module__.partition(".")[0] in ("pytorch_lightning", "fedaux_pl")

@@ -28,19 +28,12 @@ class Batches(Iterable[Any], Sized, Protocol):
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of a training.
+    """The result of a training."""
 
-    Attributes:
-        loss: The mean loss of the last epoch; NaN without epochs.
-        steps: The number of optimizer steps.
-        state: The trained weights; empty if the job gave no initial weights.
-        optimizer_state: The state of the optimizer, if the job keeps it.
-    """
-
-    loss: float
+    loss: float  # the mean of the last epoch; NaN without epochs
     steps: int
-    state: dict[str, Tensor]
-    optimizer_state: dict[str, Any] | None
+    state: dict[str, Tensor]  # the trained weights; empty if the job gave no initial weights
+    optimizer_state: dict[str, Any] | None  # if the job keeps it
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,6 @@ class Job:
 
 
 Preparing = Callable[[str], AbstractContextManager[Any]]
-"""Shows what a runner prepares, given in words, until the context ends."""
-
 EpochHook = Callable[[float], None]
 DoneHook = Callable[[StageResult], None]
 
@@ -106,17 +97,11 @@ class StageRunner:
     client, and would split each client's batches over the processes.
 
     ``fedaux_pl.accelerate`` has a faster subclass for CUDA, see ``federation.create_runner``.
-
-    Args:
-        trainer: The outer Trainer.
-
-    Attributes:
-        preparing: Shows what a subclass prepares once, such as the capture of a step.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self.trainer = trainer
-        self.preparing: Preparing = nullcontext
+        self.preparing: Preparing = nullcontext  # shows what a subclass prepares, such as a capture
 
     @property
     def device(self) -> torch.device:
@@ -155,9 +140,6 @@ class StageRunner:
             jobs: Trainings with the same number of epochs and the same batch size.
             on_epoch: Called with the mean loss after every epoch.
             on_done: Called with each result as soon as its job is done.
-
-        Raises:
-            FloatingPointError: If the loss becomes NaN or infinite.
         """
         self.adopt(module)
         results = []
@@ -174,10 +156,7 @@ class StageRunner:
     def predict(
         self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Compute the logits of all inputs with the given weights, shape (N, C), float32.
-
-        The model may have these weights afterwards.
-        """
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
 

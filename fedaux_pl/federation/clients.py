@@ -12,9 +12,8 @@ from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
+from fedaux_pl.engine import Job, SeedPurpose
 from fedaux_pl.engine.inference import predict_features, predict_private_features
-from fedaux_pl.engine.seeds import SeedPurpose
-from fedaux_pl.engine.stage import Job
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.scores import ServerFeatures

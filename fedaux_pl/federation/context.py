@@ -8,8 +8,7 @@ from typing import Any, Self
 from fedaux_pl.algorithms import ServerState, TeacherMemory
 from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.engine.seeds import SeedPurpose
-from fedaux_pl.engine.stage import StageRunner
+from fedaux_pl.engine import SeedPurpose, StageRunner
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State

@@ -14,31 +14,16 @@ from torch import Tensor
 from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import augmentation
-from fedaux_pl.engine.checkpoints import (
-    FORMAT,
-    AtomicCheckpointIO,
-    check_format,
-    check_resumable,
-    check_undamaged,
-    load_checkpoint,
-)
+from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.federation import checks
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.settings import (
-    Distillation,
-    LocalTraining,
-    Pretraining,
-    check_batches,
-    check_data,
-    check_objects,
-    check_settings,
-)
+from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
-from fedaux_pl.federation.trainer import check_options, check_trainer
 from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
@@ -73,8 +58,8 @@ class FederationModule(Students):
     ) -> None:
         super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
-        check_objects(algorithm, local, distillation, pretraining)
-        check_settings(
+        checks.check_objects(algorithm, local, distillation, pretraining)
+        checks.check_settings(
             clients,
             participation,
             self.model_options,
@@ -91,7 +76,7 @@ class FederationModule(Students):
         self.carry = optimizer_state == "carry"
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
-        self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
+        self.create_pool: Callable[..., Any] | None = None  # of the clients at real sites
         self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
@@ -123,9 +108,9 @@ class FederationModule(Students):
         self.processes = processes_of(self.trainer)
         if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
             return  # evaluates or predicts with dataloaders
-        check_data(self.data, self.algorithm, self.clients)
+        checks.check_data(self.data, self.algorithm, self.clients)
         has_validation = self.data.validation_examples is not None
-        check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
+        checks.check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
         if stage == "fit":
             optimizer = self.local.optimizer_settings.plain()
             self.algorithm.check_clients(optimizer, str(self.trainer.precision))
@@ -147,7 +132,7 @@ class FederationModule(Students):
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
-            check_batches(self.data, students, self.architectures, self.local, distillation)
+            checks.check_batches(self.data, students, self.architectures, self.local, distillation)
         if stage == "fit":
             for training in (self.local, self.distillation):
                 training.check(self.data.all_inputs[0][:4], self.trainer.max_epochs)
@@ -183,7 +168,7 @@ class FederationModule(Students):
         Lightning calls this before its own checks, whose advice is not for a federation.
         """
         if self.trainer.state.fn == TrainerFn.FITTING:
-            check_options(self.trainer)
+            checks.check_options(self.trainer)
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         has_report = any(isinstance(callback, FederationReport) for callback in callbacks)
         return [] if has_report else [FederationReport()]
@@ -295,7 +280,7 @@ class FederationModule(Students):
         if self.algorithm.remember:
             memory = self.processes.merge(carried.memory.state_dict())
         checkpoint["federation"] = {
-            "format": FORMAT,
+            "format": checkpoints.FORMAT,
             "settings": self.settings(),
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
@@ -321,12 +306,12 @@ class FederationModule(Students):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore an undamaged checkpoint of the same format and settings."""
         trainer, content = self.trainer, checkpoint["federation"]
-        is_checked = isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+        is_checked = isinstance(trainer.strategy.checkpoint_io, checkpoints.AtomicCheckpointIO)
         if trainer.ckpt_path is not None and not is_checked:
-            check_undamaged(trainer.ckpt_path)
+            checkpoints.check_undamaged(trainer.ckpt_path)
         # earlier releases did not save the number of threads
         self.use_threads(content["settings"].setdefault("threads", self.threads))
-        check_resumable(content, self.settings())
+        checkpoints.check_resumable(content, self.settings())
         self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
         self.data.site_sizes |= content.get("site_sizes", {})
         if content["heads"] and self.scoring is not None:
@@ -368,9 +353,9 @@ class FederationModule(Students):
             weights_only: Without effect: nothing in a checkpoint is ever executed.
             **changed: Arguments of the constructor that replace those of the checkpoint.
         """
-        checkpoint = load_checkpoint(Path(checkpoint_path))
+        checkpoint = checkpoints.load_checkpoint(Path(checkpoint_path))
         content, saved = checkpoint["federation"], dict(checkpoint["hyper_parameters"])
-        check_format(content)
+        checkpoints.check_format(content)
         saved["trained"] = saved.pop("train")
         saved = {name: value for name, value in saved.items() if name not in changed}
         check_imported([*saved.get("clients", {}), *class_paths(saved.get("metrics") or {})])

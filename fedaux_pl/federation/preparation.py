@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
-from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
+from fedaux_pl.engine import SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context

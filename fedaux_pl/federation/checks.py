@@ -1,17 +1,33 @@
-"""Settings of the Trainer that a federation supports."""
+"""Checks of what a federation is given: its settings, its data and its Trainer."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.accelerators import MPSAccelerator
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.strategies import SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_warn
+from torch import nn
 
+from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
-from fedaux_pl.engine import ClientParallel
-from fedaux_pl.errors import did_you_mean
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.engine import ClientParallel, isolated_rng
+from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.federation.settings import (
+    Distillation,
+    LocalTraining,
+    Pretraining,
+    check_choice,
+    is_int,
+)
+from fedaux_pl.functional import sample_clients
+from fedaux_pl.models import check_model, options_of
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 PRECISION_ALIASES = ("32", "bf16", "16")  # Lightning's other names of them
@@ -30,6 +46,121 @@ _CALLBACKS_WITHOUT_EFFECT = (
     lightning_callbacks.LearningRateFinder,
     lightning_callbacks.StochasticWeightAveraging,
 )
+
+
+def check_objects(
+    algorithm: Algorithm,
+    local: LocalTraining,
+    distillation: Distillation,
+    pretraining: Pretraining,
+) -> None:
+    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "FedAUX()"),
+        ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
+        ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
+        ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
+    ):
+        if not isinstance(value, kind):
+            got = repr(value)
+            if isinstance(value, type):
+                got = f"the class {value.__name__}: add parentheses and arguments"
+            raise TypeError(f"{name} must be an object such as {example}, but is {got}")
+
+
+def check_settings(
+    clients: Mapping[str, int],
+    participation: float,
+    model_options: Mapping[str, Any],
+    seed: int,
+    threads: int | None,
+    **choices: tuple[str, object],
+) -> None:
+    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
+    is_mapping = isinstance(clients, Mapping)
+    if not is_mapping or not clients or not all(is_int(n, 1) for n in clients.values()):
+        raise ValueError(
+            "clients must name architectures with at least 1 client each, such as "
+            f"{{'resnet8': 20}}, but is {clients!r}"
+        )
+    for name, (value, kind) in choices.items():
+        check_choice(name, value, get_args(kind))
+    if not is_int(seed, 0):
+        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
+    if threads is not None and not is_int(threads, 1):
+        raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
+    if not isinstance(participation, int | float):
+        raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
+    sample_clients(1, participation, 0)  # checks the range of the participation
+    if not isinstance(model_options, Mapping):
+        raise ValueError(
+            f"model_options must be a mapping such as {{'width': 0.5}}, but is {model_options!r}"
+        )
+    for name in clients:
+        check_model(name, **options_of(name, clients, model_options))
+
+
+def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
+    """Raise a ConfigurationError if the data do not fit the method or the clients."""
+    count = sum(clients.values())
+    if data.num_clients != count:
+        are, change = "are split over", f"num_clients={count} in the FederatedDataModule"
+        names = ""
+        if data.has_given_clients:
+            are, names = "name", f" ({shorten(data.client_names)})"
+            change = f"clients to {{{next(iter(clients))!r}: {data.num_clients}}}"
+        raise ConfigurationError(
+            f"the data {are} {data.num_clients} clients{names}, but the federation has {count} "
+            f"{clients}: set {change}"
+        )
+    if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
+        raise ConfigurationError(
+            f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
+            "FedAvg or FedProx with pretrained: false"
+        )
+
+
+def check_batches(
+    data: FederatedDataModule,
+    students: Mapping[str, nn.Module],
+    architectures: Sequence[str],
+    local: LocalTraining,
+    distillation: Distillation | None,
+) -> None:
+    """Raise a ConfigurationError if a model would train on a single sample and cannot.
+
+    With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
+    """
+    sizes, is_trained = data.client_sizes, local.batchnorm != "frozen"
+    for name, model in students.items():
+        own = [client for client, other in enumerate(architectures) if other == name]
+        alone = [client for client in own if sizes[client] == 1]
+        if local.batch_size == 1 and is_trained:
+            problem = "clients train with local.batch_size = 1: set it to at least 2"
+        elif alone and is_trained:
+            change = f"use at most {max(1, sum(sizes) // 2)} clients"
+            if data.has_given_clients:
+                change = "leave it out, or give it more samples"
+            problem = (
+                f"{data.client_names[alone[0]]} has a single sample ({sum(sizes)} samples, "
+                f"{len(sizes)} clients): {change}"
+            )
+        elif distillation is not None and distillation.batch_size == 1:
+            problem = "students train with distillation.batch_size = 1: set it to at least 2"
+        elif distillation is not None and data.has_auxiliary and len(data.distill_inputs) == 1:
+            problem = "D_distill has a single sample: use more auxiliary data"
+        else:
+            continue
+        try:
+            sample = data.all_inputs[0][:1].to(next(model.parameters()).device)
+            with torch.no_grad(), isolated_rng(0):
+                copy.deepcopy(model).train()(sample)
+        except ValueError as error:  # of BatchNorm: the model can read the inputs
+            raise ConfigurationError(
+                f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
+                f"needs more than one value per channel, but {problem}, or use larger images, or "
+                "set model_options to {norm: group}"
+            ) from error
 
 
 def check_trainer(

@@ -40,28 +40,18 @@ class StageResult:
 class Job:
     """One training to be run.
 
-    Attributes:
-        batches: The data; the batches of an epoch do not depend on when it runs.
-        epochs: Passes over the data.
-        seed: The seed of all randomness in the steps.
-        state: The initial weights; None to train the module's own. A module that is given weights
-            has ``start_from`` and ``copy_model_state``, as ClientModule and DistillationModule do.
-        optimizer_state: The initial state of the optimizer; None for a fresh start.
-        keep_optimizer: Whether the result holds the optimizer's state.
-        correction: What is added to the gradients, of a ClientModule with ``corrected``.
-        name: Whose training it is, for messages; empty for the server's.
-        lr: The learning rate of a step, counted from 0; None for that of the optimizer.
+    A module that is given weights has ``start_from`` and ``copy_model_state``, as ClientModule.
     """
 
-    batches: Batches
+    batches: Batches  # those of an epoch do not depend on when it runs
     epochs: int
-    seed: int
-    state: Mapping[str, Tensor] | None = None
-    optimizer_state: dict[str, Any] | None = None
-    keep_optimizer: bool = True
-    correction: State | None = None
-    name: str = ""
-    lr: Callable[[int], float] | None = None
+    seed: int  # of all randomness in the steps
+    state: Mapping[str, Tensor] | None = None  # the initial weights; None for the module's own
+    optimizer_state: dict[str, Any] | None = None  # None for a fresh start
+    keep_optimizer: bool = True  # whether the result holds the optimizer's state
+    correction: State | None = None  # added to the gradients of a ``corrected`` ClientModule
+    name: str = ""  # whose training it is, for messages; empty for the server's
+    lr: Callable[[int], float] | None = None  # of a step, from 0; None for that of the optimizer
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
         """Put the initial weights and optimizer state in place."""
@@ -156,7 +146,10 @@ class StageRunner:
     def predict(
         self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
     ) -> Tensor:
-        """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32.
+
+        The model may have these weights afterwards.
+        """
         model.load_state_dict(state)
         return predict_logits(model, inputs, statistics)
 

@@ -27,18 +27,10 @@ from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
 @dataclass
 class LocalClients:
-    """A pool of clients that run in this process, or in several processes that share them.
-
-    Attributes:
-        context: The data and the tools of the run.
-        modules: The module of each architecture, which trains one client after another. Between
-            two rounds its weights mean nothing.
-        settings: How clients train.
-        algorithm: The method, which may send and keep more than weights.
-    """
+    """A pool of clients that run in this process, or in several processes that share them."""
 
     context: Context
-    modules: Mapping[str, ClientModule]
+    modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
 

@@ -76,7 +76,7 @@ class FederationModule(Students):
         self.carry = optimizer_state == "carry"
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
-        self.create_pool: Callable[..., Any] | None = None  # of the clients at real sites
+        self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
         self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
@@ -220,17 +220,27 @@ class FederationModule(Students):
         if not self.algorithm.trains_clients and scoring is not None:
             besides = "and what the next line says" if self.holds_out else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
-        held = "which the server's checkpoint holds"
-        exposed = {
-            f"the optimizer states of the clients, {held} with optimizer_state 'carry'": self.carry,
-            "the accuracies on the validation data that clients hold out, and the choice of a "
-            "round by them": self.holds_out,
-            "the clients' logits on the validation data that clients hold out, "
-            f"{held}": self.holds_out and self.algorithm.remember,
-            "what clients send besides their weights and what they keep between rounds, "
-            f"{held}": self.algorithm.has_payload or bool(self.carried.client_states),
-        }
-        return [*lines, *(f"NOT private: {what}" for what, is_so in exposed.items() if is_so)]
+        if self.carry:
+            lines.append(
+                "NOT private: the optimizer states of the clients, which the server's checkpoint "
+                "holds with optimizer_state 'carry'"
+            )
+        if self.holds_out:
+            lines.append(
+                "NOT private: the accuracies on the validation data that clients hold out, and the "
+                "choice of a round by them"
+            )
+            if self.algorithm.remember:
+                lines.append(
+                    "NOT private: the clients' logits on the validation data that clients hold "
+                    "out, which the server's checkpoint holds"
+                )
+        if self.algorithm.has_payload or self.carried.client_states:
+            lines.append(
+                "NOT private: what clients send besides their weights and what they keep between "
+                "rounds, which the server's checkpoint holds"
+            )
+        return lines
 
     # --- Checkpoints ---------------------------------------------------------------------------
 

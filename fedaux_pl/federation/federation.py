@@ -260,8 +260,12 @@ class Federation(FederationModule):
 
     def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
         """Add the traffic and the size of the teacher memory, then broadcast the metrics."""
-        traffic = round_metrics.traffic(updates, payloads, self.head_only, self.processes)
-        self.metrics |= round_metrics.byte_metrics(traffic, self.history, self.preparation_bytes)
+        before = self.preparation_bytes
+        if self.history:
+            before = self.history[-1]["bytes/up_total"], self.history[-1]["bytes/down_total"]
+        self.metrics |= round_metrics.traffic(
+            updates, payloads, self.head_only, self.processes, before
+        )
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)
         self.metrics = self.processes.broadcast(self.metrics)  # seconds differ between processes

@@ -96,6 +96,7 @@ class FederationModule(Students):
         method = self.algorithm
         memory = TeacherMemory(discount=method.discount, clients=method.max_absent)
         self.carried = CarriedState(memory)
+        self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None

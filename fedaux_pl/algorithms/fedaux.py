@@ -8,7 +8,6 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Ensemble
 from fedaux_pl.algorithms.class_teacher import class_holders, next_release, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
-from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.algorithms.steps import FurtherRelease, Released
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
@@ -59,8 +58,8 @@ class FedAUX(FedDF):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
-        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
-            forgotten.
+        max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
+            absent ones are forgotten.
 
     Examples:
         >>> from fedaux_pl.scoring import Identity, Logistic, Sigmoid
@@ -91,7 +90,7 @@ class FedAUX(FedDF):
         shrink: bool = True,
         remember: bool = True,
         discount: float = 1.0,
-        max_absent: int = MAX_ABSENT,
+        max_absent: int | None = None,
     ) -> None:
         super().__init__(True, remember, discount, max_absent)
         self.scoring = Scoring(

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
-from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.functional import SoftLabelSum
 
 
@@ -19,8 +18,8 @@ class FedDF(Algorithm):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
-        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
-            forgotten.
+        max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
+            absent ones are forgotten.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -34,7 +33,7 @@ class FedDF(Algorithm):
         pretrained: bool = False,
         remember: bool = False,
         discount: float = 1.0,
-        max_absent: int = MAX_ABSENT,
+        max_absent: int | None = None,
     ) -> None:
         super().__init__(pretrained)
         if not 0 < discount <= 1:
@@ -43,12 +42,12 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
-        if max_absent < 1:
+        if max_absent is not None and max_absent < 1:
             raise ValueError(
                 f"max_absent must be at least 1, but is {max_absent}: set remember to false to "
                 "remember no client"
             )
-        if max_absent != MAX_ABSENT:  # not in the settings of checkpoints before version 0.9
+        if max_absent is not None:  # checkpoints and cells of sweeps of 0.9.0 have no such option
             self.max_absent = max_absent
         self.remember = remember
         self.discount = discount

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.memory import TeacherMemory
+from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
@@ -216,6 +216,7 @@ class Algorithm:
     scoring: Scoring | None = None
     remember: bool = False
     discount: float = 1.0
+    max_absent: int = MAX_ABSENT
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -16,6 +16,7 @@ from fedaux_pl.scoring import (
     Mean,
     NormBound,
     Privacy,
+    PublicMap,
     Scorer,
     Scoring,
     Standardized,
@@ -71,8 +72,11 @@ class FedAUX(FedDF):
         shrink: bool = True,
         remember: bool = True,
         discount: float = 1.0,
+        max_absent: int | None = None,
     ) -> None:
-        super().__init__(pretrained=True, remember=remember, discount=discount)
+        super().__init__(
+            pretrained=True, remember=remember, discount=discount, max_absent=max_absent
+        )
         self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
         if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(
@@ -131,8 +135,12 @@ def score_by_vectors(released: Released) -> dict[str, Tensor]:
         # filled row by row: stacking the rows of many clients would take twice the memory
         scores[part] = torch.zeros(len(released.architectures), len(example), device=example.device)
     for name in released.reference:
+        shared: PublicMap | None = None  # by most heads of the architecture
         for head in scoring.shrink_heads(released.group(name)):
-            logits = {part: head.logits(rows[name]) for part, rows in parts.items()}
+            if head.public_map is not shared:
+                shared = head.public_map
+                mapped = {part: shared.rows(rows[name]) for part, rows in parts.items()}
+            logits = {part: head.weight.to(own.device) @ own.T for part, own in mapped.items()}
             for part, values in logits.items():
                 scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
     return scores

@@ -17,6 +17,8 @@ class FedDF(Algorithm):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
+        max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
+            absent ones are forgotten.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -26,7 +28,11 @@ class FedDF(Algorithm):
     distills = True
 
     def __init__(
-        self, pretrained: bool = False, remember: bool = False, discount: float = 1.0
+        self,
+        pretrained: bool = False,
+        remember: bool = False,
+        discount: float = 1.0,
+        max_absent: int | None = None,
     ) -> None:
         super().__init__(pretrained)
         if not 0 < discount <= 1:
@@ -35,6 +41,13 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
+        if max_absent is not None and max_absent < 1:
+            raise ValueError(
+                f"max_absent must be at least 1, but is {max_absent}: set remember to false to "
+                "remember no client"
+            )
+        if max_absent is not None:  # checkpoints and cells of sweeps of 0.9.0 have no such option
+            self.max_absent = max_absent
         self.remember = remember
         self.discount = discount
 

@@ -16,6 +16,8 @@ from fedaux_pl.processes import Processes
 DEVICE_LIMIT = 2**30  # bytes of logits that stay on the device; the rest is moved to host memory
 LIMIT = 8 * 2**30  # bytes in all processes; beyond it, the longest absent clients are forgotten
 
+MAX_ABSENT = 1000  # clients in all processes that are remembered, unless a method has another limit
+
 # A client whose weight is below that of a present one by this factor is forgotten: it adds less
 # than the rounding of a float32 sum.
 MIN_WEIGHT = 2.0**-24
@@ -36,15 +38,20 @@ class TeacherMemory:
     so that a failed round leaves the memory unchanged. If several processes share the clients, each
     process stores the logits that it has computed. The weight of an absent client is multiplied by
     ``discount`` for every round of its absence. ``forgotten`` is how many clients the last
-    ``commit`` has dropped: to stay within the limit, or because of a weight below ``MIN_WEIGHT``.
+    ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
     """
 
     def __init__(
-        self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT, discount: float = 1.0
+        self,
+        device_limit: int = DEVICE_LIMIT,
+        limit: int = LIMIT,
+        discount: float = 1.0,
+        clients: int = MAX_ABSENT,
     ) -> None:
         self.device_limit = device_limit
         self.limit = limit
         self.discount = discount
+        self.clients = clients
         self.stored: dict[int, RememberedLogits] = {}
         self.forgotten = 0
         self._pending: dict[int, dict[str, Tensor]] = {}
@@ -92,12 +99,12 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limit."""
+        """Drop the clients with the longest absence until all processes are within the limits."""
         entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for _, _, size in everyone)
-        for _, client, size in everyone[:-1]:
-            if total <= self.limit:
+        for index, (_, client, size) in enumerate(everyone[:-1]):
+            if total <= self.limit and len(everyone) - index <= self.clients:
                 break
             total -= size
             self.forgotten += self.stored.pop(client, None) is not None

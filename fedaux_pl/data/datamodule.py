@@ -270,11 +270,7 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... for a Dirichlet split."""
-        train, count = self._loaded().train, len(self.client_indices)
-        names = self.site_names or list(train.client_names if train else ())
-        if self.site_names or len(names) == count:  # others at a site: it is one
-            return names
-        return [f"client {index}" for index in range(count)]
+        return self.site_names or self._loaded().client_names
 
     @property
     def client_sizes(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -62,8 +63,8 @@ class PrivateData:
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
             clients = tuple(found["training"].client_names if "training" in found else sites)
-            examples = _renumber(examples, "class", tuple(classes), part)
-            found[part] = _renumber(examples, "client", clients, part)
+            examples = renumber(examples, "class", tuple(classes), part)
+            found[part] = renumber(examples, "client", clients, part)
         train = found.get("training")
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
             raise DataError(
@@ -140,6 +141,13 @@ class PrivateData:
             )
         return count
 
+    @cached_property
+    def client_names(self) -> list[str]:
+        """The name of each client; "client 0", "client 1" ... if the data name none."""
+        numbered = [f"client {index}" for index in range(len(self.clients))]
+        names = list(self.train.client_names if self.train else ())
+        return names if len(names) == len(numbered) else numbered  # others at a site: it is one
+
     @property
     def inputs(self) -> list[Inputs]:
         """The inputs of training, test and validation data."""
@@ -150,7 +158,7 @@ class PrivateData:
         return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
 
 
-def _renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
+def renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
     """Number the labels (``kind`` "class") or clients ("client") by the order of agreed names."""
     field, of = ("labels", "classes") if kind == "class" else ("clients", "client_names")
     values, own = getattr(examples, field), getattr(examples, of)

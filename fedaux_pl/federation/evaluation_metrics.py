@@ -41,10 +41,6 @@ def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> Metri
         given: Short names and class paths of torchmetrics, or a mapping from these to options. With
             the option ``class_path`` the name is free: {f2: {class_path: ..., beta: 2.0}}.
 
-    Raises:
-        ValueError: If there is no such metric, or it does not map probabilities and labels to a
-            number.
-
     Examples:
         >>> read_metrics(["f1", "torchmetrics.classification.MulticlassHingeLoss"])
         {'f1': {}, 'MulticlassHingeLoss': {'class_path': \
@@ -78,7 +74,6 @@ def class_paths(chosen: MetricOptions) -> list[str]:
 
 
 def _try(name: str, options: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless a metric maps probabilities and labels to a number."""
     metric = _create(name, options, _TRIAL_CLASSES)
     labels = torch.arange(2 * _TRIAL_CLASSES) % _TRIAL_CLASSES
     probabilities = torch.rand(len(labels), _TRIAL_CLASSES, generator=torch.Generator())
@@ -137,11 +132,7 @@ def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
 
 
 class EvaluationMetrics:
-    """Accuracy and the chosen metrics of predictions.
-
-    Args:
-        chosen: What ``read_metrics`` returns.
-        num_classes: C, the number of classes.
+    """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions.
 
     Examples:
         >>> logits, labels = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 1])
@@ -178,13 +169,8 @@ class EvaluationMetrics:
     ) -> dict[str, float]:
         """Return ``client_METRIC/NAME`` of every client with samples, their mean and the worst.
 
-        The clients' models may differ: only the logits count.
-
-        Args:
-            logits: Those of the model that is evaluated for the sample's client, shape (N, C).
-            labels: The labels, shape (N,).
-            clients: The index in ``names`` of each sample's client, shape (N,); -1 for none.
-            names: The names of the clients.
+        ``logits`` (N, C) are those of the model that is evaluated for the sample's client,
+        ``clients`` (N,) its index in ``names``, -1 for none.
         """
         parts = [(clients == client).nonzero().flatten() for client in range(len(names))]
         own = {n: self(logits[i], labels[i]) for n, i in zip(names, parts, strict=True) if len(i)}

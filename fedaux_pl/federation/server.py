@@ -24,19 +24,14 @@ _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 class Predictor:
     """Predicts with given weights on D_distill and on the data that rounds are measured on.
 
-    Attributes:
-        context: The data and the tools of the run.
-        models: A model of each architecture, whose weights are overwritten.
-        batchnorm: The BatchNorm statistics of predictions.
-        head_only: Whether g alone is trained. Then h(x) never changes, and it is computed once.
-        features: The stored h(x), by architecture and part of the data.
+    If g alone is trained (``head_only``), h(x) never changes, and it is computed once.
     """
 
     context: Context
-    models: Mapping[str, nn.Module]
+    models: Mapping[str, nn.Module]  # of each architecture; their weights are overwritten
     batchnorm: BatchNormStatistics = "running"
     head_only: bool = False
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # the stored h(x)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -63,21 +58,12 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Server:
-    """Takes the method's steps, aggregates predictions into soft labels and distills students.
-
-    Attributes:
-        context: The data and the tools of the run.
-        algorithm: The method.
-        predictor: Predicts with the clients' weights; its models' trained parameters require a
-            gradient.
-        distillers: The module of each architecture that distills; its weights are overwritten.
-        settings: How students are distilled.
-    """
+    """Takes the method's steps, aggregates predictions into soft labels and distills students."""
 
     context: Context
     algorithm: Algorithm
-    predictor: Predictor
-    distillers: Mapping[str, DistillationModule]
+    predictor: Predictor  # its models' trained parameters require a gradient
+    distillers: Mapping[str, DistillationModule]  # whose weights are overwritten
     settings: Distillation
 
     def payloads(self) -> dict[str, State]:
@@ -102,9 +88,6 @@ class Server:
 
         Returns:
             The averages with the parameters of the step, the same in every process.
-
-        Raises:
-            FloatingPointError: If a step gives NaN or infinity.
         """
         states, payloads = self.context.carried.server_states, {}
         if self.algorithm.has_payload:
@@ -120,9 +103,15 @@ class Server:
                 state=states.get(name, {}),
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
-            if parameters is not aggregate.average:
-                self._check_finite(parameters)
-                stepped[name] = {**averages[name], **parameters}
+            if parameters is aggregate.average:
+                continue
+            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
+            if not bool(finite.all()):  # one transfer from the device
+                raise FloatingPointError(
+                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
+                    "lower its server_lr (--model.algorithm.server_lr)"
+                )
+            stepped[name] = {**averages[name], **parameters}
         return stepped
 
     def _fraction(self, architecture: str, answers: Sequence[Answer]) -> float:
@@ -130,14 +119,6 @@ class Server:
         sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
         everyone = sum(size for name, size in sizes if name == architecture)
         return sum(a.size for a in answers if a.architecture == architecture) / everyone
-
-    def _check_finite(self, parameters: State) -> None:
-        finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
-        if not bool(finite.all()):  # one transfer from the device
-            raise FloatingPointError(
-                f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: lower "
-                "its server_lr (--model.algorithm.server_lr)"
-            )
 
     def collect_round(
         self,

@@ -27,7 +27,7 @@ from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
+from fedaux_pl.federation.checks import PRECISION_ALIASES, PRECISIONS, check_trainer
 from fedaux_pl.runs.config_files import complete_configs
 from fedaux_pl.runs.messages import clarify
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger

@@ -47,23 +47,26 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
 def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead]:
     """Convert tensors to released heads, with the settings under which they were released."""
     heads = []
+    maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
+    parts: dict[int, dict[str, Tensor]] = {}  # of each client
+    for entry in tensors.keys() - {"numbers", "clients"}:
+        name, _, owner = entry.rpartition("/")
+        parts.setdefault(int(owner), {})[name] = tensors[entry]
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
-        own = {
-            name.removesuffix(f"/{client}"): tensor
-            for name, tensor in tensors.items()
-            if name.endswith(f"/{client}")
-        }
+        own = parts[client]
         weight = own.pop("weight")
         members = tuple(own.pop("members").tolist()) if "members" in own else ()
-        public_map = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
+        key = (bound, *(id(own[name]) for name in sorted(own)))
+        if key not in maps:
+            maps[key] = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
         record = scoring.record(sensitivity, bool(simulated), summands=len(members) or 1)
         release = replace(record, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
         if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
-        heads.append(ReleasedHead(client, weight, public_map, release, members))
+        heads.append(ReleasedHead(client, weight, maps[key], release, members))
     return heads
 
 

@@ -85,7 +85,7 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
 
 
 class SiteClients:
-    """A ClientPool whose clients are sites."""
+    """Clients at sites, with the interface of ``federation.clients.LocalClients``."""
 
     def __init__(
         self,

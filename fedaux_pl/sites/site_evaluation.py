@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaux_pl.data import Examples
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key, record_digests
-from fedaux_pl.data.holdings import order_classes
+from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
 from fedaux_pl.engine.inference import predict_private_features
@@ -77,7 +77,7 @@ class SiteEvaluation:
                     "with batchnorm 'batch' an answer depends on several test records: set it to "
                     "'running', or leave out --evaluate_epsilon"
                 )
-        test = order_classes(data.private.test(), data.classes)
+        test = renumber(data.private.test(), "class", tuple(data.classes), "test")
         check_same_kind(data.all_inputs[0], test.inputs, "training and test data of this site")
         test = Examples(keep_in_host(test.inputs), test.targets, test.classes)
         self.test = test.to(federation.trainer.strategy.root_device)

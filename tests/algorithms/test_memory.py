@@ -235,3 +235,23 @@ def test_an_invalid_discount():
             FedAUX(remember=True, discount=discount)
     with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
         FedDF(discount=0.9)
+
+
+def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
+    memory = TeacherMemory(clients=2)
+    teach(memory, 1, c5=5, c1=1)
+    teach(memory, 2, c0=0)
+    assert set(memory.stored) == {5, 0}  # of those absent since round 1, the lower id goes first
+    assert memory.forgotten == 1
+
+
+def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):
+    for limit, expected in ((1, [1, 1]), (2, [2, 2])):
+        method = FedDF(remember=True, max_absent=limit)
+        federation = create(method, {"resnet8": 4}, participation=0.5)
+        fit(tmp_path, federation, 2)
+        assert [entry["memory/clients"] for entry in federation.history] == expected
+    with pytest.raises(ValueError, match="max_absent must be at least 1, but is 0"):
+        FedAUX(max_absent=0)
+    assert FedAUX(max_absent=7).max_absent == 7
+    assert "max_absent" not in FedAUX().settings()  # checkpoints of 0.9.0 resume

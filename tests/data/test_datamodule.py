@@ -16,7 +16,7 @@ from fedaux_pl.data import (
     TextFiles,
 )
 from fedaux_pl.errors import ConfigurationError, DataError
-from fedaux_pl.federation.settings import check_data
+from fedaux_pl.federation.checks import check_data
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
 

@@ -89,29 +89,40 @@ class Ensemble:
 
     Attributes:
         round: The models.
-        predict: f(x) on the data, given an architecture and its weights; shape (N, C).
+        predict: f(x) on the data, given an architecture and its weights; shape (N, C). The
+            positions of M samples as a third argument restrict it to them; shape (M, C).
         shape: (N, C), the shape of a prediction.
         scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
         labels: p(c | x) of a teacher that is made of releases alone, shape (N, C); None without.
         part: The name of the data, ``distill`` or ``evaluation``.
         memory: The logits of absent clients; empty unless the method stores them there.
         processes: The processes that share the clients.
+        min_share: The smallest share of the teachers' weights with which a teacher counts on a
+            sample, for methods that weight by sample; see ``Distillation``.
     """
 
     round: Round
-    predict: Callable[[str, State], Tensor]
+    predict: Callable[..., Tensor]
     shape: tuple[int, int] = (0, 0)
     scores: Tensor | None = None
     labels: Tensor | None = None
     part: str = "distill"
     memory: TeacherMemory = field(default_factory=TeacherMemory)
     processes: Processes = field(default_factory=Processes)
+    min_share: float = 0.0
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The ids of the clients of the round, of all processes."""
+        return self.round.clients or [update.client for update in self.round.updates]
 
     def zeros(self) -> Tensor:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
+    def predictions(
+        self, remember: bool = False, choose: Callable[[int], Tensor | None] = lambda _: None
+    ) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
@@ -119,35 +130,48 @@ class Ensemble:
 
         Args:
             remember: Whether each process stores its clients' logits in the memory.
+            choose: Returns which samples a client predicts, bool, shape (N,); None for all. Logits
+                of the others are 0 and are not stored.
         """
         own = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
-            logits = self.predict(own[client].architecture, own[client].state)
+            update, chosen = own[client], choose(client)
+            if chosen is None:
+                logits = found = self.predict(update.architecture, update.state)
+            else:
+                rows = chosen.nonzero().flatten()
+                found = self.predict(update.architecture, update.state, rows)
+                logits = self.zeros().index_copy(0, rows, found)
             if remember:
-                self.memory.remember(client, self.part, logits)
+                self.memory.remember(client, self.part, found, chosen)
             return [logits]
 
-        order = self.round.clients or list(own)
-        items = self.processes.in_order(order, list(own), compute, lambda _: [self.zeros()])
+        items = self.processes.in_order(self.clients, list(own), compute, lambda _: [self.zeros()])
         for client, [logits] in items:
             yield client, logits
 
     def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
         """The id, the age in rounds and the logits of each absent client, ordered by id.
 
-        The clients of all processes come in the same order in every process, as in ``predictions``.
+        Logits are NaN on samples that the client has not predicted. The clients of all processes
+        come in the same order in every process, as in ``predictions``.
         """
-        own = self.memory.absent(self.part, self.round.clients)
-        round_of = self.processes.merge({client: memory.round for client, memory in own.items()})
+        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages()
         items = self.processes.in_order(
-            sorted(round_of),
+            list(ages),
             list(own),
-            compute=lambda client: [own[client].logits[self.part].to(self.processes.device)],
+            compute=lambda client: [own[client].packed(self.part).to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, self.round.number - round_of[client], unpack_logits(logits)
+            yield client, ages[client], unpack_logits(logits)
+
+    def absent_ages(self) -> dict[int, int]:
+        """The age in rounds of the logits of each absent client, ordered by id."""
+        own = self.memory.absent(self.part, self.round.clients)
+        rounds = self.processes.merge({client: memory.round for client, memory in own.items()})
+        return {client: self.round.number - rounds[client] for client in sorted(rounds)}
 
 
 class Algorithm:

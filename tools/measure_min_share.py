@@ -1,6 +1,6 @@
-"""How soft labels, teachers' seconds and memory change with ``min_share``, in a run's last round.
+r"""How soft labels, teachers' seconds and memory change with ``min_share``, in a run's last round.
 
-    python tools/measure_min_share.py --config fedaux_resnet8 --config npz --config bf16 \\
+    python tools/measure_min_share.py --config fedaux_resnet8 --config npz --config bf16 \
         --data.alpha 0.1 --trainer.max_epochs 6
 
 Options are those of ``fedaux-pl fit``. The run itself has the ``min_share`` that they give.

@@ -61,50 +61,74 @@ class Ensemble:
     """The models of a round and their predictions on one part of the data."""
 
     round: Round  # the models
-    predict: Callable[[str, State], Tensor]  # f(x), (N, C), of an architecture and its weights
+    predict: Callable[..., Tensor]  # f(x), (N, C), of an architecture and its weights, or (M, C) of
+    #                                 the samples whose positions are a third argument
     shape: tuple[int, int] = (0, 0)  # (N, C), the shape of a prediction
     scores: Tensor | None = None  # s_i(x) of every client, shape (n, N)
     labels: Tensor | None = None  # p(c | x), shape (N, C), of a teacher made of releases
     part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
     memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
+    min_share: float = 0.0  # of the weights on a sample, with which a teacher predicts it
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The ids of the clients of the round, of all processes."""
+        return self.round.clients or [update.client for update in self.round.updates]
 
     def zeros(self) -> Tensor:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
+    def predictions(
+        self, remember: bool = False, choose: Callable[[int], Tensor | None] = lambda _: None
+    ) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
         do not depend on the number of processes. Every process must iterate to the end. With
-        ``remember`` it stores its own clients' logits in the memory.
+        ``remember`` it stores its own clients' logits in the memory. ``choose`` returns which
+        samples a client predicts, bool, shape (N,), None for all; logits of the others are 0 and
+        are not stored.
         """
         own = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
-            logits = self.predict(own[client].architecture, own[client].state)
+            update, chosen = own[client], choose(client)
+            if chosen is None:
+                logits = found = self.predict(update.architecture, update.state)
+            else:
+                rows = chosen.nonzero().flatten()
+                found = self.predict(update.architecture, update.state, rows)
+                logits = self.zeros().index_copy(0, rows, found)
             if remember:
-                self.memory.remember(client, self.part, logits)
+                self.memory.remember(client, self.part, found, chosen)
             return [logits]
 
-        order = self.round.clients or list(own)
-        items = self.processes.in_order(order, list(own), compute, lambda _: [self.zeros()])
+        items = self.processes.in_order(self.clients, list(own), compute, lambda _: [self.zeros()])
         for client, [logits] in items:
             yield client, logits
 
     def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
-        """The id, the age in rounds and the logits of each absent client, as ``predictions``."""
-        own = self.memory.absent(self.part, self.round.clients)
-        round_of = self.processes.merge({client: memory.round for client, memory in own.items()})
+        """The id, the age in rounds and the logits of each absent client, as ``predictions``.
+
+        Logits are NaN on samples that the client has not predicted.
+        """
+        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages()
         items = self.processes.in_order(
-            sorted(round_of),
+            list(ages),
             list(own),
-            compute=lambda client: [own[client].logits[self.part].to(self.processes.device)],
+            compute=lambda client: [own[client].packed(self.part).to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, self.round.number - round_of[client], unpack_logits(logits)
+            yield client, ages[client], unpack_logits(logits)
+
+    def absent_ages(self) -> dict[int, int]:
+        """The age in rounds of the logits of each absent client, ordered by id."""
+        own = self.memory.absent(self.part, self.round.clients)
+        rounds = self.processes.merge({client: memory.round for client, memory in own.items()})
+        return {client: self.round.number - rounds[client] for client in sorted(rounds)}
 
 
 @dataclass(frozen=True)

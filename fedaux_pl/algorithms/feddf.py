@@ -1,6 +1,7 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -54,16 +55,49 @@ class FedDF(Algorithm):
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
         total, teachers = SoftLabelSum(), []
-        for client, logits in ensemble.predictions(self.remember):
+        choose = self._choose_samples(ensemble)
+        for client, logits in ensemble.predictions(self.remember, choose):
             teachers.append(client)
-            total.add(logits, self.teacher_weights(client, ensemble))
+            weights = self.teacher_weights(client, ensemble)
+            if (chosen := choose(client)) is not None and weights is not None:
+                weights = weights * chosen
+            total.add(logits, weights)
         for client, age, logits in ensemble.absent_teachers():
             teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
+            if (chosen := choose(client)) is not None:
+                weights = weights * (chosen & ~logits[:, 0].isnan())
+                logits = logits.nan_to_num()
             total.add(logits, weights * self.discount**age)
         self.add_further_teachers(total, ensemble, teachers)
         return total.result()
+
+    def _choose_samples(self, ensemble: Ensemble) -> Callable[[int], Tensor | None]:
+        """Return which samples each client teaches, bool, shape (N,); None for all.
+
+        These are the samples on which v_i(x) is at least ``min_share`` of sum_j v_j(x). Of the
+        round's clients the one with the largest v_i(x) always teaches: every sample has a teacher.
+        """
+        present = ensemble.clients
+        if not ensemble.min_share or self.teacher_weights(present[0], ensemble) is None:
+            return lambda _: None
+        ages = dict.fromkeys(present, 0) | ensemble.absent_ages()
+
+        def weigh(client: int) -> Tensor:
+            weights = self.teacher_weights(client, ensemble)
+            assert weights is not None  # noqa: S101 - a method has weights, or it has none
+            return weights * self.discount ** ages[client]
+
+        least = ensemble.min_share * sum(map(weigh, ages))
+        largest = reduce(torch.maximum, map(weigh, present))
+
+        def choose(client: int) -> Tensor:
+            weights = weigh(client)
+            chosen = weights >= least
+            return chosen | (weights == largest) if client in present else chosen
+
+        return choose
 
     def add_further_teachers(
         self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]

@@ -38,11 +38,22 @@ class Predictor:
         data = self.context.data
         return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs
 
-    def predict(self, architecture: str, state: State, part: str) -> Tensor:
-        """Return f(x) with the given weights on one part of the data, shape (N, C)."""
+    def predict(
+        self, architecture: str, state: State, part: str, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return f(x) with the given weights on one part of the data, shape (N, C).
+
+        With ``rows``, the positions of M samples, the shape is (M, C).
+        """
         model = self.models[architecture]
+        if rows is not None and not len(rows):
+            return torch.zeros(0, len(self.context.data.classes), device=rows.device)
+        if rows is not None and (self.head_only or self.batchnorm == "batch"):
+            # a head costs little, and the statistics of a batch depend on all its samples
+            return self.predict(architecture, state, part)[rows]
         if not self.head_only:
-            return self.context.runner.predict(model, state, self.inputs(part), self.batchnorm)
+            inputs = self.inputs(part)
+            return self.context.runner.predict(model, state, inputs, self.batchnorm, rows)
         model.load_state_dict(state)
         key = architecture, part
         if key not in self.features:
@@ -222,8 +233,8 @@ class Server:
         ``on_prediction`` gets the logits of each model that this process predicts with.
         """
 
-        def predict(architecture: str, state: State) -> Tensor:
-            logits = self.predictor.predict(architecture, state, part)
+        def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
+            logits = self.predictor.predict(architecture, state, part, rows)
             on_prediction(logits)
             return logits
 
@@ -236,6 +247,8 @@ class Server:
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
+            # evaluations compare the votes of all teachers
+            min_share=self.settings.min_share if part == "distill" else 0.0,
         )
         return self.algorithm.soft_labels(ensemble)
 

@@ -56,7 +56,7 @@ def test_an_unknown_name(elsewhere, capsys):
     assert main(["fit", "--config=quickstrt"]) == 1
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "one of bf16, fedaux_resnet8" in message
+    assert "one of bf16, fast, fast_text, fedaux_resnet8" in message
 
 
 @pytest.mark.parametrize("value", ["{}", "configs/{}.yaml"])

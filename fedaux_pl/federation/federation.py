@@ -236,6 +236,8 @@ class Federation(FederationModule):
         is_same = list(examples.client_names) == self.data.client_names
         if not (own or self.local.fine_tuning) or examples.clients is None or not is_same:
             return logits
+        if self.trainer.sanity_checking:  # before the first round
+            return logits
         if getattr(self, "pool", None) is None:  # evaluates a checkpoint
             self.pool, self.server, _ = assemble(self)
         owners, logits = examples.clients[: len(logits)].cpu(), logits.clone()

@@ -5,7 +5,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedaux_pl.functional import fit_linear_head, fit_scoring_head, fit_softmax_head, head_fits
-from fedaux_pl.functional.head_fits import _SoftmaxObjective
+from fedaux_pl.functional.head_fits import _ScoringObjective, _SoftmaxObjective
 
 
 @pytest.fixture
@@ -68,6 +68,8 @@ def test_it_minimizes_the_equation_of_the_paper():
     positives, negatives = rows(20, 4, 0.4, seed=1), rows(30, 4, 0.0, seed=2)
     weight, _ = fit_scoring_head(positives, negatives, 0.05)
     best = objective(weight, positives, negatives, 0.05)
+    own = _ScoringObjective(positives[None], negatives, torch.tensor(50.0), 0.05)
+    assert own.value(weight[None]) == pytest.approx(best)
     generator = torch.Generator().manual_seed(0)
     for size in (1e-4, 1e-2, 1.0):
         for _ in range(20):

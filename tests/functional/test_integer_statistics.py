@@ -166,6 +166,8 @@ def test_residuals_are_those_of_python_integers_and_decoded_again():
     columns = [part.tolist() for part in parts]
     assert vector.tolist() == [sum(column) for column in zip(*columns, strict=True)]
     assert max(sum(x * x for x in part) for part in columns) <= C**4  # |q| |u| <= C^2
+    scales = (C - math.sqrt(6) / 2) * (C - math.sqrt(3) / 2)
+    assert residuals_unit(5, 3) * scales == pytest.approx(0.7 * math.sqrt(1.25), rel=1e-12)
     step = decode_residuals(torch.ones(18, dtype=torch.int64), 3)
     torch.testing.assert_close(step, torch.full((3, 6), residuals_unit(5, 3)).double())
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from fedaux_pl.functional import dirichlet_partition
+from fedaux_pl.functional import dirichlet_partition, partition
 from fedaux_pl.functional.partition import _balance, _log_dirichlet
 
 
@@ -98,6 +98,15 @@ def test_log_dirichlet_has_the_dirichlets_moments_and_never_underflows():
     tiny = _log_dirichlet(rng, 1e-3, 1000, 50)
     assert np.isfinite(tiny).all()
     np.testing.assert_allclose(logsumexp(tiny, axis=0), 0, atol=1e-9)
+
+
+def test_the_iteration_ends_where_rows_and_columns_are_balanced(monkeypatch):
+    calls = []
+    count = lambda *args, **options: calls.append(1) or logsumexp(*args, **options)  # noqa: E731
+    monkeypatch.setattr(partition, "logsumexp", count)
+    found = _balance(np.zeros((2, 2)), np.array([3, 1]), np.array([2, 2]), max_iter=9)
+    np.testing.assert_allclose(found, [[1.5, 1.5], [0.5, 0.5]])
+    assert len(calls) == 2  # one iteration
 
 
 def test_a_split_is_a_function_of_its_seed():

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
+from fedaux_pl.functional import pack_logits, soft_labels, standardized_labels, unpack_logits
 
 
 def naive_soft_labels(logits, scores):
@@ -41,6 +41,12 @@ def test_half_precision_logits_give_float32_labels():
     labels = soft_labels(torch.randn(3, 4, 5).bfloat16(), torch.rand(3, 4).double())
     assert labels.dtype == torch.float32
     torch.testing.assert_close(labels.sum(1), torch.ones(4))
+
+
+def test_a_class_that_is_constant_over_the_public_data_is_only_centered():
+    reference = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    labels = standardized_labels(torch.tensor([[2.0, 7.0]]), reference, sharpness=0.5)
+    torch.testing.assert_close(labels, torch.tensor([[0.0, 1.0]]).softmax(dim=1))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,8 @@ def test_equal_and_huge_logits(row):
     """Equal logits stay equal; distances beyond the largest scale end at it."""
     labels = unpack_logits(pack_logits(torch.tensor([row]))).softmax(dim=1)
     torch.testing.assert_close(labels, torch.tensor([row]).softmax(dim=1))
+    huge = unpack_logits(pack_logits(torch.tensor([[1e30, -1e30]])))
+    assert huge.tolist() == [[0.0, pytest.approx(-255 * 2**23.75)]]
 
 
 @pytest.mark.parametrize(("teachers", "worst"), [(1, 0.025), (8, 0.015), (60, 0.01)])

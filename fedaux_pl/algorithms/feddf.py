@@ -9,6 +9,8 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
 from fedaux_pl.functional import SoftLabelSum
 
+_LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
+
 
 class FedDF(Algorithm):
     """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
@@ -42,10 +44,10 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
-        if max_absent is not None and max_absent < 1:
+        if max_absent is not None and not (remember and max_absent >= 1):
             raise ValueError(
-                f"max_absent must be at least 1, but is {max_absent}: set remember to false to "
-                "remember no client"
+                f"max_absent must be at least 1, and needs remember true, but is {max_absent} with "
+                f"remember {str(remember).lower()}"
             )
         if max_absent is not None:  # checkpoints and cells of sweeps of 0.9.0 have no such option
             self.max_absent = max_absent
@@ -60,14 +62,14 @@ class FedDF(Algorithm):
             teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             if (chosen := choose(client)) is not None and weights is not None:
-                weights = weights * chosen
+                weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
             total.add(logits, weights)
         for client, age, logits in ensemble.absent_teachers():
             teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
             if (chosen := choose(client)) is not None:
-                weights = weights * (chosen & ~logits[:, 0].isnan())
+                weights = weights * (chosen.to(logits.device) & ~logits[:, 0].isnan())
                 logits = logits.nan_to_num()
             total.add(logits, weights * self.discount**age)
         self.add_further_teachers(total, ensemble, teachers)
@@ -76,11 +78,13 @@ class FedDF(Algorithm):
     def _choose_samples(self, ensemble: Ensemble) -> Callable[[int], Tensor | None]:
         """Return which samples each client teaches, bool, shape (N,); None for all.
 
-        These are the samples on which v_i(x) is at least ``min_share`` of sum_j v_j(x). Of the
-        round's clients the one with the largest v_i(x) always teaches: every sample has a teacher.
+        These are the samples on which v_i(x) is at least ``min_share`` of sum_j v_j(x), or half of
+        the mean of all v_j(x), if that is less: many teachers have small shares. Of the round's
+        clients the one with the largest v_i(x) always teaches: every sample has a teacher.
         """
         present = ensemble.clients
-        if not ensemble.min_share or self.teacher_weights(present[0], ensemble) is None:
+        has_share = ensemble.min_share and present  # real sites may not have answered
+        if not has_share or self.teacher_weights(present[0], ensemble) is None:
             return lambda _: None
         ages = dict.fromkeys(present, 0) | ensemble.absent_ages()
 
@@ -89,7 +93,7 @@ class FedDF(Algorithm):
             assert weights is not None  # noqa: S101 - a method has weights, or it has none
             return weights * self.discount ** ages[client]
 
-        least = ensemble.min_share * sum(map(weigh, ages))
+        least = min(ensemble.min_share, 0.5 / len(ages)) * sum(map(weigh, ages))
         largest = reduce(torch.maximum, map(weigh, present))
 
         def choose(client: int) -> Tensor:

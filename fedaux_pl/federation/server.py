@@ -205,11 +205,10 @@ class Server:
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
-        metrics = {
-            "teachers/accuracy": self.predictor.accuracy(labels),
-            "teachers/agreement": float(agreeing / (members * len(labels))),
-        }
-        if scores:
+        metrics = {"teachers/accuracy": self.predictor.accuracy(labels)}
+        if members:  # with real sites a round may have no answer
+            metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
+        if scores and round_.clients:
             certainty = scores["distill"][list(round_.clients)]
             weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
@@ -248,7 +247,7 @@ class Server:
             memory=self.context.carried.memory,
             processes=self.context.processes,
             # evaluations compare the votes of all teachers
-            min_share=self.settings.min_share if part == "distill" else 0.0,
+            min_share=(part == "distill" and self.settings.min_share) or 0.0,
         )
         return self.algorithm.soft_labels(ensemble)
 

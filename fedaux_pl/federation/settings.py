@@ -191,8 +191,9 @@ class Distillation(RoundTraining):
         hard_labels: The weight, in [0, 1], of the cross-entropy with the labels of auxiliary data,
             for samples whose class is a private one by its name; the soft labels have the rest.
         min_share: With methods that weight teachers by sample (FedAUX), a teacher predicts only
-            the samples on which it has at least this share of the weights, in [0, 1); its weight
-            on the others is 0. A small share such as 0.001 saves time and memory.
+            the samples on which it has at least this share of the weights, in [0, 1), or half of
+            their mean; its weight on the others is 0. A share such as 0.001 saves time and memory.
+            ``teachers/accuracy`` is that of all teachers on all samples.
     """
 
     option: ClassVar[str] = "distillation"
@@ -201,13 +202,13 @@ class Distillation(RoundTraining):
     lr: float = 5e-5
     temperature: float = 1.0
     hard_labels: float = 0.0
-    min_share: float = 0.0
+    min_share: float | None = None  # cells of sweeps of 0.9.0 have no such option
 
     def __post_init__(self) -> None:
         super().__post_init__()
         with _prefixed(self.option):
             check_positive(temperature=self.temperature)
-            check_decay(min_share=self.min_share)
+            check_decay(min_share=self.min_share or 0.0)
             if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
                 raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
 

@@ -191,6 +191,9 @@ def minimize_convex(
     machine precision is lost to rounding; Newton steps use the gradient only. Each solver takes at
     most ``max_iter`` iterations and stops where the norm of the gradient is ``tolerance``.
     """
+    if not (max_iter >= 1 and tolerance > 0):
+        got = f"{max_iter} and {tolerance}"
+        raise ValueError(f"max_iter must be at least 1 and tolerance above 0, but are {got}")
     if not start.is_cuda:
         start = _lbfgs(objective, start, max_iter, tolerance)
     return newton(objective, start, max_iter, tolerance)

@@ -34,6 +34,9 @@ def dirichlet_partition(
         >>> [labels[part].tolist() for part in parts]
         [[1, 1, 1], [0, 0, 0]]
     """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(f"labels must be integers of shape (N,), but are {got}")
     if not 0 < alpha < math.inf:
         raise ValueError(f"alpha must be positive and finite, but is {alpha}")
     if num_clients < 1:

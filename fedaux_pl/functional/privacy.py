@@ -65,6 +65,8 @@ def _regression_sensitivity(
         raise ValueError(f"lambda must be positive and finite, but is {regularization}")
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"the tolerance must be at least 0 and finite, but is {tolerance}")
+    if num_samples < 1:
+        raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
     return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 

@@ -26,6 +26,8 @@ _WITHOUT_EFFECT = (
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
 
+_BAR_FROM = 50  # resolving more cells than this shows a progress bar
+
 
 class CellState(StrEnum):
     """The state of a cell, as its folder shows it."""
@@ -185,11 +187,13 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
         ConfigurationError: If a command line is wrong, with the coordinates of its cell.
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
+    from fedaux_pl.callbacks.progress import Bar, is_terminal
     from fedaux_pl.runs.parser import ConfigResolver
 
     resolver = ConfigResolver()
     resolved = []
-    for cell in cells:
+    is_shown = len(cells) > _BAR_FROM and is_terminal()
+    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=not is_shown):
         try:
             config = resolver.resolve(cell.args)
             if check:

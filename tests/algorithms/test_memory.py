@@ -237,6 +237,20 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
     known = [0, 1, 2, 4]  # nobody has a weight on sample 3
     expected = naive([[row[i] for i in known] for row in weights], kept(0)[known], logits(3)[known])
     torch.testing.assert_close(found[known], expected)
+    torch.testing.assert_close(found[3], logits(3)[3].softmax(dim=0))
+
+
+def test_no_share_is_too_large_for_many_teachers_or_none():
+    """Of equal weights all count, however many; without a present client the memory teaches."""
+    asked, memory, equal = [], TeacherMemory(), torch.full((200, 5), 0.5)
+    updates = [Update(client, "resnet8", 1, 0.0, {}) for client in range(200)]
+    many = Ensemble(Round(1, updates), predict_some(asked, *[logits(0)] * 200), (5, 3), equal,
+        memory=memory, min_share=0.01)  # fmt: skip
+    FedAUX().soft_labels(many)
+    assert asked == [[0, 1, 2, 3, 4]] * 200
+    memory.commit(1, range(200))
+    none = Ensemble(Round(2, [], []), None, (5, 3), equal, memory=memory, min_share=0.01)
+    torch.testing.assert_close(FedAUX().soft_labels(none), kept(0).softmax(dim=1))
 
 
 def test_weights_that_are_equal_leave_no_sample_out():
@@ -277,7 +291,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
                 clients = list(teachers)
                 weights = scores["distill"][clients]
                 top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
-                chosen = weights >= share * weights.sum(dim=0)
+                chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
                 chosen[: len(ages)] |= top
                 chosen &= ~torch.stack(list(teachers.values()))[..., 0].isnan()
                 seen.append(float(chosen.float().mean()))
@@ -394,7 +408,8 @@ def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):
         federation = create(method, {"resnet8": 4}, participation=0.5)
         fit(tmp_path, federation, 2)
         assert [entry["memory/clients"] for entry in federation.history] == expected
-    with pytest.raises(ValueError, match="max_absent must be at least 1, but is 0"):
-        FedAUX(max_absent=0)
+    for refused in ({"max_absent": 0}, {"max_absent": 5, "remember": False}):
+        with pytest.raises(ValueError, match="max_absent must be at least 1, and needs remember"):
+            FedAUX(**refused)
     assert FedAUX(max_absent=7).max_absent == 7
     assert "max_absent" not in FedAUX().settings()  # checkpoints of 0.9.0 resume

@@ -92,6 +92,12 @@ def test_the_gradient_norm_is_that_of_the_paper():
     assert norm == pytest.approx(math.hypot(*gradient), abs=1e-8)
 
 
+@pytest.mark.parametrize("options", [{"max_iter": 0}, {"tolerance": 0.0}, {"tolerance": math.nan}])
+def test_a_fit_that_cannot_end_is_refused(options):
+    with pytest.raises(ValueError, match="max_iter must be at least 1 and tolerance above 0"):
+        fit_scoring_head(rows(9, 4, 0.4, seed=1), rows(9, 4, 0.0, seed=2), 0.05, **options)
+
+
 def test_too_few_iterations_are_reported_not_hidden(newton):
     positives, negatives = rows(50, 6, 0.5, seed=1), rows(50, 6, 0.0, seed=2)
     _, norm = newton(positives, negatives, 1e-4, max_iter=1)

@@ -160,6 +160,7 @@ def test_sigma_refuses(arguments, message):
     ("arguments", "message"),
     [
         ((0, 10), "lambda must be positive"),
+        ((1, 0), "number of samples must be at least 1"),
         ((1, 10, -1), "tolerance must be at least 0"),
     ],
 )

@@ -17,6 +17,8 @@ def import_class(path: str, base: type) -> Any:
         <class 'collections.Counter'>
     """
     module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ImportError(f"{path} is no class path, such as my_package.MyClass; add the module")
     try:
         module = import_module(module_name)
     except Exception as error:  # the module's own code runs: of any class

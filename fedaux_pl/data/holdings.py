@@ -172,7 +172,7 @@ def renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -
             f"the {allowed} {shorten(names)}: correct it, or {remedy}"
         )
     order = torch.tensor([names.index(name) for name in own])
-    changes: dict[str, Any] = {field: order[values], of: names}
+    changes: dict[str, Any] = {field: order.to(values.device)[values], of: names}
     return replace(examples, **changes)
 
 

@@ -71,22 +71,29 @@ def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
     """Raise a DataError if the samples of two data sets differ in shape or dtype."""
     kinds = [f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}" for inputs in (one, other)]
     if kinds[0] != kinds[1]:
-        raise DataError(
-            f"{what} must be samples of the same shape and dtype, but are {' and '.join(kinds)}: "
+        remedy = (
             "choose two sources of images (usually uint8), or two of texts (int32), and set "
             "`size`, `channels` or `max_length` of one of them to match"
         )
+        if one.shape[1:] == other.shape[1:]:
+            remedy = "convert the inputs of one source (images are usually uint8, texts int32)"
+        must = f"{what} must be samples of the same shape and dtype"
+        raise DataError(f"{must}, but are {' and '.join(kinds)}: {remedy}")
 
 
 def check_expansion(size: int, compressed: int, what: str) -> None:
     """Raise a DataError if ``size`` bytes, declared or counted so far, would fill the memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > min(memory, max(_LARGE, _MAX_EXPANSION * compressed)):
-        had, has, room = (f"{x / 2**30:,.2f}" for x in (compressed, size, memory))
+    if size > memory:
         raise DataError(
-            f"{what} grows from {had} to {has} GiB or more when it is decompressed, and the memory "
-            f"has {room}, a possible decompression bomb: use fewer samples or, if you trust it, "
-            "store it uncompressed"
+            f"{what} has {size / 2**30:,.2f} GiB or more, but the memory has "
+            f"{memory / 2**30:,.2f} GiB: use fewer or smaller samples"
+        )
+    if size > max(_LARGE, _MAX_EXPANSION * compressed):
+        raise DataError(
+            f"{what} grows from {compressed / 2**30:,.2f} to {size / 2**30:,.2f} GiB or more when "
+            "it is decompressed, a possible decompression bomb: if you trust it, store it "
+            "uncompressed"
         )
 
 

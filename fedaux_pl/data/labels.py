@@ -52,7 +52,7 @@ def _look_up(labels: Sequence[Any], index: Mapping[Any, int], known: str) -> Ten
     return torch.tensor([index[label] for label in labels], dtype=torch.int64)
 
 
-def distinct_classes(labels: Labels) -> tuple[str, ...]:
+def distinct_classes(labels: Labels, what: str = "they") -> tuple[str, ...]:
     """Return the classes that training labels name; integers must be 0, 1, 2 ... without gaps."""
     found: set[Any] = set(labels)
     if not all(isinstance(label, int) for label in found):
@@ -60,7 +60,7 @@ def distinct_classes(labels: Labels) -> tuple[str, ...]:
     numbers = sorted(found)
     if numbers != list(range(len(numbers))):
         raise DataError(
-            f"labels must be 0 ... {len(numbers) - 1} for {len(numbers)} classes, but they are "
+            f"labels must be 0 ... {len(numbers) - 1} for {len(numbers)} classes, but {what} are "
             f"{shorten([str(label) for label in numbers])}: use class names as labels, or set "
             "data.classes (in .npz files an array `classes`) to the names that they index from 0"
         )

@@ -29,7 +29,7 @@ class Silos(InMemory):
     """
 
     def __init__(self, members: Mapping[str, Source]) -> None:
-        super().__init__(members)
+        super().__init__(members, members, members)  # of every part, as far as members have it
         self.members = dict(members)
         self._numbers: dict[str, list[int]] = {}  # the client of each sample of a part
 
@@ -84,9 +84,9 @@ def _read_member(member: Source, part: str) -> tuple[Inputs, list[Any]] | None:
         if examples is None:
             return None
         return examples.inputs, [examples.classes[i] for i in examples.targets.tolist()]
-    if member.parts[part] is None:
+    if member.parts[part] is None or (found := member.read(part)) is None:
         return None
-    inputs, labels, names = member.read(part)
+    inputs, labels, names = found
     if labels is None:
         raise DataError(f"the {part} data have no labels: the private data must be labeled")
     return inputs, [names[x] if names and isinstance(x, int) else x for x in labels]
@@ -113,12 +113,14 @@ def as_source(name: str, value: Data) -> Source:
         if "train" in value and (not unknown or hasattr(value, "column_names")):
             return InMemory(**{key: value[key] for key in _ARGUMENTS if key in value})
         got = f"a mapping of {shorten([str(key) for key in value])}"
-        remedy = f"name a part `train`, and others {', '.join(_ARGUMENTS[1:])}"
+        remedy = "name a part `train`"
+        if "train" in value:
+            remedy = f"{unknown[0]!r} is none of its keys {', '.join(_ARGUMENTS)}"
     elif is_part(value):
         return InMemory(value)
     elif isinstance(value, tuple) and len(value) == 2 and all(map(is_part, value)):
         return InMemory(*value)
-    elif isinstance(value, type):
+    elif isinstance(value, type) and issubclass(value, Source):
         got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
     elif isinstance(value, str | Path):
         got = repr(value)

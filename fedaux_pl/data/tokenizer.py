@@ -79,21 +79,25 @@ class FixedLengthTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Return token ids, int32 of shape (len(texts), max_length)."""
-        loaded, parts = self.load(), [torch.empty((0, self.max_length), dtype=torch.int32)]
-        starts = range(0, len(texts), _TEXTS_PER_CALL)
+        loaded = self.load()
+        result = torch.empty((len(texts), self.max_length), dtype=torch.int32)
         # disable=None: no bar unless stderr is a terminal
-        for start in tqdm(starts, desc="tokenizing", disable=None, delay=2.0):
-            ids = loaded(
-                list(texts[start : start + _TEXTS_PER_CALL]),
-                truncation=True,
-                max_length=self.max_length,
-                padding="max_length",
-                padding_side="right",
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )["input_ids"]
-            parts.append(torch.tensor(ids, dtype=torch.int32))
-        return torch.cat(parts)
+        options = {"desc": "tokenizing", "unit": "text", "disable": None, "delay": 2.0}
+        with tqdm(total=len(texts), **options) as bar:
+            for start in range(0, len(texts), _TEXTS_PER_CALL):
+                part = list(texts[start : start + _TEXTS_PER_CALL])
+                ids = loaded(
+                    part,
+                    truncation=True,
+                    max_length=self.max_length,
+                    padding="max_length",
+                    padding_side="right",
+                    return_attention_mask=False,
+                    return_token_type_ids=False,
+                )["input_ids"]
+                result[start : start + len(part)] = torch.tensor(ids, dtype=torch.int32)
+                bar.update(len(part))
+        return result
 
 
 class TextSource(PartSource):

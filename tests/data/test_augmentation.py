@@ -94,7 +94,7 @@ REFUSED = {
     "torchvision.transforms.v2.MixUp": "cannot be created|failed",
     "torchvision.transforms.v2.NoSuch": "is no torch.nn.Module",
     "no.such.module.Flip": "no.such.module cannot be imported; correct the name",
-    "flips": r"is no torch.nn.Module \(did you mean flip\?\)",
+    "flips": r"is no torch.nn.Module \(did you mean flip\?\): .* \(flips is no class path, such as",
 }
 
 

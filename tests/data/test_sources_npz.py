@@ -1,5 +1,7 @@
 """Images in .npz files."""
 
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -101,9 +103,14 @@ def test_unsuitable_arrays(tmp_path, arrays, message):
 )
 def test_labels_with_gaps_are_refused_without_names(tmp_path, labels, found):
     arrays = {"train_x": IMAGES, "train_y": np.array(labels)}
-    message = rf"labels must be 0 \.\.\. .* they are {found}: .* or set data\.classes .* `classes`"
-    with pytest.raises(DataError, match=message):
-        NpzImages(write(tmp_path / "a.npz", **arrays)).train()
+    message = (
+        rf"^labels must be 0 \.\.\. .* those of 'train_y' in /\S* are {found}: "
+        r".* or set data\.classes .* `classes`"
+    )
+    source = NpzImages(write(tmp_path / "a.npz", **arrays, test_x=IMAGES, test_y=np.arange(4)))
+    for read in (source.train, source.test):
+        with pytest.raises(DataError, match=message):
+            read()
     if min(labels) >= 0:
         names = np.array([f"class {n}" for n in range(15)])
         train = NpzImages(write(tmp_path / "a.npz", **arrays, classes=names)).train()
@@ -126,7 +133,9 @@ def test_not_an_npz_file(tmp_path):
     (tmp_path / "a.npz").write_text("words")
     (tmp_path / "b.npz").write_bytes(write(tmp_path / "c.npz", train_x=IMAGES).read_bytes()[:300])
     (tmp_path / "d.npz").touch()
-    for name in "abd":
+    with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
+        archive.writestr("train_x.npy", "no header of an array")
+    for name in "abdf":
         with pytest.raises(DataError, match=r"not a readable .*: write it with num") as refusal:
             NpzImages(tmp_path / f"{name}.npz").auxiliary()
         assert "pickle" not in str(refusal.value)

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -59,6 +60,18 @@ def test_ag_news_as_distributed(name, tmp_path):
     source.class_order = ["a", "b"]
     with pytest.raises(DataError, match="must be the classes a, b"):
         source.train()
+
+
+def test_texts_are_tokenized_in_several_calls_with_a_bar_of_texts(monkeypatch):
+    bar = MagicMock()
+    monkeypatch.setattr(tokenizer_module, "tqdm", bar)
+    monkeypatch.setattr(tokenizer_module, "_TEXTS_PER_CALL", 2)
+    tokenize, words = FixedLengthTokenizer(None, 8), ["a", "small bird", "in", "a tree", "sings"]
+    alone = torch.cat([tokenize([word]) for word in words])
+    assert torch.equal(tokenize(words), alone)
+    assert bar.call_args.kwargs["total"] == 5
+    updates = bar.return_value.__enter__.return_value.update.call_args_list
+    assert [call.args for call in updates[5:]] == [(2,), (2,), (1,)]
 
 
 def test_ids_are_those_of_the_tokenizer(tmp_path):
@@ -155,24 +168,21 @@ def test_token_ids_are_cached(tmp_path, monkeypatch):
     [
         ("t.csv", NEWS, {"text": "body"}, "'body' in line 2; its columns are label, title"),
         ("t.csv", NEWS, {"text": "title", "label": "topic"}, "no column 'topic'"),
-        ("t.csv", "", {}, "holds no texts"),
+        ("t.csv", "", {}, "its first line must name the columns"),
+        ("t.csv", "\nlabel,text\n0,a\n", {}, r"text \(its first line must name the columns\)$"),
         ("t.csv", "label,text\n", {}, "holds no texts"),
         ("t.csv", "label,text\n,a\n", {}, "no label in line 2"),
         ("t.jsonl", '{"text": "a"}\n', {}, "no column 'label' in line 1; its columns are text"),
-        (
-            "t.jsonl",
-            '{"text": "a", "label": 1}\nnonsense',
-            {},
-            r"\), in line 2 ",
-        ),
-        ("t.jsonl", "[1, 2]", {}, "is no JSON object"),
-        ("t.csv.xz", None, {}, "cannot be read as text"),
+        ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, r"text \(line 2 is not JSON: Ex"),
+        ("t.jsonl", "\n[1, 2]", {}, "line 2 is no JSON object"),
+        ("t.csv.xz", b"no xz", {}, r"cannot be read as text \([^()]*\)$"),
+        ("t.csv", b"label,text\n0,a\n1,\xe9\n", {}, r"\('utf-8' codec can't decode [^()]*\)$"),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
     ],
 )
 def test_files_that_cannot_be_read(name, text, options, words, tmp_path):
     path = tmp_path / name
-    path.write_bytes(b"no xz") if text is None else write(path, text)
+    path.write_bytes(text) if isinstance(text, bytes) else write(path, text)
     with pytest.raises(DataError, match=words):
         texts(path, **options).train()
 
@@ -272,7 +282,7 @@ def test_validation_texts(tmp_path):
         (
             "t.jsonl",
             '{"label": 0, "text": "a", "site": "x\\u0000y"}\n',
-            "null character .*, in line 1 ",
+            "line 1 has a null character",
         ),
     ],
 )

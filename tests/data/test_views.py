@@ -364,5 +364,7 @@ def test_wrong_shapes_dtypes_and_counts():
             SimCLRViews()(torch.zeros(shape))
     with pytest.raises(ValueError, match=r"must be uint8.*int64"):
         SimCLRViews()(torch.zeros(2, 3, 8, 8, dtype=torch.int64))
-    with pytest.raises(RuntimeError, match="expanded size"):
-        apply_views(torch.zeros(2, 3, 8, 8), neutral(3, 8, 8))
+    for count in (1, 3):
+        message = rf"of 2 images, .* but are those of {count}: sample them"
+        with pytest.raises(ValueError, match=message):
+            apply_views(torch.zeros(2, 3, 8, 8), neutral(count, 8, 8))

@@ -59,6 +59,10 @@ def test_its_options_are_those_of_the_class_and_the_normalization():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        (
+            ".Net",
+            r"model '\.Net': \.Net is no class path, such as my_package\.MyClass; add the mod",
+        ),
         ("no_such_package.Net", "module no_such_package cannot be imported; correct the name, or"),
         (f"{HERE}.Plane", r"Plane does not exist in tests.models.own_networks \(did you mean Pla"),
         (f"{HERE}.class_of_nothing", "class_of_nothing is no class of a torch Module in"),

@@ -169,7 +169,8 @@ class ImageFolder(PartSource):
             if lost := sorted(set(folders) - clients):
                 raise DataError(
                     f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
-                    f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}"
+                    f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, "
+                    "or remove the other"
                 )
         unknown = {file.label for file in files} - names
         if not names or unknown:
@@ -223,7 +224,9 @@ def _with_clients(root: Path, folders: dict[str, list[Path]]) -> list[_File]:
         client, *inner = path.relative_to(root).parts
         if len(inner) < 2:
             must = "with `clients: first_level` images are in <root>/<client>/<class>/"
-            raise DataError(f"{path.absolute()} is in no class folder: {must}; move it")
+            raise DataError(
+                f"{path.absolute()} is in no class folder: {must}; move it, or set `clients: null`"
+            )
         files.append(_File(path, inner[0], client))
     return files
 
@@ -248,6 +251,7 @@ def _list_folders(root: Path) -> dict[str, list[Path]]:
     files = dict(found)
     if empty := ", ".join(name for name, own in files.items() if not own):
         raise DataError(
-            f"these sub-folders of {root.absolute()} hold no images: {empty}; remove them"
+            f"these sub-folders of {root.absolute()} hold no images: {empty}; remove them, or put "
+            "images there"
         )
     return files

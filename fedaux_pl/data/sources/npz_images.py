@@ -105,11 +105,12 @@ class NpzImages(PartSource):
         array = f"{part}_client"
         clients = self._read(array, path) if self._has(array, path) else None
         owners = name_clients(clients, len(inputs), self._where(array, path))
+        where = self._where(f"{part}_y", path)
+        names = self._classes(labels, where)
         try:
-            names = self._classes(labels)
             return Examples(inputs, number_labels(labels, names), names, **owners)
         except DataError as error:
-            raise DataError(f"{self._where(f'{part}_y', path)}: {error}") from error
+            raise DataError(f"{where}: {error}") from error
 
     def _images(self, array: str, path: Path) -> Inputs:
         def convert(values: NDArray[Any]) -> Tensor:
@@ -124,14 +125,15 @@ class NpzImages(PartSource):
     def _labels(self, array: str, path: Path) -> Labels:
         return to_list(self._read(array, path), self._where(array, path))
 
-    def _classes(self, labels: Labels) -> tuple[str, ...]:
+    def _classes(self, labels: Labels, where: str) -> tuple[str, ...]:
         """Return the classes of the training images or, in a file without, of these labels."""
         if self._has("classes", self.path):
             return tuple(map(str, self._labels("classes", self.path)))
         if self.class_order:
             return tuple(self.class_order)
-        has_training = self._has("train_y", self.path)
-        return distinct_classes(self._labels("train_y", self.path) if has_training else labels)
+        if self._has("train_y", self.path):
+            labels, where = self._labels("train_y", self.path), self._where("train_y", self.path)
+        return distinct_classes(labels, f"those of {where}")
 
     def _name(self, array: str) -> str | None:
         return self.arrays.get(array, array)
@@ -162,8 +164,9 @@ class NpzImages(PartSource):
             # numpy allocates what the archive declares
             stored = min(entry.compress_size, path.stat().st_size)
             check_expansion(entry.file_size, stored, self._where(array, path))
-            with np.load(path, allow_pickle=False) as arrays:
-                return np.asarray(arrays[entry.filename])
+            # not np.load, which returns the bytes of an entry without the header of an array
+            with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
+                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:

@@ -259,12 +259,13 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
         )
     csv.field_size_limit(_MAX_LINE)  # long texts exceed the default
     opener: Any = _DECOMPRESSORS.get(path.suffix, open)
-    count = 0
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
             if delimiter := _DELIMITERS.get(_suffix(path)):
                 reader = csv.DictReader(lines, delimiter=delimiter)
+                if not reader.fieldnames:
+                    raise ValueError("its first line must name the columns")
                 for row in reader:
                     count = reader.line_num
                     yield count, *_read_row(row, path, count, layout, remedy)
@@ -274,13 +275,12 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
                     if not (layout.skip and line.startswith(layout.skip)):
                         yield count, line.strip(), "", ""
                 elif line.strip():
-                    yield count, *_read_row(json.loads(line), path, count, layout, remedy)
+                    yield count, *_read_row(line, path, count, layout, remedy)
     except FedauxError:
         raise
     # a damaged file can raise nearly any exception in the decompressors
     except Exception as error:
-        where = f"{path.absolute()} cannot be read as text"
-        raise DataError(f"{where} ({reason_of(error)}), in line {count} or the next") from error
+        raise DataError(f"{path.absolute()} cannot be read as text ({reason_of(error)})") from error
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
@@ -294,10 +294,14 @@ def _lines(file: IO[str], path: Path) -> Iterator[str]:
 
 
 def _read_row(
-    row: Mapping[str, Any], path: Path, line: int, layout: TextLayout, remedy: str
+    row: str | Mapping[str, Any], path: Path, line: int, layout: TextLayout, remedy: str
 ) -> tuple[str, str, str]:
+    try:
+        row = json.loads(row) if isinstance(row, str) else row
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"line {line} is not JSON: {error}") from error
     if not isinstance(row, Mapping):
-        raise ValueError("it is no JSON object of columns")
+        raise ValueError(f"line {line} is no JSON object of columns")
     names = [name for name in (*layout.columns, layout.label, layout.client) if name is not None]
     if missing := [name for name in names if name not in row]:
         existing = shorten([str(name) for name in row if name is not None])
@@ -307,6 +311,9 @@ def _read_row(
     text = " ".join(value for value in map(values.get, layout.columns) if value)
     label, client = (values[name] if name else "" for name in (layout.label, layout.client))
     if "\0" in label + client:  # which separates names in the cache
-        raise ValueError("a null character in a label or a client")
-    f"{text}{label}{client}".encode()  # raises: JSON can escape half of a surrogate pair
+        raise ValueError(f"line {line} has a null character in a label or a client")
+    try:
+        f"{text}{label}{client}".encode()
+    except UnicodeEncodeError as error:  # JSON can escape half of a surrogate pair
+        raise ValueError(f"line {line} is no valid text: {error}") from error
     return text, label, client

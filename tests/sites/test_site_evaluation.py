@@ -256,7 +256,9 @@ def test_callbacks_cannot_monitor_what_sites_may_stop_to_tell(tmp_path, monitor,
         data.private.validation = data.private.test
     trainer = quiet_trainer(tmp_path / "server", 1)
     trainer.callbacks.append(EarlyStopping(monitor, mode="max"))
-    with pytest.raises(ValueError, match=f"monitors {monitor}, but sites tell .*: monitor accur"):
+    with pytest.raises(
+        ConfigurationError, match=f"monitors {monitor}, but sites tell .*: monitor acc"
+    ):
         trainer.fit(federation, datamodule=data)
     assert not federation.history
 

@@ -3,8 +3,9 @@
 It stands in the state folder of the machine that holds the data. Each release is one numbered file,
 written under a lock before the release leaves, and never changed. It holds what was released, so
 that a run with the same settings uses it again, and the keyed digests of the records that it is
-about. What several releases cost together is computed record by record, however these were split
-over clients. A release that cannot be read or written stops the run.
+about, or their checksum if an earlier file has them. What several releases cost together is
+computed record by record, however these were split over clients. A release that cannot be read or
+written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -148,10 +149,7 @@ class Ledger:
         return self._known[own]
 
     def add(self, entry: Entry) -> None:
-        """Append a release; the caller holds the lock, and lets it leave only afterwards.
-
-        Digests that an entry has which was just read are stored as their checksum.
-        """
+        """Append a release; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
         digests: dict[int, Tensor | str] = {}
         for client, own in entry.digests.items():

@@ -208,6 +208,18 @@ def check_options(trainer: pl.Trainer) -> None:
             )
 
 
+def check_monitors(trainer: pl.Trainer) -> None:
+    """Raise a ConfigurationError if a callback monitors what real sites may stop to tell."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        monitor = str(getattr(callback, "monitor", None))
+        if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
+            raise ConfigurationError(
+                f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites tell "
+                "their metrics only if they allow it, are connected and have budget left: monitor "
+                "accuracy, or val/accuracy if the server has validation data, or client_loss/mean"
+            )
+
+
 def _check_callbacks(
     trainer: pl.Trainer,
     architectures: Iterable[str],

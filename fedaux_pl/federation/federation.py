@@ -219,10 +219,7 @@ class Federation(FederationModule):
     def on_validation_epoch_end(self) -> None:
         """Add all metrics to those of the round, also what real sites measure themselves."""
         if self.is_fitting and not self.trainer.sanity_checking:
-            found = self.pool.evaluate(int(self.metrics["round"]))
-            self.metrics |= found
-            monitored = {k: v for k, v in found.items() if not k.startswith("client_")}
-            self.log_measured(monitored, logger=False)
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
         super().on_validation_epoch_end()
 
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:

@@ -78,6 +78,7 @@ class FederationModule(Students):
         self._outer_threads = torch.get_num_threads()
         self.create_pool: Callable[..., Any] | None = None  # of real sites
         self.privacy_notes: list[str] = []  # what leaves real sites besides
+        self.sites_evaluate = False  # real sites measure the metrics by client
         self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
@@ -111,6 +112,8 @@ class FederationModule(Students):
         if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
             return  # evaluates or predicts with dataloaders
         checks.check_data(self.data, self.algorithm, self.clients)
+        if self.sites_evaluate:
+            checks.check_monitors(self.trainer)
         has_validation = self.data.validation_examples is not None
         checks.check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
         if stage == "fit":

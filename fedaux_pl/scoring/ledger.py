@@ -3,8 +3,9 @@
 It stands in the state folder of the machine that holds the data. Each release is one numbered file,
 written under a lock before the release leaves, and never changed. It holds what was released, so
 that a run with the same settings uses it again, and the keyed digests of the records that it is
-about. What several releases cost together is computed record by record, however these were split
-over clients. A release that cannot be read or written stops the run.
+about, or their checksum if an earlier file has them. What several releases cost together is
+computed record by record, however these were split over clients. A release that cannot be read or
+written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -96,6 +97,7 @@ class Ledger:
     def __init__(self, key_id: str, folder: Path | None = None) -> None:
         self.key_id = key_id
         self.folder = folder or state_folder() / "ledger"
+        self._known: dict[str, Digests] = {}  # of the entries read last, by their checksum
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -112,6 +114,7 @@ class Ledger:
     def entries(self) -> list[Entry]:
         """Read all releases; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
+        self._known.clear()
         for number, path in enumerate(paths, start=1):
             if path.name != _name(number):
                 raise PrivacyError(self._refusal("read", f"{_name(number)} is missing"))
@@ -125,27 +128,41 @@ class Ledger:
             stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
+            digests = {client: self._find(own) for client, own in stored["digests"].items()}
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
         return Entry(
             stored["key"],
             stored["heads"],
             {client: Release(**release) for client, release in stored["releases"].items()},
-            {client: t.numpy().view(np.uint64) for client, t in stored["digests"].items()},
+            digests,
         )
+
+    def _find(self, own: Tensor | str) -> Digests:
+        """Return stored digests, or those of an earlier entry with this checksum."""
+        if isinstance(own, Tensor):
+            digests: Digests = own.numpy().view(np.uint64)
+            own = _checksum(digests.tobytes()).decode()
+            self._known.setdefault(own, digests)
+        if own not in self._known:
+            raise ValueError("an earlier entry about the same records was replaced")
+        return self._known[own]
 
     def add(self, entry: Entry) -> None:
         """Append a release; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
+        digests: dict[int, Tensor | str] = {}
+        for client, own in entry.digests.items():
+            unique = np.unique(own)
+            checksum = _checksum(unique.tobytes()).decode()
+            is_known = checksum in self._known
+            digests[client] = checksum if is_known else torch.from_numpy(unique.view(np.int64))
         content = {
             "key_id": self.key_id,
             "key": entry.key,
             "heads": dict(entry.heads),
             "releases": {client: asdict(release) for client, release in entry.releases.items()},
-            "digests": {
-                client: torch.from_numpy(np.unique(own).view(np.int64))
-                for client, own in entry.digests.items()
-            },
+            "digests": digests,
         }
         torch.save(content, buffer)
         path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
@@ -173,18 +190,19 @@ class Ledger:
             entries: What ``entries`` has returned; None to read it.
         """
         entries = self.entries() if entries is None else entries
-        pairs = [
-            (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
-            for entry in [*entries, *planned]
-            for client, release in entry.releases.items()
-        ]
+        groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
+        for entry in [*entries, *planned]:
+            for client, release in entry.releases.items():
+                groups.setdefault(entry.digests[client].tobytes(), []).append(release)
+        # a record may occur twice in D_i
+        pairs = [(np.unique(np.frombuffer(own, np.uint64)), rs) for own, rs in groups.items()]
         owned = np.concatenate([own for own, _ in pairs])
-        release_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
+        group_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
         known, position = np.unique(owned, return_inverse=True)
-        costs = np.array([(r.mu_alone if alone else r.mu) ** 2 for _, r in pairs])
-        cost = np.bincount(position, weights=costs[release_of])
+        costs = [sum((r.mu_alone if alone else r.mu) ** 2 for r in rs) for _, rs in pairs]
+        cost = np.bincount(position, weights=np.array(costs)[group_of])
         cost[~np.isin(known, np.concatenate(digests))] = -1
-        releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
+        releases = [r for i in group_of[position == cost.argmax()] for r in pairs[i][1]]
         return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
 
     def _refusal(self, done: str, reason: object) -> str:

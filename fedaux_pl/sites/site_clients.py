@@ -77,6 +77,7 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
         )
     adapt(federation, sites.rehearsal)
     if sites.evaluate:
+        federation.sites_evaluate = True
         federation.privacy_notes = [
             "NOT private: what sites tell about the models on test data of their own, except an "
             "accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
@@ -336,11 +337,14 @@ class SiteClients:
             answer: _T | RefusalError
             try:
                 answer = read(name, self._check(name, requests[name], message))
-                self.status.change(name, last_code=None)
+                if kind != "evaluate":
+                    self.status.change(name, last_code=None)
             except (RefusalError, PrivacyError) as error:
                 code = getattr(error, "code", "message")
                 answer = RefusalError(code, first_line(error))
-                self.status.change(name, last_code=code)
+                self.status.change(
+                    name, **{"evaluated" if kind == "evaluate" else "last_code": code}
+                )
             yield name, answer
         for name in questions:
             if name not in there:

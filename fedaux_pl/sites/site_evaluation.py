@@ -67,10 +67,17 @@ class SiteEvaluation:
         self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
         self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
         if self.privacy.epsilon is not None:
-            if (limits.epsilon_limit or self.budget.epsilon) is None:
+            limit = limits.epsilon_limit or self.budget.epsilon
+            if limit is None:
                 raise ConfigurationError(
                     "this method has no epsilon: state with --epsilon_limit what all evaluations "
                     "with --evaluate_epsilon together may cost"
+                )
+            limit = min(limit, limits.epsilon_limit_alone or limit)
+            if self.privacy.epsilon > limit:
+                raise ConfigurationError(
+                    f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
+                    f"may cost epsilon {limit:g}: lower it, or raise --epsilon_limit"
                 )
             if federation.batchnorm == "batch":
                 raise ConfigurationError(
@@ -86,8 +93,9 @@ class SiteEvaluation:
             parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
             self._digests = np.concatenate(parts)
             contents = keyed_fingerprint(key, test.inputs, labels)
+            models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
-            self._key = f"evaluation {VERSION} {options} {contents}"
+            self._key = f"evaluation {VERSION} {models} {options} {contents}"
 
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
@@ -95,10 +103,10 @@ class SiteEvaluation:
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
         predictor, logits = federation.server.predictor, []
+        runner = predictor.context.runner
         for name, model in predictor.models.items():
-            state = {key: received[f"{name}/{key}"] for key in model.state_dict()}
+            state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
             if self.privacy.epsilon is None:
-                runner = predictor.context.runner
                 logits.append(runner.predict(model, state, inputs, federation.batchnorm))
                 continue
             model.load_state_dict(state)

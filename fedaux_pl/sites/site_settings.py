@@ -107,8 +107,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
-            if (limit := getattr(self, name)) is not None and not limit > 0:
-                raise ValueError(f"{name} must be positive, but is {limit}")
+            limit = getattr(self, name)
+            if limit is not None and (isinstance(limit, bool) or not limit > 0):
+                raise ValueError(f"{name} must be a positive number, but is {limit}")
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
             raise ValueError(
                 f"got max_epochs {self.max_epochs} and batch sizes from {self.min_batch_size} to "
@@ -116,6 +117,10 @@ class Limits:
             )
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
+        try:
+            Privacy(self.evaluate_epsilon)
+        except ValueError as error:
+            raise ValueError(f"evaluate_epsilon: {error}") from error
 
     def check_cost(
         self,

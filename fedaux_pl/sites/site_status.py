@@ -26,7 +26,7 @@ class SiteStatus:
         """Note what is new about a site.
 
         Entries are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
-        it was ``in_sum``, and ``evaluated``: the number of its samples and epsilon.
+        it was ``in_sum``, and ``evaluated``: the number of its samples and epsilon, or a code.
         """
         with self._lock:
             self._sites[name].update(values)
@@ -55,7 +55,9 @@ def describe_status(root: Path) -> str:
         line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
         if (joined := site.get("in_sum")) is not None:
             line += f"; {'in' if joined else 'NOT in'} the secure sum"
-        if (own := site.get("evaluated")) is not None:
+        if isinstance(own := site.get("evaluated"), str):
+            line += f"; evaluates nothing (code {own})"
+        elif own is not None:
             cost = "NOT covered by epsilon" if own[1] is None else f"epsilon {own[1]:g} each time"
             line += f"; evaluates on {own[0]} samples, {cost}"
         lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)

@@ -512,7 +512,7 @@ def test_a_site_may_lack_classes_and_has_no_other_data():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epsilon_limit": 0.0}, "epsilon_limit must be positive"),
+        ({"epsilon_limit": 0.0}, "epsilon_limit must be a positive number"),
         ({"max_epochs": 0}, "got max_epochs 0 .* expected 1 or more"),
         ({"min_batch_size": 8, "max_batch_size": 4}, "batch sizes from 8 to 4; expected"),
     ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 
 from fedaux_pl.algorithms import FedAvg, FedClassMeans
 from fedaux_pl.data import Digits, Examples, FederatedDataModule
@@ -19,7 +20,7 @@ from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import assert_same, create, weights
 from tests.federations import fit as fit_locally
-from tests.sites.loopback import Given, fit, prepare
+from tests.sites.loopback import Given, fit, prepare, quiet_trainer
 from tests.sites.test_same_results import MAP
 
 OPEN = Limits(rehearsal=True, evaluate=True)
@@ -73,8 +74,7 @@ def test_the_metrics_are_those_of_a_simulation_under_the_names_of_the_sites(tmp_
     for over_sites, simulated in zip(of_clients(federation), of_clients(local), strict=True):
         assert over_sites.keys() == simulated.keys() >= {"client_f1/site-2", "mean_client/auroc"}
         assert over_sites == pytest.approx(simulated, abs=1e-6)
-    monitored = trainer.callback_metrics["worst_client/accuracy"]
-    assert float(monitored) == federation.history[-1]["worst_client/accuracy"]
+    assert not any("_client/" in name for name in trainer.callback_metrics)  # would become stale
     with (tmp_path / "server" / "clients.csv").open() as file:
         assert [row["client"] for row in csv.DictReader(file)] == [*NAMES, "(mean)", "(worst)"]
     last = hub.sent[-1]
@@ -105,6 +105,8 @@ def test_both_sides_must_want_it(tmp_path, capsys):
         assert entry["mean_client/accuracy"] == sum(both) / 2
         assert "client_accuracy/site-1" not in entry
         assert entry["answered/site-1"] == 1.0  # it trains
+    shown = describe_status(tmp_path / "server").splitlines()
+    assert shown[2].endswith("last round 3; evaluates nothing (code limits)")
 
 
 FALSE = [
@@ -167,7 +169,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(tmp_path, ledg
     told = capsys.readouterr().out
     assert told.count("no metrics of site-1 from round 2 on") == 1
     assert "above the epsilon_limit 0.7" in told
-    assert "evaluates on 20 samples, epsilon 0.5 each time" in describe_status(tmp_path / "server")
+    assert "last round 3; evaluates nothing (code budget)\n" in describe_status(tmp_path / "server")
     # the same models again: the stored number, at no cost
     one, two = (hub.sites["site-1"].answer(seen[0]).fields["metrics"] for _ in range(2))
     assert one == two == {"accuracy": federation.history[0]["client_accuracy/site-1"]}
@@ -212,14 +214,70 @@ def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
     assert len(ledger()) == 6  # test records have a budget of their own
     assert "and what the next line says" in federation.privacy()[-2]
     assert federation.history[0].keys() >= {f"client_accuracy/{name}" for name in NAMES}
+    assert "evaluates on 20 samples, epsilon 0.3 each time" in describe_status(tmp_path / "server")
+
+
+def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger):
+    limits = Limits(epsilon_limit=9.0, evaluate=True, evaluate_epsilon=0.5)
+    models = ({"resnet8": 3}, {}), ({"resnet8": 3}, {"norm": "group"}), ({"shufflenet": 3}, {})
+    for count, (clients, options) in enumerate(models, start=1):
+        _, _, hub = start(
+            tmp_path, lambda c=clients, o=options: create(FedAvg(), c, model_options=o), limits
+        )
+        evaluation = hub.sites["site-0"].evaluation
+        right, received = torch.tensor([5]), "the digest of the weights"
+        one, two = (evaluation._release(right, received, 1)[0] for _ in range(2))
+        assert one == two
+        assert len(ledger()) == count
+
+
+def test_weights_are_on_the_device_before_a_prediction(tmp_path, monkeypatch):
+    federation, data, hub = start(tmp_path)
+    seen = asked(hub, "site-0")
+    fit(tmp_path, federation, data, rounds=1)
+    site, given = hub.sites["site-0"], []
+
+    def predict(model, state, inputs, statistics):
+        given.extend(tensor.device.type for tensor in state.values())
+        return torch.zeros(len(inputs), len(data.classes))
+
+    runner = site.federation.server.predictor.context.runner
+    monkeypatch.setattr(runner, "predict", predict)
+    monkeypatch.setattr(type(runner), "device", torch.device("meta"))
+    assert "code" not in site.answer(seen[0]).fields
+    assert {*given} == {"meta"}
+
+
+@pytest.mark.parametrize("monitor", ["mean_client/accuracy", "val/worst_client/accuracy"])
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_callbacks_cannot_monitor_what_sites_may_stop_to_tell(tmp_path, monitor, has_validation):
+    federation, data, _ = start(tmp_path)
+    if has_validation:
+        data.private.validation = data.private.test
+    trainer = quiet_trainer(tmp_path / "server", 1)
+    trainer.callbacks.append(EarlyStopping(monitor, mode="max"))
+    with pytest.raises(
+        ConfigurationError, match=f"monitors {monitor}, but sites tell .*: monitor acc"
+    ):
+        trainer.fit(federation, datamodule=data)
+    assert not federation.history
 
 
 def test_what_cannot_be_evaluated_is_refused_at_the_start(tmp_path):
     with pytest.raises(ValueError, match="add --evaluate true"):
         Limits(evaluate_epsilon=0.1)
+    for value in (math.inf, 1e-7, True, 0.0):
+        with pytest.raises(ValueError, match=f"evaluate_epsilon.* (is|they are) {value}"):
+            Limits(evaluate=True, evaluate_epsilon=value)
     limits = Limits(evaluate=True, evaluate_epsilon=0.1)
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit"):
         start(tmp_path, limits=limits)
+    for own in ({"epsilon_limit": 0.09}, {"epsilon_limit": 1.0, "epsilon_limit_alone": 0.09}):
+        with pytest.raises(
+            ConfigurationError, match=r"is 0\.1, but .* may cost epsilon 0\.09: low"
+        ):
+            start(tmp_path, limits=replace(limits, **own))
+    start(tmp_path, limits=replace(limits, epsilon_limit=0.1))
     limits = replace(limits, epsilon_limit=1.0)
     with pytest.raises(ConfigurationError, match="depends on several test records"):
         start(tmp_path, lambda: plain(batchnorm="batch"), limits)

@@ -314,6 +314,8 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     fit(tmp_path, rest, 3, ckpt_path=tmp_path / "two.ckpt")
     assert_same(weights(rest), weights(federation))
     assert measured(rest) == measured(federation)
+    # a round in which no site has answered: the memory teaches alone
+    assert rest.server.evaluate(Round(4, [], []), rest.scores, {}).keys() == {"teachers/accuracy"}
 
 
 def few_predictions(share, options):

@@ -58,11 +58,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The models of a round and their predictions on one part of the data."""
+    """The models of a round and their predictions on one part of the data.
+
+    ``predict`` returns f(x) of an architecture with given weights, shape (N, C); with the positions
+    of M samples as a third argument, shape (M, C).
+    """
 
     round: Round  # the models
-    predict: Callable[..., Tensor]  # f(x), (N, C), of an architecture and its weights, or (M, C) of
-    #                                 the samples whose positions are a third argument
+    predict: Callable[..., Tensor]
     shape: tuple[int, int] = (0, 0)  # (N, C), the shape of a prediction
     scores: Tensor | None = None  # s_i(x) of every client, shape (n, N)
     labels: Tensor | None = None  # p(c | x), shape (N, C), of a teacher made of releases

@@ -28,12 +28,7 @@ class PrivacyError(FedauxError):
 
 
 class UsageError(ConfigurationError):
-    """Wrong options of a command line, which end the process with status 2.
-
-    Args:
-        message: What is wrong.
-        prog: The program and its verb.
-    """
+    """Wrong options of a command line ``prog VERB``, which end the process with status 2."""
 
     def __init__(self, message: str, prog: str = "fedaux-pl") -> None:
         super().__init__(message)
@@ -42,12 +37,8 @@ class UsageError(ConfigurationError):
 
 EXPECTED = (FedauxError, FloatingPointError, OSError)
 """The errors that are told in one line, without a traceback."""
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
-
-TERMINATED = 143
-"""The exit status after SIGTERM."""
+INTERRUPTED, TERMINATED = 130, 143
+"""The exit status after Ctrl-C, and after SIGTERM."""
 
 
 def first_line(error: BaseException) -> str:
@@ -71,9 +62,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" with the known name that is closest to a misspelled one.
-
-    Upper and lower case do not matter. The result is empty if no known name is close.
+    """Return " (did you mean X?)" with the closest known name in any case; empty if none is close.
 
     Examples:
         >>> did_you_mean("fedavg", ["FedAUX", "FedAvg"])

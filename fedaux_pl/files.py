@@ -19,28 +19,19 @@ SCRATCH = ".part"
 
 def state_folder() -> Path:
     """Return the folder of what must stay on this machine: keys, ledgers (``XDG_STATE_HOME``)."""
-    return _own_folder("XDG_STATE_HOME", ".local/state")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "fedaux_pl")
 
 
 def user_cache() -> Path:
     """Return the user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
-    return _own_folder("XDG_CACHE_HOME", ".cache")
-
-
-def _own_folder(variable: str, default: str) -> Path:
-    base = os.environ.get(variable)
-    return (Path(base) if base else Path.home() / default) / "fedaux_pl"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fedaux_pl")
 
 
 def create_folder(folder: Path, private: bool = False) -> None:
-    """Create a folder unless it is there.
+    """Create a folder unless it is there, one that other users cannot enter if it is private.
 
     The state folder and the user's cache, which hold private data, are closed to other users, also
     if an earlier version has created them.
-
-    Args:
-        folder: The folder.
-        private: Whether other users cannot enter it, if it is created.
     """
     folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
     for own in (state_folder(), user_cache()):
@@ -51,15 +42,10 @@ def create_folder(folder: Path, private: bool = False) -> None:
 def write_atomically(
     path: Path, write: Callable[[IO[bytes]], object], private: bool = False
 ) -> None:
-    """Write a file completely or not at all, and flushes it to the disk.
+    """Write a file completely or not at all, unreadable to other users if it is private.
 
     Scratch files of killed processes are removed, so a path may have only one writer at a time:
-    the owner of the folder, or the holder of a lock.
-
-    Args:
-        path: The file to create or replace.
-        write: Writes the content to an open binary file.
-        private: Whether other users cannot read the file.
+    the owner of the folder, or the holder of a lock. ``write`` gets an open binary file.
     """
     create_folder(path.parent, private)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{SCRATCH}"):
@@ -133,13 +119,10 @@ def check_archive(path: Path) -> None:
 def locked(
     path: Path, on_wait: Callable[[], None] | None = None, interval: float = 60.0
 ) -> Iterator[None]:
-    """Hold an exclusive lock, which ends with the block or with the process.
+    """Hold an exclusive lock, which ends with the block or with the process; its file stays.
 
-    Args:
-        path: The lock file; it is created if needed and stays.
-        on_wait: Called at once, and then every ``interval`` seconds, while another process holds
-            the lock. If it raises, the lock is given up.
-        interval: The seconds between two calls of ``on_wait``.
+    While another process holds it, ``on_wait`` is called at once and every ``interval`` seconds.
+    If it raises, the lock is given up.
     """
     create_folder(path.parent)
     with path.open("ab") as file:

@@ -19,11 +19,10 @@ _MAX_THREADS = 4
 
 
 def choose_threads(models: Iterable[nn.Module]) -> int:
-    """Return the number of CPU threads that each process of a run should have.
+    """Return the number of CPU threads of each process: OMP_NUM_THREADS, if set.
 
-    It is OMP_NUM_THREADS, if set. Otherwise it is 1 if every network has less than 500,000
-    parameters, and else the number of cores, at most 4. It does not depend on the load or on the
-    number of processes, because sums are rounded differently with another number of threads.
+    Otherwise 1 if every network has less than 500,000 parameters, else the cores, at most 4. It
+    depends neither on the load nor on the number of processes: it changes how sums are rounded.
     """
     if _OMP_NUM_THREADS is not None:
         return _OMP_NUM_THREADS
@@ -39,11 +38,6 @@ class Processes:
     All processes must call every method except ``local`` and ``part``, in the same order.
     Floating-point numbers of clients are summed with ``in_order``, not with ``sum``, whose rounding
     depends on the number of processes.
-
-    Args:
-        rank: The rank of this process, 0 ... world_size - 1.
-        world_size: The number of processes.
-        device: The device of this process.
     """
 
     def __init__(
@@ -63,21 +57,12 @@ class Processes:
         return items[self.rank :: self.world_size]
 
     def part(self, count: int) -> slice:
-        """Return which of ``count`` samples belong to this process.
-
-        The parts are contiguous and differ in size by at most one sample; some are empty if there
-        are fewer samples than processes.
-        """
+        """Return which of ``count`` samples belong to this process; contiguous, perhaps none."""
         start, end = (count * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return slice(start, end)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sums over all processes, by one reduction.
-
-        Args:
-            tensors: Tensors of the same shapes in every process; summed in the widest of their
-                dtypes.
-        """
+        """Return the sums over all processes, by one reduction in the widest of the dtypes."""
         if self.world_size == 1 or not tensors:
             return list(tensors)
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors])  # promotes the dtypes
@@ -121,10 +106,7 @@ class Processes:
                 yield item, self._broadcast_tensors(like(item), owner[item])
 
     def gather(self, value: _T) -> list[_T]:
-        """Return the values of all processes by rank, with their tensors on this device.
-
-        The values are pickled: use it for numbers, heads and states, not for data sets.
-        """
+        """Return the values of all processes by rank, pickled, with tensors on this device."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
@@ -156,9 +138,8 @@ class Processes:
             flat = flat.to(self.device)
             dist.broadcast(flat, source)
             parts = torch.split(flat, [tensor.numel() for tensor in group.values()])
-            shapes = [tensor.shape for tensor in group.values()]
-            views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-            received |= zip(group, views, strict=True)
+            for (i, tensor), part in zip(group.items(), parts, strict=True):
+                received[i] = part.view(tensor.shape)
         return [received[index] for index in range(len(tensors))]
 
     def _unpickled(self, content: Any) -> Any:

@@ -24,7 +24,7 @@ from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model, of_head
 from fedaux_pl.modules import ClientModule
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 
 BASE = ["--config", "fedaux_resnet8", "--config", "scoring/paper"]
 T = "(\N{MULTIPLICATION SIGN}T)"  # in each of T rounds
@@ -94,7 +94,7 @@ def method_costs(
         classes: The number of classes.
         image_size: The height and width of the images.
     """
-    cli = parse("report", args)
+    cli = FederationCLI("report", args)
     setting = Setting(cli.model, round(cli.datamodule.negative_fraction * auxiliary), classes)
     return [
         in_words(setting),

@@ -29,7 +29,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 
 CIFAR = ["--config", "fedaux_resnet8", "--config", "auxiliary/imagenet_dogs"]
 DIGITS = ["--config", "quickstart"]
@@ -126,7 +126,7 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
         args: The options of fit, of a method with scores.
         clients: The ids of the clients to show.
     """
-    cli = parse("report", [*args, *QUIET])
+    cli = FederationCLI("report", [*args, *QUIET])
     algorithm = cli.model.algorithm
     if algorithm.scoring is None or algorithm.secret_noise:
         raise ConfigurationError(

@@ -52,7 +52,9 @@ SCENARIOS = {
             "participation": 0.5,  # 3 clients a round: 0, 2, 5, then 1, 3, 4
             "optimizer_state": "carry",
             "local": LocalTraining(batch_size=16, augmentation="crop_flip", schedule="cosine"),
-            "distillation": Distillation(batch_size=16, lr=1e-3, augmentation="randaugment"),
+            "distillation": Distillation(
+                batch_size=16, lr=1e-3, augmentation="randaugment", min_share=0.3
+            ),
         },
         2,
     ),

@@ -1,9 +1,14 @@
 """The methods, one file each."""
 
+from fedaux_pl.algorithms.base import Aggregate as Aggregate
 from fedaux_pl.algorithms.base import Algorithm as Algorithm
 from fedaux_pl.algorithms.base import Answer as Answer
 from fedaux_pl.algorithms.base import Ensemble as Ensemble
+from fedaux_pl.algorithms.base import FurtherRelease as FurtherRelease
+from fedaux_pl.algorithms.base import LocalResult as LocalResult
+from fedaux_pl.algorithms.base import Released as Released
 from fedaux_pl.algorithms.base import Round as Round
+from fedaux_pl.algorithms.base import ServerState as ServerState
 from fedaux_pl.algorithms.base import Update as Update
 from fedaux_pl.algorithms.centralized import Centralized as Centralized
 from fedaux_pl.algorithms.fedadam import FedAdam as FedAdam
@@ -19,8 +24,3 @@ from fedaux_pl.algorithms.fedprox import FedProx as FedProx
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold as Scaffold
-from fedaux_pl.algorithms.steps import Aggregate as Aggregate
-from fedaux_pl.algorithms.steps import FurtherRelease as FurtherRelease
-from fedaux_pl.algorithms.steps import LocalResult as LocalResult
-from fedaux_pl.algorithms.steps import Released as Released
-from fedaux_pl.algorithms.steps import ServerState as ServerState

@@ -10,50 +10,33 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.memory import TeacherMemory
-from fedaux_pl.algorithms.steps import (
-    Aggregate,
-    FurtherRelease,
-    LocalResult,
-    Released,
-    ServerState,
-)
+from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring import ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import PublicNumbers, plan
+
+ServerState = Mapping[str, State]  # what it keeps of one architecture, by the method's names
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's answer in a round, without its weights.
-
-    Attributes:
-        client: The client's id.
-        architecture: The name of its model.
-        size: |D_i|.
-        loss: Its mean training loss, for the log.
-    """
+    """A client's answer in a round, without its weights."""
 
     client: int
     architecture: str
-    size: int
-    loss: float
+    size: int  # |D_i|
+    loss: float  # the mean training loss, for the log
 
 
 @dataclass(frozen=True)
 class Update(Answer):
-    """A client's answer in a round, with its weights.
+    """A client's answer in a round, with its weights."""
 
-    Attributes:
-        state: theta_i, parameters and buffers.
-        payload: What the client sends besides its weights; empty in most methods.
-    """
-
-    state: dict[str, Tensor]
-    payload: State = field(default_factory=dict)
+    state: dict[str, Tensor]  # theta_i, parameters and buffers
+    payload: State = field(default_factory=dict)  # what it sends besides; empty in most methods
 
     @property
     def answer(self) -> Answer:
@@ -63,120 +46,188 @@ class Update(Answer):
 
 @dataclass(frozen=True)
 class Round:
-    """The models of a communication round.
+    """The models of a communication round."""
 
-    Attributes:
-        number: t, counted from 1.
-        updates: The clients' updates: those of this process, or of all processes where the method
-            sets ``needs_all_updates``.
-        clients: The ids of the clients that answered, of all processes.
-        averages: theta^P, the weighted average of each architecture after ``server_step``.
-        buffers: For each architecture, the entries of its state dict that are not parameters.
-        seed: For methods that sample.
-    """
-
-    number: int
-    updates: Sequence[Update]
-    clients: Sequence[int] = ()
-    averages: Mapping[str, State] = field(default_factory=dict)
-    buffers: Mapping[str, Collection[str]] = field(default_factory=dict)
-    seed: int = 0
+    number: int  # t, counted from 1
+    updates: Sequence[Update]  # those of this process's clients; of all with ``needs_all_updates``
+    clients: Sequence[int] = ()  # the ids of the clients that answered, of all processes
+    averages: Mapping[str, State] = field(default_factory=dict)  # theta^P after ``server_step``
+    buffers: Mapping[str, Collection[str]] = field(default_factory=dict)  # by architecture
+    seed: int = 0  # for methods that sample
 
 
 @dataclass(frozen=True)
 class Ensemble:
     """The models of a round and their predictions on one part of the data.
 
-    Attributes:
-        round: The models.
-        predict: f(x) on the data, given an architecture and its weights; shape (N, C).
-        shape: (N, C), the shape of a prediction.
-        scores: s_i(x) of every client of the federation, shape (n, N); None without scoring.
-        labels: p(c | x) of a teacher that is made of releases alone, shape (N, C); None without.
-        part: The name of the data, ``distill`` or ``evaluation``.
-        memory: The logits of absent clients; empty unless the method stores them there.
-        processes: The processes that share the clients.
+    ``predict`` returns f(x) of an architecture with given weights, shape (N, C); with the positions
+    of M samples as a third argument, shape (M, C).
     """
 
-    round: Round
-    predict: Callable[[str, State], Tensor]
-    shape: tuple[int, int] = (0, 0)
-    scores: Tensor | None = None
-    labels: Tensor | None = None
-    part: str = "distill"
-    memory: TeacherMemory = field(default_factory=TeacherMemory)
-    processes: Processes = field(default_factory=Processes)
+    round: Round  # the models
+    predict: Callable[..., Tensor]
+    shape: tuple[int, int] = (0, 0)  # (N, C), the shape of a prediction
+    scores: Tensor | None = None  # s_i(x) of every client, shape (n, N)
+    labels: Tensor | None = None  # p(c | x), shape (N, C), of a teacher made of releases
+    part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
+    memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
+    processes: Processes = field(default_factory=Processes)  # the processes that share the clients
+    min_share: float = 0.0  # of the weights on a sample, with which a teacher predicts it
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The ids of the clients of the round, of all processes."""
+        return self.round.clients or [update.client for update in self.round.updates]
 
     def zeros(self) -> Tensor:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
+    def predictions(
+        self, remember: bool = False, choose: Callable[[int], Tensor | None] = lambda _: None
+    ) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
-        do not depend on the number of processes. Every process must iterate to the end.
-
-        Args:
-            remember: Whether each process stores its clients' logits in the memory.
+        do not depend on the number of processes. Every process must iterate to the end. With
+        ``remember`` it stores its own clients' logits in the memory. ``choose`` returns which
+        samples a client predicts, bool, shape (N,), None for all; logits of the others are 0 and
+        are not stored.
         """
         own = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
-            logits = self.predict(own[client].architecture, own[client].state)
+            update, chosen = own[client], choose(client)
+            if chosen is None:
+                logits = found = self.predict(update.architecture, update.state)
+            else:
+                rows = chosen.nonzero().flatten()
+                found = self.predict(update.architecture, update.state, rows)
+                logits = self.zeros().index_copy(0, rows, found)
             if remember:
-                self.memory.remember(client, self.part, logits)
+                self.memory.remember(client, self.part, found, chosen)
             return [logits]
 
-        order = self.round.clients or list(own)
-        items = self.processes.in_order(order, list(own), compute, lambda _: [self.zeros()])
+        items = self.processes.in_order(self.clients, list(own), compute, lambda _: [self.zeros()])
         for client, [logits] in items:
             yield client, logits
 
     def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
-        """The id, the age in rounds and the logits of each absent client, ordered by id.
+        """The id, the age in rounds and the logits of each absent client, as ``predictions``.
 
-        The clients of all processes come in the same order in every process, as in ``predictions``.
+        Logits are NaN on samples that the client has not predicted.
         """
-        own = self.memory.absent(self.part, self.round.clients)
-        round_of = self.processes.merge({client: memory.round for client, memory in own.items()})
+        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages()
         items = self.processes.in_order(
-            sorted(round_of),
+            list(ages),
             list(own),
-            compute=lambda client: [own[client].logits[self.part].to(self.processes.device)],
+            compute=lambda client: [own[client].packed(self.part).to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, self.round.number - round_of[client], unpack_logits(logits)
+            yield client, ages[client], unpack_logits(logits)
+
+    def absent_ages(self) -> dict[int, int]:
+        """The age in rounds of the logits of each absent client, ordered by id."""
+        own = self.memory.absent(self.part, self.round.clients)
+        rounds = self.processes.merge({client: memory.round for client, memory in own.items()})
+        return {client: self.round.number - rounds[client] for client in sorted(rounds)}
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """A client's training in a round."""
+
+    start: State  # theta^P, the trained parameters that the server has sent
+    end: State  # theta_i, the same parameters after the training
+    steps: int  # K, the number of optimizer steps, with the learning rate ``lr``
+    lr: float
+    received: State = field(default_factory=dict)  # what the server has sent besides its model
+    kept: State = field(default_factory=dict)  # since its last round; empty in its first
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The averages of a round, of the clients of one architecture.
+
+    ``theta`` and ``average`` hold the trained parameters only: buffers take the average, and an h
+    that is not trained stays as it is.
+
+    Examples:
+        >>> weights = {"weight": torch.ones(2)}
+        >>> Aggregate(theta=weights, average=weights).kept("momentum")
+        {'weight': tensor([0., 0.])}
+    """
+
+    theta: State  # theta^P, the server's model before the round
+    average: State  # the average of the clients' models, by |D_i|
+    payload: State = field(default_factory=dict)  # what clients send besides, by |D_i|
+    fraction: float = 1.0  # sum_i |D_i| over the round's clients / sum_i |D_i| over all clients
+    state: ServerState = field(default_factory=dict)  # of the last ``server_step``
+
+    def kept(self, name: str, initial: float = 0.0) -> State:
+        """Tensors of the state with the names of the parameters, at first all ``initial``."""
+        if name in self.state:
+            return self.state[name]
+        return {key: torch.full_like(tensor, initial) for key, tensor in self.theta.items()}
+
+
+@dataclass(frozen=True)
+class Released:
+    """What the server has when all clients have sent their releases, and public data to label.
+
+    ``parts`` holds h_0(x), shape (N, d), of D_distill (``distill``) and of the evaluated data
+    (``evaluation``), by part and architecture.
+    """
+
+    scoring: Scoring  # what clients release first, as ``Algorithm.plan`` has planned it
+    heads: Sequence[ReleasedHead]  # the released vectors, ordered by client
+    architectures: Sequence[str]  # the architecture of each client, in whose features its vector is
+    sizes: Sequence[int]  # |D_i| of each client, which is public
+    num_negatives: int  # |D^-|
+    num_classes: int  # C
+    parts: Mapping[str, Mapping[str, Tensor]]
+    further: Mapping[str, "FurtherRelease"] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Mapping[str, Tensor]:
+        """h_0(x) of D_distill: other data must not influence a teacher."""
+        return self.parts["distill"]
+
+    def group(self, architecture: str) -> list[ReleasedHead]:
+        """The heads of the clients of an architecture."""
+        return [head for head in self.heads if self.architectures[head.client] == architecture]
+
+
+@dataclass(frozen=True)
+class FurtherRelease:
+    """A release that ``clients`` are asked for after the first one, and its vectors so far."""
+
+    scoring: Scoring
+    clients: Sequence[int] = ()
+    heads: Sequence[ReleasedHead] = ()
 
 
 class Algorithm:
     """A method of federated learning: FedAVG, unless a subclass overrides something.
 
-    In every method the selected clients train from the server's model, and the server averages
-    their weights within each architecture. A method may change the clients' loss (``mu``), take
-    another step than to the average (``server_step``), score the clients' certainty (``scoring``),
-    and aggregate the clients' predictions into soft labels, from which the averages are distilled
-    further (``distills``, ``soft_labels``).
+    Selected clients train from the server's model, and the server averages their weights within
+    each architecture. A method may change the clients' loss (``mu``), take another step than to the
+    average (``server_step``), score the clients' certainty (``scoring``), and aggregate their
+    predictions into soft labels, from which the averages are distilled (``distills``,
+    ``soft_labels``). Every imported subclass can be chosen by its name on the command line.
 
     With ``has_payload`` server and clients send more than weights, and clients keep tensors between
-    rounds (``server_payload``, ``correction``, ``client_payload``). All tensors that these methods
-    and ``server_step`` return are new ones: none that they are given may be modified, because a
-    failed round is undone.
+    rounds (``server_payload``, ``correction``, ``client_payload``). No tensor that they
+    are given may be modified, because a failed round is undone.
 
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
-    sums over ``ensemble.predictions()``, those of all processes, as FedDF does. A method that needs
-    all updates at once sets ``needs_all_updates``; it can still split the work between the
-    processes, as FedBE does.
-
-    With ``trains_clients = False`` clients send what they release before the first round, of which
-    ``label`` makes a teacher, and nothing afterwards; see ``OneRelease``.
-
-    Every imported subclass can be chosen by its name on the command line.
+    sums over ``ensemble.predictions()``, those of all processes, as FedDF does; with
+    ``needs_all_updates`` it gets all updates, as FedBE. With ``trains_clients = False`` clients
+    send only what they release before the first round; see ``OneRelease``.
 
     Args:
-        pretrained: Whether models start from the features h_0 learned on the auxiliary data (the
-            paper's +P) instead of random weights. A class attribute of methods that always do.
+        pretrained: Whether to start from h_0, learned on the auxiliary data (the paper's +P).
 
     Examples:
         >>> Algorithm().needs_auxiliary, Algorithm(pretrained=True).needs_auxiliary
@@ -192,6 +243,7 @@ class Algorithm:
     scoring: Scoring | None = None
     remember: bool = False
     discount: float = 1.0
+    max_absent: int = MAX_ABSENT
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -240,11 +292,7 @@ class Algorithm:
         return self.pretrained or self.distills
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
-        """Raise a ConfigurationError for numbers of clients that the method cannot use.
-
-        Args:
-            clients: How many clients train each architecture.
-        """
+        """Raise a ConfigurationError for numbers of clients, by architecture, that cannot be."""
         privacy, fewest = self.scoring and self.scoring.privacy, min(clients.values())
         if privacy and privacy.sums == "secure" and fewest < privacy.least_clients:
             raise ConfigurationError(
@@ -255,9 +303,7 @@ class Algorithm:
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
         """Raise a ConfigurationError for a training of the clients that the method cannot use.
 
-        Args:
-            optimizer: ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
-            precision: The Trainer's precision.
+        ``optimizer`` holds ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
         """
 
     def own_entries(self, model: nn.Module) -> list[str]:
@@ -271,34 +317,25 @@ class Algorithm:
     def correction(self, received: State, kept: State) -> State:
         """What a client adds to its gradients, by the names of the parameters; empty for nothing.
 
-        Args:
-            received: The ``server_payload``.
-            kept: What the client has kept since its last round; empty in its first.
+        It has ``received`` the ``server_payload`` and ``kept`` its own since its last round.
         """
         return {}
 
     def client_payload(self, result: LocalResult) -> tuple[State, State]:
         """What a client sends besides its weights, and what it keeps until its next round.
 
-        Called only for methods with ``has_payload = True``, which must override it. All clients of
-        an architecture send tensors of the same names and shapes.
+        All clients of an architecture send tensors of the same names and shapes.
         """
         raise NotImplementedError(
             f"{type(self).__name__} sets has_payload to True: it must override client_payload"
         )
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
-        """The server's new parameters of one architecture, and what it keeps until the next step.
-
-        Called for each architecture that has a client in the round, before distillation.
-        """
+        """The server's new parameters of one architecture, and what it keeps for the next step."""
         return aggregate.average, {}
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
-        """The probabilities from which students are distilled, shape (N, C).
-
-        Called only for methods with ``distills = True``, which must override it.
-        """
+        """The probabilities from which students are distilled, shape (N, C)."""
         raise NotImplementedError(
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )
@@ -310,50 +347,28 @@ class Algorithm:
     def next_release(
         self, released: Released, asked: Collection[str]
     ) -> tuple[str, FurtherRelease] | None:
-        """Return a further release that clients are asked for, with its name; None for no more.
-
-        Args:
-            released: What clients have released so far.
-            asked: The names of further releases that they have been asked for.
-        """
+        """Return the name and a further release that was not yet ``asked`` for; None if no more."""
         return None
 
     def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return s_i(x) of all clients on each part of the data, shapes (n, N); empty for none.
-
-        Args:
-            released: What clients have released.
-            labels: What ``label`` has returned.
-        """
+        """Return s_i(x) of all clients on each part of the data, shapes (n, N); empty for none."""
         return {}
 
     def label(self, released: Released) -> dict[str, Tensor]:
-        """Return the probabilities of the classes on each part of the data, shapes (N, C).
-
-        They are those of a teacher that is made of releases alone; empty for none. Methods with
-        ``trains_clients = False`` must override it.
-        """
+        """Return p(c | x) of a teacher made of releases on each part of the data, shapes (N, C)."""
         return {}
 
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values, which must not change within a run."""
         plain: dict[str, Any] = {"method": type(self).__name__}
         for name, value in vars(self).items():
-            if name == "_given":
-                continue
-            plain |= value.settings() if isinstance(value, Scoring) else {name: value}
+            if name != "_given":
+                plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain
 
 
 def check_positive(**options: float) -> None:
-    """Raise a ValueError for an option that is not a positive number.
-
-    Examples:
-        >>> check_positive(server_lr=0.1, tau=1e-3)
-        >>> check_positive(server_lr=-1)
-        Traceback (most recent call last):
-        ValueError: server_lr must be a positive number, but is -1
-    """
+    """Raise a ValueError for an option that is not a positive number."""
     for name, value in options.items():
         if not (isinstance(value, Real) and 0 < value < math.inf):
             raise ValueError(f"{name} must be a positive number, but is {value!r}")

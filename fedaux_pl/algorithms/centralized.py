@@ -12,16 +12,6 @@ class Centralized(Algorithm):
     A round is ``local.epochs`` epochs of ordinary training. With ``optimizer_state: carry`` the
     optimizer goes on from round to round, as in a training without rounds. ``data.alpha`` and
     ``participation`` change nothing: the only client holds all samples and always takes part.
-
-    Args:
-        pretrained: Whether to start from h_0, learned on the auxiliary data (Centralized+P).
-
-    Examples:
-        >>> Centralized().check_architectures({"resnet8": 1})
-        >>> Centralized().check_architectures({"resnet8": 20})
-        Traceback (most recent call last):
-        fedaux_pl.errors.ConfigurationError: Centralized trains one model on all data, but clients \
-is {'resnet8': 20}: set it to one client of one architecture (--model.clients '{resnet8: 1}')
     """
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:

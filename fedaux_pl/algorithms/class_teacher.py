@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.steps import FurtherRelease, Released
+from fedaux_pl.algorithms.base import FurtherRelease, Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
 from fedaux_pl.functional.discriminant import Discriminant
@@ -15,12 +15,9 @@ from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Residuals
 from fedaux_pl.scoring.plan import further
 from fedaux_pl.scoring.pooled_statistics import count_classes, pool_statistics, stack_heads
 
-TEMPERATURE = 2.0
-"""The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain.
-
-With much noise the means are shrunk, which makes it less certain: logits then stay as they are.
-"""
-
+# The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
+# much noise the means are shrunk, which makes it less certain: logits then stay as they are.
+_TEMPERATURE = 2.0
 _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
 
 
@@ -75,7 +72,7 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
         noise=pooled.noise / records,
         public=torch.cov(rows.T).cpu(),
     )
-    return found.cooled(TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
+    return found.cooled(_TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
 
 
 def _clients(heads: Sequence[ReleasedHead]) -> list[int]:
@@ -91,25 +88,20 @@ def _rho(released: Released) -> float:
 def next_release(
     released: Released, asked: Collection[str], counts: bool
 ) -> tuple[str, FurtherRelease] | None:
-    """Return a release that clients have not been asked for yet; None after the last one.
+    """Return a release that clients have not been ``asked`` for yet; None after the last one.
 
-    Args:
-        released: What has been released.
-        asked: The names of the further releases that clients have been asked for.
-        counts: Whether the class counts of each client are needed.
+    With ``counts`` the class counts of each client are needed, too.
     """
     scoring, scorer = released.scoring, released.scoring.scorer
     assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
     if counts and scoring.part.secure and "counts" not in asked:
-        own = released.further.get("counts")
-        own = own or FurtherRelease(further(scoring, {}))
-        return "counts", replace(own, clients=_clients(released.heads))
+        counted = released.further.get("counts") or FurtherRelease(further(scoring, {}))
+        return "counts", replace(counted, clients=_clients(released.heads))
     for architecture in released.reference if scorer.releases == 2 else ():
         name, heads = f"residuals/{architecture}", released.group(architecture)
         if name in asked or not heads:
             continue
-        own = released.further.get(name)
-        if own is None:
+        if (own := released.further.get(name)) is None:
             rows = heads[0].public_map.rows(released.reference[architecture])
             tensors = _estimate(released, heads, rows).classifier._asdict()
             own = FurtherRelease(further(scoring, tensors))
@@ -118,15 +110,9 @@ def next_release(
 
 
 def class_holders(released: Released) -> Tensor:
-    """Return n_ic / n_c of all clients, shape (n, C); 0 for those that have released nothing.
-
-    With p(c | x) they make p(client i | x) = sum_c p(c | x) n_ic / n_c.
-    """
-    heads, rho = released.heads, None
-    if "counts" in released.further:
-        heads = released.further["counts"].heads
-    else:
-        rho = _rho(released)
+    """Return n_ic / n_c, shape (n, C), of p(client i | x) = sum_c p(c | x) n_ic / n_c."""
+    counted = released.further.get("counts")
+    heads, rho = (counted.heads, None) if counted else (released.heads, _rho(released))
     if not heads:
         raise ConfigurationError(
             "no site has released the numbers of its records by class, by which FedAUX weighs it: "

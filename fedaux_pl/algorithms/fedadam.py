@@ -1,7 +1,6 @@
 """FedAdam (Reddi et al. 2021, Algorithm 2): the server's optimizer is Adam."""
 
-from fedaux_pl.algorithms.base import Algorithm, check_decay, check_positive
-from fedaux_pl.algorithms.steps import Aggregate, ServerState
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState, check_decay, check_positive
 from fedaux_pl.functional.averaging import State
 
 
@@ -18,11 +17,6 @@ class FedAdam(Algorithm):
         beta1: The decay of m, in [0, 1).
         beta2: The decay of v, in [0, 1).
         tau: The adaptivity; parameters that change less than tau take smaller steps.
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedAdam+P).
-
-    Examples:
-        >>> FedAdam(tau=1e-2).tau
-        0.01
     """
 
     def __init__(

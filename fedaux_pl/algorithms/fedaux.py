@@ -5,10 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Ensemble
+from fedaux_pl.algorithms.base import Ensemble, FurtherRelease, Released
 from fedaux_pl.algorithms.class_teacher import class_holders, next_release, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
-from fedaux_pl.algorithms.steps import FurtherRelease, Released
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
@@ -17,6 +16,7 @@ from fedaux_pl.scoring import (
     Mean,
     NormBound,
     Privacy,
+    PublicMap,
     Scorer,
     Scoring,
     Standardized,
@@ -30,17 +30,16 @@ _LEAST = 1e-6  # of a probability, before its logarithm
 class FedAUX(FedDF):
     """Distills the average from the clients' logits weighted by their certainty, A_s (eq. 3).
 
-    Before the first round every client summarizes its data in one vector, computed from the
-    features of h_0, and releases it once, with noise that makes the release (epsilon,
-    delta)-private if it is secret. The server scores with it. The guarantee does not cover the
-    models that clients send in every round.
+    Before the first round every client summarizes the features h_0 of its data in one vector, and
+    releases it once, with noise that makes the release (epsilon, delta)-private if it is secret.
+    The server scores with it. The guarantee does not cover the models sent in every round.
 
     Args:
         scorer: What a client releases: ``Mean`` (the mean of its feature vectors), ``Logistic``
             (the paper's regression that separates its data from the public negatives), or
-            ``ClassStatistics``, of which the server makes a classifier p(c | x). Then teacher i is
-            weighted by p(client i | x), students start with a head that is fitted to the
-            classifier, it teaches for clients that do not, and calibration and shrink have no part.
+            ``ClassStatistics``, of which the server makes a classifier p(c | x): teacher i is
+            weighted by p(client i | x), students start from the classifier, it teaches for clients
+            that do not, and calibration and shrink have no part.
         feature_map: How features are mapped first, by statistics of the public auxiliary data:
             ``Whitened`` (scaled principal components, as many as the noise allows), ``Centered``
             or ``Identity`` (the paper's).
@@ -51,31 +50,17 @@ class FedAUX(FedDF):
             (the largest norm among the public negatives), ``unit`` (all are scaled to norm 1), or
             ``private`` (the paper's, over private data too: NOT private, for comparison).
         privacy: The privacy of all that a client releases.
-        shrink: Whether the server first moves the released vectors towards their mean, as far as
-            noise explains that they differ; at no cost in privacy.
-        remember: Whether absent clients keep teaching with the logits of the last round in which
-            they took part; false is the paper's method.
-        discount: The factor on the weight of an absent client for every round of its absence,
-            above 0 and at most 1.
+        shrink: Whether the server first moves released vectors towards their mean, as far as noise
+            explains that they differ; at no cost in privacy.
 
     Examples:
-        >>> from fedaux_pl.scoring import Identity, Logistic, Sigmoid
         >>> FedAUX().scoring.scorer
         Mean()
-        >>> paper = FedAUX(
-        ...     scorer=Logistic(regularization=0.1),
-        ...     feature_map=Identity(),
-        ...     calibration=Sigmoid(),
-        ...     norm_bound="negatives",
-        ...     shrink=False,
-        ...     remember=False,
-        ... )
     """
 
     pretrained = True
     scoring: Scoring
 
-    # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
         self,
         *,
@@ -87,17 +72,13 @@ class FedAUX(FedDF):
         shrink: bool = True,
         remember: bool = True,
         discount: float = 1.0,
+        max_absent: int | None = None,
     ) -> None:
-        super().__init__(pretrained=True, remember=remember, discount=discount)
-        self.scoring = Scoring(
-            scorer=scorer,
-            feature_map=feature_map,
-            calibration=calibration,
-            norm_bound=norm_bound,
-            privacy=privacy,
-            shrink=shrink,
+        super().__init__(
+            pretrained=True, remember=remember, discount=discount, max_absent=max_absent
         )
-        if scorer.uses_labels and not isinstance(scorer, ClassStatistics):
+        self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
+        if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(
                 "FedAUX needs a scorer without labels, such as Mean(), or ClassStatistics(), but "
                 f"got {scorer!r}"
@@ -154,8 +135,12 @@ def score_by_vectors(released: Released) -> dict[str, Tensor]:
         # filled row by row: stacking the rows of many clients would take twice the memory
         scores[part] = torch.zeros(len(released.architectures), len(example), device=example.device)
     for name in released.reference:
+        shared: PublicMap | None = None  # by most heads of the architecture
         for head in scoring.shrink_heads(released.group(name)):
-            logits = {part: head.logits(rows[name]) for part, rows in parts.items()}
+            if head.public_map is not shared:
+                shared = head.public_map
+                mapped = {part: shared.rows(rows[name]) for part, rows in parts.items()}
+            logits = {part: head.weight.to(own.device) @ own.T for part, own in mapped.items()}
             for part, values in logits.items():
                 scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
     return scores

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedaux_pl.algorithms.base import Released
 from fedaux_pl.algorithms.one_release import OneRelease
-from fedaux_pl.algorithms.steps import Released
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean, standardized_labels
 from fedaux_pl.scoring import (
     Calibration,
@@ -32,22 +32,16 @@ class FedAUXfdp(OneRelease):
 
     Args:
         scorer: What certainty scores are made of, as in ``FedAUX``.
-        regularization: lambda of the classifier: a larger one needs less noise, but the classifier
-            separates less.
-        share: The share of the scores in the budget (in mu^2 of Gaussian differential privacy);
-            the head has the rest.
-        feature_map: How features are mapped first, by statistics of the public auxiliary data.
-        calibration: How the server turns a released vector into scores, at no cost in privacy.
+        regularization: lambda of the classifier; a larger one needs less noise and separates less.
+        share: The share of the scores in the budget, in mu^2; the head has the rest.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
             by class over the distillation data; above 0 and at most 20.
-        privacy: The privacy of all that leaves a client.
 
     Examples:
         >>> FedAUXfdp(privacy=Privacy(epsilon=0.6, delta=2e-5)).scoring.scorer.shares
         {'the scores': 0.5, 'the head': 0.5}
     """
 
-    # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
         self,
         *,
@@ -73,11 +67,8 @@ class FedAUXfdp(OneRelease):
     def label(self, released: Released) -> dict[str, Tensor]:
         """softmax(sharpness z) of the teacher's logits z, standardized over D_distill."""
         logits = {part: self._teach(released, rows) for part, rows in released.parts.items()}
-        reference = logits["distill"]
-        return {
-            part: standardized_labels(own, reference, self.sharpness)
-            for part, own in logits.items()
-        }
+        options = logits["distill"], self.sharpness
+        return {part: standardized_labels(own, *options) for part, own in logits.items()}
 
     def _teach(self, released: Released, features: Mapping[str, Tensor]) -> Tensor:
         """sum_i s_i f_i / sum_i s_i with the heads f_i = W_i [row, 1] / sqrt(2), as in A_s."""
@@ -88,13 +79,12 @@ class FedAUXfdp(OneRelease):
             public_map = heads[0].public_map  # the clients of an architecture share it
             rows = public_map.rows(features[name])
             reference = public_map.rows(released.reference[name])
-            weights, matrices, noise = [], [], []
+            parts, noise = [], []
             for head in heads:
                 size = released.sizes[head.client], released.num_negatives
-                weight, matrix = self.release.split(head.weight, released.num_classes, *size)
-                weights.append(weight)
-                matrices.append(matrix)
+                parts.append(self.release.split(head.weight, released.num_classes, *size))
                 noise.append(head.release.sigma / self.release.scale(*size))
+            weights, matrices = zip(*parts, strict=True)
             vectors = torch.stack(weights)
             shrunk = shrink_to_mean(vectors, vectors.new_tensor(noise))
             for weight, matrix in zip(shrunk.to(rows), matrices, strict=True):

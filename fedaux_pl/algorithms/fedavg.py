@@ -6,9 +6,6 @@ from fedaux_pl.algorithms.base import Algorithm
 class FedAvg(Algorithm):
     """Averages the weights of the selected clients by |D_i|.
 
-    Args:
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedAVG+P).
-
     Examples:
         >>> FedAvg(pretrained=True).name
         'FedAvg+P'

@@ -2,8 +2,7 @@
 
 import torch
 
-from fedaux_pl.algorithms.base import Algorithm, check_decay, check_positive
-from fedaux_pl.algorithms.steps import Aggregate, ServerState
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState, check_decay, check_positive
 from fedaux_pl.functional.averaging import State
 
 
@@ -16,7 +15,6 @@ class FedAvgM(Algorithm):
         server_lr: The step size; 1 with beta 0 is FedAVG.
         beta: The momentum, in [0, 1). The paper's 0.9 makes steps of up to 10 times the average's
             and needs many rounds, or a smaller server_lr.
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedAvgM+P).
 
     Examples:
         >>> FedAvgM(beta=0.9).settings()

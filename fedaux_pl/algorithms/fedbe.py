@@ -1,7 +1,6 @@
 """FedBE (Chen and Chao 2020): distillation from a Bayesian ensemble."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,18 +14,12 @@ from fedaux_pl.functional.posterior import Posterior
 class FedBE(Algorithm):
     """Distills the average from the mean prediction of clients, average and sampled models.
 
-    Students are distilled as in FedDF: FedAUX compares all methods with the same distillation. Two
-    parts of Chen and Chao are left out: stochastic weight averaging of the student during
-    distillation, and the temperature (0.5 in their code) that sharpens the mean prediction.
+    Students are distilled as in FedDF. Two parts of Chen and Chao are left out: stochastic weight
+    averaging of the student, and the temperature that sharpens the mean prediction.
 
     Args:
         samples: M, the number of models sampled for each architecture in a round.
         posterior: The distribution fitted to the clients' models, ``gaussian`` or ``dirichlet``.
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedBE+P).
-
-    Examples:
-        >>> FedBE(samples=5).settings()
-        {'method': 'FedBE', 'pretrained': False, 'samples': 5, 'posterior': 'gaussian'}
     """
 
     distills = True
@@ -62,21 +55,19 @@ class FedBE(Algorithm):
             models = [*states, average, *samples]
             members += len(models)
             numbers = range(len(models))
-            probabilities = ensemble.processes.in_order(
-                numbers,
-                ensemble.processes.local(numbers),
-                partial(_predict_member, ensemble, architecture, models),
-                like=lambda _: [ensemble.zeros()],
+
+            # one by one: the sum over all members needs the memory of one
+            def compute(
+                number: int, name: str = architecture, own: Sequence[State] = models
+            ) -> list[Tensor]:
+                return [bayesian_ensemble(ensemble.predict(name, own[number])[None])]
+
+            local = ensemble.processes.local(numbers)
+            items = ensemble.processes.in_order(
+                numbers, local, compute, lambda _: [ensemble.zeros()]
             )
-            for _, [member] in probabilities:
+            for _, [member] in items:
                 total = total + member
         if not members:
             raise ValueError("there are no clients: an ensemble needs at least one")
         return torch.div(total, members)
-
-
-def _predict_member(
-    ensemble: Ensemble, architecture: str, models: Sequence[State], number: int
-) -> list[Tensor]:
-    """The probabilities of one member, shape (N, C): the sum over all needs the memory of one."""
-    return [bayesian_ensemble(ensemble.predict(architecture, models[number])[None])]

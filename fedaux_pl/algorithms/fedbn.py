@@ -1,6 +1,6 @@
 """FedBN (Li et al. 2021): FedAVG whose clients keep their own BatchNorm."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,7 +17,6 @@ class FedBN(Algorithm):
     model, whose BatchNorm is the average of the clients': they send theirs and receive none.
 
     Args:
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedBN+P).
         kept: What a client keeps: its ``batchnorm``, or ``all``, so that each trains alone.
 
     Examples:
@@ -30,10 +29,6 @@ class FedBN(Algorithm):
     ) -> None:
         super().__init__(pretrained=pretrained)
         self.kept = kept
-
-    def settings(self) -> dict[str, Any]:
-        """The method and its options as plain values."""
-        return super().settings() | {"kept": self.kept}
 
     def own_entries(self, model: nn.Module) -> list[str]:
         """Return the names of all entries of BatchNorm layers, or of all layers."""

@@ -4,32 +4,22 @@ from collections.abc import Collection
 
 from torch import Tensor
 
+from fedaux_pl.algorithms.base import FurtherRelease, Released
 from fedaux_pl.algorithms.class_teacher import next_release, teach_classes
 from fedaux_pl.algorithms.one_release import OneRelease
-from fedaux_pl.algorithms.steps import FurtherRelease, Released
 from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
 
 
 class FedClassMeans(OneRelease):
     """Distills from a linear classifier that is made of class statistics of all clients.
 
-    h_0 stays as it is. Every client sums its feature rows class by class, counts its records, adds
-    up the second moment of its rows, and releases all of it as one vector, with noise that makes it
-    (epsilon, delta)-private if it is secret. The server pools the sums to a linear discriminant. If
-    the noise is small enough, clients release the gradient of that classifier, too, and the server
-    takes one Newton step. That and the number of its records are all that leaves a client.
-
-    Args:
-        scorer: What a client releases.
-        feature_map: How features become rows, by statistics of the public auxiliary data.
-        privacy: The privacy of all that leaves a client.
-
-    Examples:
-        >>> FedClassMeans(privacy=Privacy(epsilon=0.6, delta=2e-5)).name
-        'FedClassMeans'
+    h_0 stays as it is. Every client releases the class sums, class counts and second moment of its
+    feature rows as one vector, with noise that makes it (epsilon, delta)-private if it is secret.
+    The server pools them to a linear discriminant. If the noise is small enough, clients release
+    the gradient of that classifier, too, and the server takes one Newton step. That and the number
+    of its records are all that leaves a client.
     """
 
-    # The objects are frozen. The command line reads them from this signature, as class paths.
     def __init__(
         self,
         *,

@@ -1,6 +1,7 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -8,16 +9,19 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
 from fedaux_pl.functional import SoftLabelSum
 
+_LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
+
 
 class FedDF(Algorithm):
     """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
 
     Args:
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedDF+P).
         remember: Whether absent clients keep teaching with the logits of the last round in which
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
+        max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
+            absent ones are forgotten.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -27,7 +31,11 @@ class FedDF(Algorithm):
     distills = True
 
     def __init__(
-        self, pretrained: bool = False, remember: bool = False, discount: float = 1.0
+        self,
+        pretrained: bool = False,
+        remember: bool = False,
+        discount: float = 1.0,
+        max_absent: int | None = None,
     ) -> None:
         super().__init__(pretrained)
         if not 0 < discount <= 1:
@@ -36,22 +44,64 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
+        if max_absent is not None and not (remember and max_absent >= 1):
+            raise ValueError(
+                f"max_absent must be at least 1, and needs remember true, but is {max_absent} with "
+                f"remember {str(remember).lower()}"
+            )
+        if max_absent is not None:  # checkpoints and cells of sweeps of 0.9.0 have no such option
+            self.max_absent = max_absent
         self.remember = remember
         self.discount = discount
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
         total, teachers = SoftLabelSum(), []
-        for client, logits in ensemble.predictions(self.remember):
+        choose = self._choose_samples(ensemble)
+        for client, logits in ensemble.predictions(self.remember, choose):
             teachers.append(client)
-            total.add(logits, self.teacher_weights(client, ensemble))
+            weights = self.teacher_weights(client, ensemble)
+            if (chosen := choose(client)) is not None and weights is not None:
+                weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
+            total.add(logits, weights)
         for client, age, logits in ensemble.absent_teachers():
             teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
+            if (chosen := choose(client)) is not None:
+                weights = weights * (chosen.to(logits.device) & ~logits[:, 0].isnan())
+                logits = logits.nan_to_num()
             total.add(logits, weights * self.discount**age)
         self.add_further_teachers(total, ensemble, teachers)
         return total.result()
+
+    def _choose_samples(self, ensemble: Ensemble) -> Callable[[int], Tensor | None]:
+        """Return which samples each client teaches, bool, shape (N,); None for all.
+
+        These are the samples on which v_i(x) is at least ``min_share`` of sum_j v_j(x), or half of
+        the mean of all v_j(x), if that is less: many teachers have small shares. Of the round's
+        clients the one with the largest v_i(x) always teaches: every sample has a teacher.
+        """
+        present = ensemble.clients
+        has_share = ensemble.min_share and present  # real sites may not have answered
+        if not has_share or self.teacher_weights(present[0], ensemble) is None:
+            return lambda _: None
+        ages = dict.fromkeys(present, 0) | ensemble.absent_ages()
+
+        def weigh(client: int) -> Tensor:
+            weights = self.teacher_weights(client, ensemble)
+            assert weights is not None  # noqa: S101 - a method has weights, or it has none
+            return weights * self.discount ** ages[client]
+
+        least = min(ensemble.min_share, 0.5 / len(ages)) * sum(map(weigh, ages))
+        largest = reduce(torch.maximum, map(weigh, present))
+
+        def choose(client: int) -> Tensor:
+            weights = weigh(client)
+            chosen = weights >= least
+            return chosen | (weights == largest) if client in present else chosen
+
+        return choose
 
     def add_further_teachers(
         self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]

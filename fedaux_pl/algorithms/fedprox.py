@@ -8,11 +8,6 @@ class FedProx(Algorithm):
 
     Args:
         mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
-        pretrained: Whether to start from h_0, learned on the auxiliary data (FedPROX+P).
-
-    Examples:
-        >>> FedProx(mu=1e-2).mu
-        0.01
     """
 
     def __init__(self, mu: float = 1e-3, pretrained: bool = False) -> None:

@@ -1,8 +1,7 @@
 """The logits of absent clients, which keep teaching.
 
-In a round with few clients, none of them may know some of the classes. The server has computed the
-logits of every client that ever took part. Reusing them needs no further communication, training
-or privacy budget.
+In a round with few clients, none of them may know some of the classes. Reusing the logits of every
+client that ever took part needs no further communication, training or privacy budget.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,30 +11,34 @@ from typing import Any
 from torch import Tensor
 
 from fedaux_pl.functional import pack_logits
+from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
-DEVICE_LIMIT = 2**30
-"""Bytes of logits that stay on the device; the rest is moved to host memory."""
+DEVICE_LIMIT = 2**30  # bytes of logits that stay on the device; the rest is moved to host memory
+LIMIT = 8 * 2**30  # bytes in all processes; beyond it, the longest absent clients are forgotten
 
-LIMIT = 8 * 2**30
-"""Bytes of logits in all processes; beyond it, the longest absent clients are forgotten."""
+MAX_ABSENT = 1000  # clients in all processes that are remembered, unless a method has another limit
 
+# A client whose weight is below that of a present one by this factor is forgotten: it adds less
+# than the rounding of a float32 sum.
 MIN_WEIGHT = 2.0**-24
-"""A client whose weight is below that of a present one by this factor is forgotten: it adds less
-than the rounding of a float32 sum."""
 
 
 @dataclass(frozen=True)
 class RememberedLogits:
     """The logits of one client in the last round in which it took part.
 
-    Attributes:
-        round: The number of that round.
-        logits: f_i(x) by the name of the data, see ``pack_logits``.
+    ``logits`` holds f_i(x) by the name of the data, see ``pack_logits``. Where a client has
+    predicted some of the samples only, ``<name>/chosen`` says which, bool, shape (N,).
     """
 
     round: int
     logits: Mapping[str, Tensor]
+
+    def packed(self, part: str) -> Tensor:
+        """The logits on all samples; those without a prediction are marked."""
+        chosen = self.logits.get(f"{part}/chosen")
+        return self.logits[part] if chosen is None else spread_packed(self.logits[part], chosen)
 
 
 class TeacherMemory:
@@ -43,32 +46,37 @@ class TeacherMemory:
 
     ``remember`` collects the logits of a round, and ``commit`` stores them when the round is over,
     so that a failed round leaves the memory unchanged. If several processes share the clients, each
-    process stores the logits that it has computed.
-
-    Args:
-        device_limit: Bytes that may stay on the device.
-        limit: Bytes in all processes together.
-        discount: The factor on the weight of an absent client for every round of its absence.
-
-    Attributes:
-        stored: The logits of each client.
-        forgotten: How many clients the last ``commit`` has dropped: to stay within the limit, or
-            because their weight is below ``MIN_WEIGHT``.
+    process stores the logits that it has computed. The weight of an absent client is multiplied by
+    ``discount`` for every round of its absence. ``forgotten`` is how many clients the last
+    ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
     """
 
     def __init__(
-        self, device_limit: int = DEVICE_LIMIT, limit: int = LIMIT, discount: float = 1.0
+        self,
+        device_limit: int = DEVICE_LIMIT,
+        limit: int = LIMIT,
+        discount: float = 1.0,
+        clients: int = MAX_ABSENT,
     ) -> None:
         self.device_limit = device_limit
         self.limit = limit
         self.discount = discount
+        self.clients = clients
         self.stored: dict[int, RememberedLogits] = {}
         self.forgotten = 0
         self._pending: dict[int, dict[str, Tensor]] = {}
 
-    def remember(self, client: int, part: str, logits: Tensor) -> None:
-        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``."""
-        self._pending.setdefault(client, {})[part] = pack_logits(logits)
+    def remember(
+        self, client: int, part: str, logits: Tensor, chosen: Tensor | None = None
+    ) -> None:
+        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``.
+
+        ``chosen`` says which samples they belong to, bool, shape (N,); None for all.
+        """
+        own = self._pending.setdefault(client, {})
+        own[part] = pack_logits(logits)
+        if chosen is not None:
+            own[f"{part}/chosen"] = chosen
 
     def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
         """The memory of this process's absent clients that have logits on one part of the data."""
@@ -85,22 +93,15 @@ class TeacherMemory:
     def commit(
         self, round_: int, present: Collection[int], processes: Processes | None = None
     ) -> None:
-        """Store the collected logits.
+        """Store the collected logits of a round.
 
-        Args:
-            round_: The number of the round.
-            present: Its clients, of all processes. The older logits of all of them are dropped
-                here, whichever process stores the new ones.
-            processes: The processes that share the clients; by default only this one.
+        The older logits of all ``present`` clients, of all processes, are dropped here, whichever
+        process stores the new ones.
         """
         for client in present:
             self.stored.pop(client, None)
-        used = sum(
-            tensor.nbytes
-            for memory in self.stored.values()
-            for tensor in memory.logits.values()
-            if tensor.device.type != "cpu"
-        )
+        tensors = [tensor for x in self.stored.values() for tensor in x.logits.values()]
+        used = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
         for client, logits in sorted(self._pending.items()):
             if used + _bytes(logits) > self.device_limit:
                 logits = {part: tensor.cpu() for part, tensor in logits.items()}
@@ -116,12 +117,12 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limit."""
+        """Drop the clients with the longest absence until all processes are within the limits."""
         entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for _, _, size in everyone)
-        for _, client, size in everyone[:-1]:
-            if total <= self.limit:
+        for index, (_, client, size) in enumerate(everyone[:-1]):
+            if total <= self.limit and len(everyone) - index <= self.clients:
                 break
             total -= size
             self.forgotten += self.stored.pop(client, None) is not None
@@ -140,16 +141,13 @@ class TeacherMemory:
 
     def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
         """Restore what ``state_dict`` returned, also of releases that kept half precision."""
-        self.stored = {
-            client: RememberedLogits(
-                memory["round"],
-                {
-                    part: pack_logits(logits) if logits.is_floating_point() else logits
-                    for part, logits in memory["logits"].items()
-                },
-            )
-            for client, memory in state.items()
-        }
+        self.stored = {}
+        for client, memory in state.items():
+            logits = {
+                part: pack_logits(own) if own.is_floating_point() else own
+                for part, own in memory["logits"].items()
+            }
+            self.stored[client] = RememberedLogits(memory["round"], logits)
 
 
 def _bytes(logits: Mapping[str, Tensor]) -> int:

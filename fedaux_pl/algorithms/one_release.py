@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Algorithm
-from fedaux_pl.algorithms.steps import Released
+from fedaux_pl.algorithms.base import Algorithm, Released
 from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, Scoring, Standardized
 
 
@@ -18,10 +17,10 @@ class OneRelease(Algorithm, ABC):
     are not asked again.
 
     Args:
-        scorer: What clients release.
-        feature_map: How features become rows.
-        privacy: The privacy of all that a client releases.
-        calibration: How the server makes certainty scores of a release, if it does.
+        scorer: What a client releases.
+        feature_map: How features are mapped first, by statistics of the public auxiliary data.
+        privacy: The privacy of all that leaves a client.
+        calibration: How the server turns a released vector into scores, at no cost in privacy.
     """
 
     distills = True
@@ -37,14 +36,7 @@ class OneRelease(Algorithm, ABC):
         calibration: Calibration = Standardized(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(pretrained=True)
-        self.scoring = Scoring(
-            scorer=scorer,
-            feature_map=feature_map,
-            calibration=calibration,
-            norm_bound="unit",
-            privacy=privacy,
-            shrink=False,
-        )
+        self.scoring = Scoring(scorer, feature_map, calibration, "unit", privacy, shrink=False)
 
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values; its clients train nothing."""

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from fedaux_pl.algorithms.base import Algorithm, check_positive
-from fedaux_pl.algorithms.steps import Aggregate, LocalResult, ServerState
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, LocalResult, ServerState, check_positive
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.averaging import State
 
@@ -16,24 +15,15 @@ class Scaffold(Algorithm):
 
     After K steps of SGD from x to y_i, a client has the new control variate (option II of the
     paper) c_i+ = c_i - c + (x - y_i) / (K lr), and sends its change with its weights. The server
-    has the same equations as in the paper, with weights |D_i| in place of equal ones, as for all
-    methods of this package:
+    has the paper's equations, with weights |D_i| in place of equal ones:
 
         x <- x + server_lr (average - x),    c <- c + sum_i |D_i| (c_i+ - c_i) / |D|
 
     The sum is over the clients of the round, and |D| is the number of samples of all clients of the
-    architecture. So c is always the mean of all c_i by |D_i|. Option II is exact for plain SGD: any
-    other optimizer is refused.
+    architecture: c is the mean of all c_i by |D_i|. Option II is exact for plain SGD alone.
 
     Args:
         server_lr: The step size of the server; 1 gives the average.
-        pretrained: Whether to start from h_0, learned on the auxiliary data (Scaffold+P).
-
-    Examples:
-        >>> Scaffold().check_clients({"optimizer": "adam"}, precision="32-true")
-        Traceback (most recent call last):
-        fedaux_pl.errors.ConfigurationError: Scaffold needs plain SGD at the clients, but \
-local.optimizer is adam: set it to sgd (--model.local.optimizer sgd)
     """
 
     has_payload = True

@@ -19,16 +19,12 @@ PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 
 
 class MeasuredFederation(Federation):
-    """A federation that measures its preparation; its rounds log their seconds anyway.
-
-    Attributes:
-        start: The seconds of all that the process prepares once, by kind: trial steps, first steps,
-            captures and kernels of Triton, which are a part of the steps.
-        preparation_seconds: The seconds of Algorithm 1.
-    """
+    """A federation that measures its preparation; its rounds log their seconds anyway."""
 
     def prepare(self, preparation: Preparation) -> None:
-        """Algorithm 1 with a short pre-training, whose quality does not matter here."""
+        """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
+        # what the process prepares once, by kind: trial steps, first steps, captures, and kernels
+        # of Triton, which are a part of the steps
         self.start: defaultdict[str, list[float]] = defaultdict(list)
         self._listen_to_triton()
         runner = preparation.context.runner
@@ -63,15 +59,9 @@ class MeasuredFederation(Federation):
 
 
 class MeasuredData(FederatedDataModule):
-    """The data of a federation, whose pre-training uses only the first samples of D_aux.
+    """The data of a federation, whose pre-training uses only the first samples of D_aux."""
 
-    Attributes:
-        pretraining_steps: The maximum number of steps of an epoch.
-        pretraining_samples: The samples of an epoch.
-        pretraining_started: When the clock of the first epoch started.
-    """
-
-    pretraining_steps = 20
+    pretraining_steps = 20  # of an epoch, at most
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Return shuffled batches (inputs,) of the first samples of D_aux; start the clock."""
@@ -84,22 +74,17 @@ class MeasuredData(FederatedDataModule):
 
 
 class RoundClock(FederationCallback):
-    """Measures every round from its first hook to the first hook of the next round.
+    """Measures every round, in seconds, from its first hook to the first hook of the next round.
 
     It must be the first callback of the Trainer: then the time includes the work of the other
     callbacks, such as writing a checkpoint.
-
-    Attributes:
-        epochs: The seconds of each epoch of pre-training, by architecture.
-        rounds: The seconds of each round.
-        validations: The seconds of the validation in each round; 0 without validation.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.epochs: defaultdict[str, list[float]] = defaultdict(list)
+        self.epochs: defaultdict[str, list[float]] = defaultdict(list)  # by architecture
         self.rounds: list[float] = []
-        self.validations: list[float] = []
+        self.validations: list[float] = []  # 0 in a round without validation
         self._epoch_started = self._started = self._validation_started = 0.0
 
     def on_pretraining_epoch(

@@ -18,14 +18,7 @@ _STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # 
 def summarize(
     federation: MeasuredFederation, clock: RoundClock, warmup: int, args: Sequence[str]
 ) -> dict[str, Any]:
-    """Collect all measurements, the machine and the settings as plain values.
-
-    Args:
-        federation: The federation after its rounds.
-        clock: The clock of its rounds.
-        warmup: The number of rounds at the beginning that do not count.
-        args: The command line.
-    """
+    """Collect measurements, machine and settings as plain values, without ``warmup`` rounds."""
     device = federation.trainer.strategy.root_device
     is_cuda = device.type == "cuda"
     kind = f"{device.type} ({platform.machine()})"
@@ -71,7 +64,7 @@ def summarize(
 
 
 def _rounds(history: Sequence[Mapping[str, float]], clock: RoundClock) -> dict[str, list[float]]:
-    """The seconds of each stage in each round; 0 in a round without it."""
+    """Return the seconds of each stage in each round; 0 in a round without it."""
     stages = {name: [entry.get(f"seconds/{name}", 0.0) for entry in history] for name in _STAGES}
     stages["validation"] = clock.validations
     known = [sum(laps) for laps in zip(*stages.values(), strict=True)]

@@ -35,14 +35,15 @@ def by_client(measured: Measured) -> dict[str, dict[str, float]]:
 
 def describe_clients(measured: Measured) -> str | None:
     """Return the mean, worst and best accuracy of the clients in one line; None without clients."""
-    for metric, values in list(by_client(measured).items())[:1]:
-        own = sorted((value, name) for name, value in values.items() if name not in _JOINT)
-        low, worst, high, best = *own[0], *own[-1]
-        return (
-            f"{metric.replace('val/', 'validation ')} by client: mean {values['(mean)']:.1%}, "
-            f"worst {low:.1%} ({worst}), best {high:.1%} ({best})"
-        )
-    return None
+    if not (found := by_client(measured)):
+        return None
+    metric, values = next(iter(found.items()))
+    own = sorted((value, name) for name, value in values.items() if name not in _JOINT)
+    low, worst, high, best = *own[0], *own[-1]
+    return (
+        f"{metric.replace('val/', 'validation ')} by client: mean {values['(mean)']:.1%}, "
+        f"worst {low:.1%} ({worst}), best {high:.1%} ({best})"
+    )
 
 
 def client_table(measured: Measured) -> list[list[Any]]:

@@ -18,8 +18,6 @@ MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
 MAX_NAMES = 10  # of further missing classes, a note has the number
 UNIFORM = 0.99  # the share of effective teachers at which weights vary by 10 %
 
-_EFFECTIVE = "certainty/effective_teachers"
-
 
 class RunNotes:
     """Finds the notes of one run. Heads and every round are looked at once: runs can be long."""
@@ -32,7 +30,7 @@ class RunNotes:
         self._incomplete: list[str] = []  # of the rounds with missing classes
 
     def find(self, federation: Any) -> list[tuple[str, str]]:
-        """The kind and the text of each note about a prepared federation and its rounds so far."""
+        """Return the kind and the text of each note about a federation and its rounds so far."""
         if self._noise is None:
             self._noise = []
             for name in federation.clients:
@@ -42,12 +40,11 @@ class RunNotes:
             self._counts = class_counts(federation)
             self._clients = _describe_clients(federation)
         found = [*self._noise, *self._clients]
-        keys = (_EFFECTIVE, f"val/{_EFFECTIVE}")
-        effective = [entry[key] for entry in federation.history for key in keys if key in entry]
-        if effective and (
-            text := describe_effective_teachers(effective, len(federation.select_clients(1)))
-        ):
-            found.append(("effective teachers", text))
+        keys = [f"{data}certainty/effective_teachers" for data in ("", "val/")]
+        if effective := [e[key] for e in federation.history for key in keys if key in e]:
+            teachers = len(federation.select_clients(1))
+            if text := describe_effective_teachers(effective, teachers):
+                found.append(("effective teachers", text))
         new, self._seen = federation.history[self._seen :], len(federation.history)
         for round_ in (int(entry["round"]) for entry in new):
             if self._counts is None or not (selected := federation.select_clients(round_)):
@@ -64,10 +61,8 @@ class RunNotes:
 def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
     """Say that the scores are nearly uniform, if they are in all rounds.
 
-    Args:
-        effective: For each round 1 / sum_i w_i(x)^2 for weights w_i(x) that sum to 1, as a mean
-            over x: n if n teachers have equal weights, 1 if one has all of it.
-        teachers: The number of teachers in each round.
+    ``effective`` is, for each round, the mean over x of 1 / sum_i w_i(x)^2 for weights w_i(x) that
+    sum to 1: n if n teachers have equal weights, 1 if one has all of it.
 
     Examples:
         >>> describe_effective_teachers([9.99], 10).split(":")[0]
@@ -84,13 +79,7 @@ def describe_effective_teachers(effective: Sequence[float], teachers: int) -> st
 def describe_missing_classes(
     round_: int, counts: NDArray[np.int64], classes: Sequence[str]
 ) -> str | None:
-    """Say which classes nobody holds in a round.
-
-    Args:
-        round_: The number of the round.
-        counts: The samples of each class of the clients of the round, shape (n, C). They are
-            private: known in simulations only.
-        classes: The names of the C classes.
+    """Say which classes nobody holds in a round, by the samples of its n clients, shape (n, C).
 
     Examples:
         >>> describe_missing_classes(3, np.array([[5, 0, 1], [2, 0, 0]]), ["cat", "dog", "bird"])

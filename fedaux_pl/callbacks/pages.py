@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fedaux_pl.callbacks.client_results import as_markdown
+
 
 def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
-    """The charts of TensorBoard's page "Custom scalars", for ``add_custom_scalars``.
-
-    Tags are regular expressions. TensorBoard merges the layouts of several runs by their titles.
-    """
+    """Return TensorBoard's page "Custom scalars"; its tags are regular expressions."""
     algorithm = federation.algorithm
     accuracies = [r"^(val/)?accuracy$", r"^(val/)?averaged_accuracy/.*$"]
-    results = {"accuracy: student, average, teachers": accuracies}
     if algorithm.distills:
         accuracies.append(r"^(val/)?(teachers|statistics)/accuracy$")
-    results["accuracy of each class"] = [r"^(val/)?class_accuracy/.*$"]
+    results = {
+        "accuracy: student, average, teachers": accuracies,
+        "accuracy of each class": [r"^(val/)?class_accuracy/.*$"],
+    }
     if federation.evaluated_clients is not None:
         of_clients = [r"^(val/)?client_accuracy/.*$", r"^(val/)?(mean|worst)_client/accuracy$"]
         results["accuracy of each client"] = of_clients
@@ -39,7 +40,7 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
 
 
 def describe_run(federation: Any, knows_pretraining: bool) -> str:
-    """The text "about this run", as Markdown, which says if the run has no loss of h_0."""
+    """Return the text "about this run" as Markdown; it says if the run has no loss of h_0."""
     algorithm, data = federation.algorithm, federation.settings()["data"]
     source, public = federation.data.private, federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
@@ -60,8 +61,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
     }
     if (scoring := federation.scoring) is not None:  # as it was planned
         rows["what clients release"] = f"`{scoring.scorer}` of `{scoring.feature_map}`"
-    lines = ["| setting | value |", "| --- | --- |"]
-    lines += [f"| {name} | {value} |" for name, value in rows.items()]
+    lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
     lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]
     if algorithm.pretrained and not knows_pretraining:
@@ -93,24 +93,22 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
     yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
     yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"
     if federation.evaluated_clients is not None:
-        yield (
-            "accuracy of each client",
-            "the same for the samples of one client, on data that name it",
-        )
+        meaning = "the same for the samples of one client, on data that name it"
+        yield "accuracy of each client", meaning
     if federation.scores:
-        yield (
-            "effective teachers",
+        meaning = (
             "how many equally weighted teachers would be as concentrated as the scores make them, "
             "the mean of 1 / (sum of squared weights). As many as took part: the scores are "
-            "nearly uniform. 1: a single client decides about each sample",
+            "nearly uniform. 1: a single client decides about each sample"
         )
+        yield "effective teachers", meaning
     yield "loss", "what clients and, in methods with distillation, the server minimize"
     yield "bytes so far", "sent by all clients (up) and by the server (down), preparation included"
     yield "seconds of a round", "by its stages"
 
 
 def headline(federation: Any) -> dict[str, Any]:
-    """What people tell runs apart by, with names that sort before all other settings."""
+    """Return what people tell runs apart by; the names sort before all other settings."""
     settings = federation.settings()
     return {
         "1 method": federation.algorithm.name,

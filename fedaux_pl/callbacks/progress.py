@@ -1,5 +1,6 @@
 """The progress of a federation: a bar of its rounds and, below it, a bar of the current stage."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,11 +9,49 @@ from typing import Any, SupportsFloat
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
-
-from fedaux_pl.callbacks.progress_bars import Bar, is_terminal, print_above_bars
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 LONG_STAGE = 10.0  # minimum seconds of a stage for a printed line
-INTERVAL = 0.2  # minimum seconds between two drawings of a stage's bar
+INTERVAL = 0.2  # minimum seconds between two drawings of the bars of stages
+MIN_RATE_COLUMNS = 96  # minimum columns of a terminal for a bar with its rate
+
+
+class Bar(tqdm):  # type: ignore[misc]
+    """A tqdm bar on stderr that is drawn at every update and fits narrow terminals."""
+
+    monitor_interval = 0  # no monitor thread: it is not needed, and forks lose it
+
+    def __init__(self, **options: Any) -> None:
+        self._process = os.getpid()
+        # no rate limit of tqdm: it would make refresh() distort the rate
+        super().__init__(**options, file=sys.stderr, dynamic_ncols=True, mininterval=0, miniters=0)
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """Choose the format: tqdm would cut off the accuracy at the end of the line."""
+        fields: dict[str, Any] = super().format_dict
+        if fields["total"] is None:
+            fields["bar_format"] = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+        elif fields["ncols"] and fields["ncols"] < MIN_RATE_COLUMNS:
+            count = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+            fields["bar_format"] = "{l_bar}{bar}| " + count
+        return fields
+
+    def close(self) -> None:
+        """Close the bar; not in a forked process, which would erase it from the screen."""
+        if os.getpid() == self._process:
+            super().close()
+
+
+def print_above_bars(*args: Any, **kwargs: Any) -> None:
+    """Print with the arguments of the builtin, above all bars of tqdm."""
+    with tqdm.external_write_mode(file=kwargs.get("file")):
+        print(*args, **kwargs)
+
+
+def is_terminal() -> bool:
+    """Return whether stderr is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class Stage:
@@ -20,8 +59,7 @@ class Stage:
 
     def __init__(self, name: str, total: int | None, unit: str, show: Callable[..., None]) -> None:
         self.name, self.total, self.unit, self._show = name, total, unit, show
-        self.started = self.shown = time.monotonic()
-        self.next_line = LONG_STAGE
+        self.started, self.next_line = time.monotonic(), LONG_STAGE
         self.count, self.values = 0, ""
         self.bar: Any = None
         self.is_open = True
@@ -34,12 +72,6 @@ class Stage:
         self.count += n
         if self.is_open:
             self._show(self, values)
-
-    def describe(self, counted: str, values: Mapping[str, SupportsFloat] | None) -> str:
-        """The count and the values; without values, as the stage begins, its name."""
-        if values is None:
-            return self.name
-        return _join(f"{counted} {self.count}{_slash(self.total)}", _format(values))
 
     def draw(self, note: str) -> None:
         """Draw the bar, with a note at its end."""
@@ -85,7 +117,8 @@ class FederationProgress(ProgressBar):
     def _reset(self) -> None:
         self._stages: list[Stage] = []  # the current stage and the one within it
         self._rounds: Any = None
-        self._last_opened = 0.0  # when the last bar of a stage was opened
+        self._total: int | None = None  # rounds; None if unlimited
+        self._shown = 0.0  # when a stage was drawn, or printed
         self._round_started = 0.0  # 0 before the first round
         self._best = float("-inf")
         self._result = ""
@@ -103,19 +136,11 @@ class FederationProgress(ProgressBar):
         """Show progress again: stages at once, rounds from the next fit on."""
         self._enabled = True
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print above the bars, with the arguments of the builtin."""
-        print_above_bars(*args, **kwargs)
+    print = staticmethod(print_above_bars)
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
-        """Start a stage, which ends with the context.
-
-        Args:
-            name: The name of the stage, such as "clients" or "distillation".
-            total: The number of units; None if unknown.
-            unit: The unit, in the singular.
-        """
+        """Start a stage, such as "clients" of a ``total`` of units; it ends with the context."""
         stage = Stage(name, total, unit, self._show)
         if not self._enabled or len(self._stages) == 2:  # deeper stages are not shown
             stage.is_open = False
@@ -135,53 +160,56 @@ class FederationProgress(ProgressBar):
         """Show a report or, without values, that a stage begins, if it is time for it."""
         outer, now, has_bars = self._stages[0], time.monotonic(), self._has_bars()
         is_inner = stage is not outer
-        if values is not None and has_bars:
-            is_due = now - outer.shown >= INTERVAL
-        elif values is not None:
-            is_due = not is_inner and now - outer.started >= outer.next_line
-        elif is_inner:  # without a total, it may report nothing until it ends
-            is_due = stage.total is None and (has_bars or now - outer.shown >= LONG_STAGE)
-        else:  # bars in quick succession are unreadable: some wait for the first report
-            is_due = has_bars and now - self._last_opened >= INTERVAL
+        if is_inner and values is None:  # without a total, it may report nothing until it ends
+            since = now - max(outer.started, self._shown)
+            is_due = stage.total is None and (has_bars or since >= LONG_STAGE)
+        elif has_bars:  # bars in quick succession are unreadable
+            is_due = now - self._shown >= INTERVAL
+        else:
+            is_reported = values is not None and not is_inner
+            is_due = is_reported and now - outer.started >= outer.next_line
         if not is_due:
             return
-        outer.shown = now
+        self._shown = now
+        shown = ", ".join(f"{key} {float(value):.4g}" for key, value in (values or {}).items())
+        count = f"{stage.count}" if stage.total is None else f"{stage.count}/{stage.total}"
         if not has_bars:
             outer.next_line = 2 * (now - outer.started)
-            details = stage.describe(stage.unit, values)
+            details = stage.name if is_inner else _join(f"{stage.unit} {count}", shown)
             self._print_line(f"{outer.name}: {details}, {now - outer.started:.0f} s")
             return
-        self._last_opened = now if outer.bar is None else self._last_opened
-        if not is_inner:
-            outer.values = _format(values or {})
-        outer.draw(stage.describe(stage.name, values) if is_inner else "")
+        if is_inner:
+            name = stage.name if values is None else f"{stage.name} {count}"
+            outer.draw(_join(name, shown))
+        else:
+            outer.values = shown
+            outer.draw("")
         if self._rounds is not None and self._round_started:  # not in the preparation
             self._rounds.refresh()  # the elapsed time
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         """Reset the state that an earlier run or a parent process left."""
         self._close()
         self._reset()
         super().setup(trainer, pl_module, stage)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Open the bar of the rounds; a resumed run starts at its last round."""
+        self._total = trainer.max_epochs if trainer.max_epochs != -1 else None
         if self._enabled and self._has_bars():
-            total, done = _total_rounds(trainer), trainer.current_epoch
-            self._rounds = Bar(desc="rounds", total=total, initial=done, unit="round")
+            done = trainer.current_epoch
+            self._rounds = Bar(desc="rounds", total=self._total, initial=done, unit="round")
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Start the clock of a round; some resumed runs skip on_train_epoch_start."""
         if self._rounds is not None and not self._round_started:
             self._rounds.unpause()  # the time of the preparation does not count as a round's
         self._round_started = time.monotonic()
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Show the accuracy, and the best one of this fit: a resumed run does not know others."""
-        metrics, names = trainer.callback_metrics, ("val/accuracy", "accuracy")
-        name = next((name for name in names if name in metrics), None)
+        metrics = trainer.callback_metrics
+        name = next((name for name in ("val/accuracy", "accuracy") if name in metrics), None)
         if trainer.sanity_checking or name is None:
             return
         value = 100 * float(metrics[name])
@@ -190,38 +218,36 @@ class FederationProgress(ProgressBar):
         if self._rounds is not None:
             self._rounds.set_postfix_str(f"{self._result} (best {self._best:.1f} %)")
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Count the round."""
-        done, total = trainer.current_epoch + 1, _total_rounds(trainer)
+        done = trainer.current_epoch + 1
         if self._rounds is not None:
             if not self._round_started:  # the checkpoint was written at the end of this round
                 self._rounds.initial = self._rounds.n = self._rounds.last_print_n = done
             self._rounds.update(done - self._rounds.n)
-            if done == total:
+            if done == self._total:
                 # before on_train_end: Lightning's messages would continue the line of the bar
                 self._close()
         if self._round_started:
+            number = f"{done}" if self._total is None else f"{done}/{self._total}"
             seconds = f"{time.monotonic() - self._round_started:.1f} s"
-            self._print_line(f"round {done}{_slash(total)}: {_join(self._result, seconds)}")
+            self._print_line(f"round {number}: {_join(self._result, seconds)}")
         self._result = ""  # the next round may have no validation
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Close the bars."""
         self._close()
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Close the bars, so that the traceback starts on a new line."""
         if self._rounds is not None and isinstance(exception, KeyboardInterrupt):
             self._rounds.leave = False  # Lightning has started a new line below the bar
         self._close()
 
     def _close(self) -> None:
-        for stage in self._stages:
-            stage.close()
-        if self._rounds is not None:
-            self._rounds.close()
+        for bar in (*self._stages, self._rounds):
+            if bar is not None:
+                bar.close()
         self._stages, self._rounds = [], None
 
     def _has_bars(self) -> bool:
@@ -233,7 +259,7 @@ class FederationProgress(ProgressBar):
 
 
 def find_progress(trainer: pl.Trainer) -> FederationProgress:
-    """The Trainer's `FederationProgress`; lines about long stages if it has another bar.
+    """Return the Trainer's `FederationProgress`; lines about long stages if it has another bar.
 
     Nothing is shown if it has no bar at all, or in other processes than the first.
     """
@@ -243,18 +269,5 @@ def find_progress(trainer: pl.Trainer) -> FederationProgress:
     return FederationProgress(quiet=callback is None or not trainer.is_global_zero, bars=False)
 
 
-def _total_rounds(trainer: pl.Trainer) -> int | None:
-    """The number of rounds; None if unlimited, which Lightning writes as -1."""
-    return trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-
-
-def _format(values: Mapping[str, SupportsFloat]) -> str:
-    return ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
-
-
 def _join(*texts: str) -> str:
     return ", ".join(filter(None, texts))
-
-
-def _slash(total: int | None) -> str:
-    return "" if total is None else f"/{total}"

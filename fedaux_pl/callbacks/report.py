@@ -2,11 +2,15 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytorch_lightning as pl
+from PIL import Image
+from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.callbacks import pages, run_figures
@@ -17,25 +21,23 @@ from fedaux_pl.callbacks.client_results import (
     last_measured,
 )
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.callbacks.loggers import log_figure, log_layout, log_outcome, log_text, rasterize
 from fedaux_pl.callbacks.notes import RunNotes
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 CLIENTS = "clients.csv"
+_Figures = Callable[[Any], Iterable[tuple[str, "Figure"]]]
 
 
 class FederationReport(FederationCallback):
     """Writes curve.csv, summary.json and figures, and fills the pages of the Trainer's loggers.
 
-    Where the evaluated data name their clients, clients.csv has the metrics of each of them.
-
-    The federation itself logs its measurements. This callback adds texts, figures, the layout of
+    Where the evaluated data name their clients, clients.csv has the metrics of each of them. The
+    federation itself logs its measurements. This callback adds texts, figures, the layout of
     TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
     It prints what is private, what a user should know about the run, and after Ctrl-C how to
     resume. It works with any Trainer; ``fast_dev_run`` writes nothing.
@@ -61,7 +63,7 @@ class FederationReport(FederationCallback):
         self._fitted: Path | None = None  # the folder of a finished fit
         self._drawn = 0  # the round of the last figure of the participation
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         """Forget an earlier fit."""
         if stage == "fit":
             self._begin()
@@ -91,14 +93,15 @@ class FederationReport(FederationCallback):
             "privacy": "\n".join(f"- {line}" for line in lines),
         }
         if rows := run_figures.top_texts(federation):
-            texts["certainty/top_texts"] = run_figures.texts_table(rows)
+            texts["certainty/top_texts"] = as_markdown([("client", "score", "text"), *rows])
         for logger in trainer.loggers:
-            log_layout(logger, pages.chart_layout(federation))
+            experiment: Any = getattr(logger, "experiment", None)
+            if hasattr(experiment, "add_custom_scalars"):  # TensorBoard
+                experiment.add_custom_scalars(pages.chart_layout(federation))
             for name, text in texts.items():
                 log_text(logger, name, text)
-        if self.images and folder is not None:
-            for name, figure in run_figures.prepared_figures(federation):
-                self._show(trainer, folder, name, figure, len(federation.history))
+        if folder is not None:
+            self._show(run_figures.prepared_figures, trainer, folder, federation)
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
         """Print new notes, rewrite both files and draw who took part."""
@@ -111,18 +114,18 @@ class FederationReport(FederationCallback):
         write_curve(folder / "curve.csv", federation.history)
         write_summary(folder / "summary.json", federation, notes)
         if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
-            self._show_clients(trainer, folder, federation)
+            self._show(run_figures.client_figures, trainer, folder, federation)
+            self._drawn = len(federation.history)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Draw the figures of the finished run and log its settings with the final results."""
-        folder, federation = self._folder(trainer), pl_module
-        history: list[dict[str, float]] = federation.history  # type: ignore[assignment]
+        folder, history = self._folder(trainer), pl_module.history
         if folder is None or not history or not trainer.is_global_zero:
             return
         if self.folder is None:  # otherwise the command line says it
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
-            self._show_clients(trainer, folder, federation)
+            self._show(run_figures.client_figures, trainer, folder, pl_module)
         measured = last_measured(history)
         if table := client_table(measured):
             _write_table(folder / CLIENTS, table)
@@ -130,38 +133,39 @@ class FederationReport(FederationCallback):
                 log_text(logger, "clients", as_markdown(table))
             if self.folder is None:
                 print_above_bars(describe_clients(measured))
-        if self.images and (figure := run_figures.confusion(federation)) is not None:
-            self._show(trainer, folder, "evaluation/confusion", figure, len(history))
-        settings = federation.settings()  # type: ignore[operator]
+        self._show(run_figures.result_figures, trainer, folder, pl_module)
+        settings = pl_module.settings()
         settings["data"].pop("contents", None)  # checksums
-        results = {name: values[-1] for name, values in _measured(federation).items()}
+        final = {f"final/{name}": values[-1] for name, values in _measured(pl_module).items()}
         for logger in trainer.loggers:
-            log_outcome(logger, settings, results, len(history), pages.headline(federation))
+            if isinstance(logger, TensorBoardLogger):  # for its page of hyper-parameters
+                # SummaryWriter.add_hparams would create a run of its own
+                logger.log_hyperparams(pages.headline(pl_module) | settings, final, len(history))
+            else:  # which has the results as metrics
+                logger.log_hyperparams(settings)
 
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Remember the folder for a test; also of a resumed run that had all its rounds."""
         folder = self._folder(trainer)
         if folder is not None and (folder / "summary.json").is_file():
             self._fitted = folder
 
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_test_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Add the metrics on the test data to the summary of the run that the Trainer fitted."""
         if self._fitted is None or not trainer.is_global_zero:
             return
         path = self._fitted / "summary.json"
         summary = json.loads(path.read_text())
         # the history lacks the round of a checkpoint that was saved right after its validation
-        rounds = int(pl_module.metrics["round"])  # type: ignore[index]
+        rounds = int(pl_module.metrics["round"])
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        names = ("accuracy", *pl_module.monitored_metrics)  # type: ignore[misc]
+        names = ("accuracy", *pl_module.monitored_metrics)
         tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
         write_json_atomically(path, _plain({**summary, "test": {**tested, "round": rounds}}))
         if table := client_table(measured):
             _write_table(path.with_name(CLIENTS), table)
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Say after Ctrl-C or SIGTERM how to resume the run."""
         is_fit = trainer.state.fn == TrainerFn.FITTING
         is_interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
@@ -183,24 +187,46 @@ class FederationReport(FederationCallback):
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def _show_clients(self, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
-        if self.images:
-            self._drawn = len(federation.history)
-            for name, figure in (
-                ("clients/participation", run_figures.participation(federation)),
-                ("clients/metrics", run_figures.clients_over_rounds(federation)),
-            ):
-                if figure is not None:
-                    self._show(trainer, folder, name, figure, self._drawn)
+    def _show(self, figures: _Figures, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+        """Write figures to files and to all loggers."""
+        for name, figure in figures(federation) if self.images else ():
+            picture = rasterize(figure)
+            path = folder / "figures" / f"{name.replace('/', '_')}.png"
+            write_atomically(path, partial(picture.save, format="png"))
+            for logger in trainer.loggers:
+                log_figure(logger, name, figure, picture, len(federation.history))
 
-    def _show(
-        self, trainer: pl.Trainer, folder: Path, name: str, figure: "Figure", step: int
-    ) -> None:
-        """Write a figure to a file and to all loggers."""
-        path = folder / "figures" / f"{name.replace('/', '_')}.png"
-        write_atomically(path, lambda file: rasterize(figure).save(file, "png"))
-        for logger in trainer.loggers:
-            log_figure(logger, name, figure, step)
+
+def rasterize(figure: "Figure") -> Image.Image:
+    """Draw a figure as an RGB image."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+
+
+# Loggers are told apart by what they can do, so that W&B and MLflow need not be installed.
+def log_figure(
+    logger: Logger, name: str, figure: "Figure", picture: Image.Image, step: int
+) -> None:
+    """Log a figure, or its picture, to TensorBoard, W&B or MLflow; other loggers ignore it."""
+    experiment: Any = getattr(logger, "experiment", None)
+    if hasattr(logger, "log_image"):  # W&B
+        logger.log_image(name, [picture], step=step)
+    elif hasattr(experiment, "add_image"):  # TensorBoard
+        experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
+    elif hasattr(experiment, "log_figure") and hasattr(logger, "run_id"):  # MLflow
+        experiment.log_figure(logger.run_id, figure, f"{name}.png")
+
+
+def log_text(logger: Logger, name: str, text: str) -> None:
+    """Log Markdown to TensorBoard or MLflow; other loggers ignore it."""
+    experiment: Any = getattr(logger, "experiment", None)
+    if hasattr(experiment, "add_text"):  # TensorBoard
+        experiment.add_text(name, text, 0)
+    elif hasattr(experiment, "log_text") and hasattr(logger, "run_id"):  # MLflow
+        experiment.log_text(logger.run_id, text, f"{name}.md")
 
 
 def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
@@ -243,26 +269,29 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
 
 def _measured(federation: Any) -> dict[str, list[float]]:
     """The metrics of the rounds, on test and on validation data, as far as there are any."""
-    names = [
-        prefix + name
-        for name in ("accuracy", *federation.monitored_metrics)
-        for prefix in ("", "val/")
-    ]
+    plain = ("accuracy", *federation.monitored_metrics)
+    names = [prefix + name for name in plain for prefix in ("", "val/")]
     found = {name: [e[name] for e in federation.history if name in e] for name in names}
     return {name: values for name, values in found.items() if values}
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
     """Replaces infinity and NaN, which JSON does not have, by strings."""
-    plain: dict[str, Any] = json.loads(
-        json.dumps(content), parse_constant=lambda name: str(float(name))
-    )
-    return plain
+    text = json.dumps(content)
+    return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
 def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
     """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
-    checkpoint, rounds = _newest_checkpoint(trainer), len(federation.history)
+    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        writer.finish()
+    paths: list[Any] = [trainer.ckpt_path]
+    for callback in trainer.checkpoint_callbacks:
+        # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
+        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+    existing = [Path(path) for path in paths if path and Path(path).is_file()]
+    checkpoint = max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)
+    rounds = len(federation.history)
     so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
     if checkpoint is None:
         cache = Path(trainer.default_root_dir) / "cache"
@@ -273,15 +302,3 @@ def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line
         call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
         return f"{so_far}: resume with {call}"
     return f"{so_far}: resume with --ckpt_path {checkpoint}"
-
-
-def _newest_checkpoint(trainer: pl.Trainer) -> Path | None:
-    """The newest checkpoint of this fit, or the one that it has resumed."""
-    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
-        writer.finish()
-    paths: list[Any] = [trainer.ckpt_path]
-    for callback in trainer.checkpoint_callbacks:
-        # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
-        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
-    existing = [Path(path) for path in paths if path and Path(path).is_file()]
-    return max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedaux_pl.callbacks import figures
-from fedaux_pl.callbacks.client_results import as_markdown, client_curves
-from fedaux_pl.callbacks.figures import ScoredText
+from fedaux_pl.callbacks.client_results import client_curves
+from fedaux_pl.callbacks.figures import client_lines, client_weights, counts, samples
+from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
 
@@ -22,90 +21,85 @@ _VIEWED = 8
 
 
 def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
-    """The names and figures of a federation before its first round."""
+    """Yield the names and figures of a federation before its first round."""
     data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
-    if (counts := class_counts(federation)) is not None:
+    if (held := class_counts(federation)) is not None:
         named = data.client_names if data.has_given_clients else None
-        yield "data/split", figures.partition_figure(counts, classes, named)
+        yield "data/split", counts.partition_figure(held, classes, named)
         if scores:
-            of_clients = (counts.argmax(axis=1), classes, named)
-            figure = figures.certainty_figure(scores["distill"], *of_clients)
-            yield "certainty/clients", figure
+            clients = (held.argmax(axis=1), classes, named)
+            yield "certainty/clients", client_weights.certainty_figure(scores["distill"], *clients)
             labels = data.evaluation_examples.targets
-            figure = figures.weight_by_class_figure(scores["evaluation"], labels, *of_clients)
+            figure = client_weights.weight_by_class_figure(scores["evaluation"], labels, *clients)
             yield "certainty/weight_by_class", figure
     if scores and data.distill_inputs.ndim == 4:  # images
         shown, names = _some_clients(federation), _names(federation)
         own = scores["distill"][shown]
-        figure = figures.top_images_figure(data.distill_inputs, own, [names[i] for i in shown])
+        figure = samples.top_images_figure(data.distill_inputs, own, [names[i] for i in shown])
         yield "certainty/top_images", figure
     if rows := top_texts(federation):
-        yield "certainty/top_texts", figures.top_texts_figure(rows, len(data.distill_inputs))
+        yield "certainty/top_texts", samples.top_texts_figure(rows, len(data.distill_inputs))
     if federation.algorithm.pretrained and federation.pretraining.epochs:
         inputs = data.auxiliary_inputs[:_VIEWED]
         if inputs.ndim == 4 and inputs.dtype == torch.uint8:
-            yield "pretraining/views", figures.views_figure(inputs, _views(federation, inputs))
+            make = SimCLRViews(federation.pretraining.views)
+            # random numbers of its own: those of the run stay the same
+            generator = torch.Generator(inputs.device).manual_seed(federation.seed)
+            views = make(inputs, generator, of_each=2)
+            yield "pretraining/views", samples.views_figure(inputs, views)
 
 
-def participation(federation: Any) -> "Figure | None":
-    """The figure of the clients that took part in the rounds so far; None if no client trains."""
-    if not federation.algorithm.trains_clients:
-        return None
+def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+    """Yield who took part in the rounds so far, and each client's metrics if data name them."""
+    if federation.algorithm.trains_clients:
+        yield "clients/participation", participation(federation)
+    rounds, names, curves = client_curves(federation.history)
+    if curves:
+        yield "clients/metrics", client_lines.client_lines_figure(rounds, names, curves)
+
+
+def participation(federation: Any) -> "Figure":
+    """Draw which clients took part in the rounds so far."""
     names = federation.data.client_names
     took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
     for entry, row in zip(federation.history, took_part, strict=True):
         selected = federation.select_clients(int(entry["round"]))
         row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
-    return figures.participation_figure(took_part, federation.client_labels(names))
+    return counts.participation_figure(took_part, federation.client_labels(names))
 
 
-def clients_over_rounds(federation: Any) -> "Figure | None":
-    """The figure of each client's metrics over the rounds; None if no data name their clients."""
-    rounds, names, curves = client_curves(federation.history)
-    return figures.client_lines_figure(rounds, names, curves) if curves else None
-
-
-def confusion(federation: Any) -> "Figure | None":
-    """The figure of the confusion matrix; None if nothing was evaluated, or it is private."""
-    if federation.confusion is None or not federation.shows_classes:
-        return None
-    is_test = not any("val/accuracy" in entry for entry in federation.history)
-    data = "test data" if is_test else "validation data"
-    return figures.confusion_figure(federation.confusion, federation.data.classes, data)
+def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+    """Yield the confusion matrix, unless nothing was evaluated, or it is private."""
+    if federation.confusion is not None and federation.shows_classes:
+        is_held_out = any("val/accuracy" in entry for entry in federation.history)
+        data = "validation data" if is_held_out else "test data"
+        figure = counts.confusion_figure(federation.confusion, federation.data.classes, data)
+        yield "evaluation/confusion", figure
 
 
 def class_counts(federation: Any) -> NDArray[np.int64] | None:
-    """The samples of each class of each client, shape (n, C); None where they must stay private.
+    """Return the samples of each class of each client, shape (n, C); None where they are private.
 
-    They are private: a run with secret noise shows them nowhere, and over sites nobody knows them.
+    A run with secret noise shows them nowhere, and over sites nobody knows them.
     """
-    if federation.algorithm.secret_noise or federation.data.holds is not None:
-        return None
-    counts: NDArray[np.int64] = federation.data.class_counts()
-    return counts
+    is_private = federation.algorithm.secret_noise or federation.data.holds is not None
+    return None if is_private else federation.data.class_counts()
 
 
 def top_texts(federation: Any) -> list[ScoredText]:
-    """The auxiliary texts with the highest scores of some clients; empty unless data are texts."""
+    """Return the texts with the highest scores of some clients; empty unless data are texts."""
     data, scores = federation.data, federation.scores
     text_format = data.auxiliary.input_format if scores else {}
     if text_format.get("kind") != "text":
         return []
     tokenizer = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"]).load()
-    names = _names(federation)
-    rows = []
+    names, rows = _names(federation), []
     for i in _some_clients(federation):
         own = scores["distill"][i].cpu()
         for k in own.sort(descending=True, stable=True).indices[:_TOP_TEXTS].tolist():
-            ids = data.distill_inputs[k].tolist()
-            text = tokenizer.decode(ids, skip_special_tokens=True)
+            text = tokenizer.decode(data.distill_inputs[k].tolist(), skip_special_tokens=True)
             rows.append(ScoredText(names[i], float(own[k]), " ".join(text.split())))
     return rows
-
-
-def texts_table(rows: list[ScoredText]) -> str:
-    """Texts with their scores, as a Markdown table."""
-    return as_markdown([["client", "score", "text"], *map(list, rows)])
 
 
 def _names(federation: Any) -> list[str]:
@@ -120,13 +114,5 @@ def _names(federation: Any) -> list[str]:
 def _some_clients(federation: Any) -> list[int]:
     """At most `MAX_IMAGE_ROWS` clients, evenly spaced."""
     count = len(federation.architectures)
-    indices = np.linspace(0, count - 1, min(figures.MAX_IMAGE_ROWS, count)).round()
+    indices = np.linspace(0, count - 1, min(MAX_IMAGE_ROWS, count)).round()
     return [int(index) for index in indices]
-
-
-def _views(federation: Any, inputs: Tensor) -> Tensor:
-    """Two views of each image by the settings of the pre-training; no other random numbers."""
-    make = SimCLRViews(federation.pretraining.views)
-    generator = torch.Generator(inputs.device).manual_seed(federation.seed)
-    views: Tensor = make(inputs, generator, of_each=2)
-    return views

@@ -3,14 +3,14 @@
 It reads curve.csv and summary.json, and imports neither torch nor Lightning.
 """
 
-import argparse
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from fedaux_pl.errors import ConfigurationError, UsageError, did_you_mean
+from fedaux_pl.cli.entry import Parser
+from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
@@ -18,25 +18,9 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _ABSENT = "-"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, self.prog)
-
-
 def compare(args: Sequence[str]) -> list[dict[str, Any]]:
-    """Print a table of runs, and write it with the curves to compare.csv and compare.png.
-
-    Args:
-        args: The command line after the verb.
-
-    Returns:
-        The rows of the table.
-
-    Raises:
-        ConfigurationError: If a path holds no run, no run has the metric, or an option is wrong.
-    """
-    about = "Compares runs: a table and curves."
-    parser = _Parser(prog="fedaux-pl compare", description=about, allow_abbrev=False)
+    """Print a table of runs, write it with the curves to compare.csv and compare.png, return it."""
+    parser = Parser("compare", "Compares runs: a table and curves.")
     add = parser.add_argument
     about = "the folder of a run, a folder with runs below it, or a curve.csv"
     add("runs", nargs="+", type=Path, metavar="RUN", help=about)
@@ -60,7 +44,8 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
         if run not in measured:
             print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
     table, picture = options.output / "compare.csv", options.output / "compare.png"
-    write_text_atomically(table, lambda file: _write(file, rows))
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    write_text_atomically(table, lambda f: csv.writer(f, lineterminator="\n").writerows(lines))
     figure = _draw(groups, metric)
     write_atomically(picture, lambda file: figure.savefig(file, format="png"))
     print(f"Written to {table} and {picture}")
@@ -68,14 +53,13 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _no_metric(runs: Sequence[Run], metric: str) -> str:
-    """Why runs have no such metric, with the one that was probably meant."""
+    """Say that runs have no such metric, and which one was probably meant."""
     has = sorted({name for run in runs for entry in run.curve for name in entry} - {"round"})
     other = metric.removeprefix("val/") if metric.startswith("val/") else f"val/{metric}"
     meant = did_you_mean(metric, has) or f"; it has {', '.join(has)}"
     if other in has:
-        meant = (
-            f"; it has {other}, measured on other data and not mixed with it: add --metric {other}"
-        )
+        remedy = f"measured on other data and not mixed with it: add --metric {other}"
+        meant = f"; it has {other}, {remedy}"
     return f"there is no {metric!r} in curve.csv{meant}"
 
 
@@ -129,7 +113,7 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
 
 
 def _format(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """The rows as a table with aligned columns, numbers to the right."""
+    """Return the rows as a table with aligned columns, numbers to the right."""
     columns = []
     for head, first in rows[0].items():
         cells = [head, *(_cell(head, row[head], metric) for row in rows)]
@@ -148,9 +132,3 @@ def _cell(head: str, value: Any, metric: str) -> str:
 
 def _number(value: float, metric: str) -> str:
     return f"{value:.1%}" if "accuracy" in metric else f"{value:.4g}"
-
-
-def _write(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)

@@ -3,6 +3,7 @@
 It imports nothing heavy, so that --help and --version answer at once; a verb imports the rest.
 """
 
+import argparse
 import gc
 import signal
 import sys
@@ -11,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, UsageError, did_you_mean
@@ -32,14 +32,7 @@ VERBS = {
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
-# Verbs in a module of their own.
-_OWN_MODULES = {
-    "compare": "fedaux_pl.cli.compare",
-    "sweep": "fedaux_pl.cli.sweep",
-    "sites": "fedaux_pl.cli.sites",
-    "site": "fedaux_pl.cli.sites",
-    "report": "fedaux_pl.cli.report",
-}
+_OWN_MODULES = ("compare", "sweep", "report", "sites", "site")  # the others are in verbs.py
 
 # Names that other programs give to these verbs.
 _SYNONYMS = {"train": "fit", "run": "fit", "evaluate": "test", "eval": "test", "infer": "predict"}
@@ -106,6 +99,18 @@ More help:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser of verbs that need neither torch nor Lightning; wrong options are UsageErrors."""
+
+    def __init__(self, verb: str, description: str, usage: str | None = None) -> None:
+        prog = f"fedaux-pl {verb}"
+        super().__init__(prog=prog, usage=usage, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a UsageError."""
+        raise UsageError(message, self.prog)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run one verb; this is the only place that prints errors.
 
@@ -114,11 +119,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb or
-        wrong options, or ``INTERRUPTED``.
-
-    Raises:
-        SystemExit: With status 0 after help, 1 after Ctrl-C in a run, as Lightning does, or
-            ``TERMINATED``.
+        wrong options, or ``INTERRUPTED``. SystemExit is raised with status 0 after help, 1 after
+        Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
     """
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):
@@ -148,14 +150,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def run_verb(args: Sequence[str]) -> None:
-    """Runs one verb; raises what it raises, and SystemExit with ``TERMINATED`` after SIGTERM.
-
-    Args:
-        args: The verb and its command line.
-    """
+    """Run one verb; raise what it raises, and SystemExit with ``TERMINATED`` after SIGTERM."""
     verb, *rest = args
-    with _ended_by_ctrl_c():
-        verbs = import_module(_OWN_MODULES[verb]) if verb in _OWN_MODULES else _import_verbs()
+    name = "sites" if verb == "site" else verb if verb in _OWN_MODULES else "verbs"
+    # Ctrl-C ends the process at once: some imports ignore its exception
+    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
+        verbs = _import(f"fedaux_pl.cli.{name}")
     with raised_by_sigterm(SystemExit(TERMINATED)):
         # jsonargparse holds its last parser, and so the whole run, in a context variable
         copy_context().run(getattr(verbs, verb), rest)
@@ -174,21 +175,13 @@ def raised_by_sigterm(error: BaseException) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise error
 
-    with _handled(signal.SIGTERM, end):
+    with handled(signal.SIGTERM, end):
         yield
 
 
 @contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """Within this context, Ctrl-C ends the process at once: some imports ignore its exception."""
-    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with _handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
-        yield
-
-
-@contextmanager
-def _handled(number: int, handler: Any) -> Iterator[None]:
-    """Sets the handler of a signal; nothing outside of the main thread, which has the handlers."""
+def handled(number: int, handler: Any) -> Iterator[None]:
+    """Set the handler of a signal; nothing outside of the main thread, which has the handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -199,18 +192,14 @@ def _handled(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _import_verbs() -> ModuleType:
-    """Imports the verbs without garbage collection.
-
-    The imports create a million permanent objects, and collections meanwhile would take a second.
-    """
-    name = "fedaux_pl.cli.verbs"
+def _import(name: str) -> Any:
+    """Import a module without garbage collection, which would take a second: objects stay."""
     if name in sys.modules or not gc.isenabled():
         return import_module(name)
     gc.disable()
     try:
-        verbs = import_module(name)
+        module = import_module(name)
         gc.freeze()
     finally:
         gc.enable()
-    return verbs
+    return module

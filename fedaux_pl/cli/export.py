@@ -11,16 +11,32 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaux_pl.cli.model_card import model_card, rounds_of
+from fedaux_pl._version import __version__
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models import Ensemble, save_ensemble, trained_models
 from fedaux_pl.runs.parser import FederationParser
 
 FORMATS = ("safetensors", "onnx")
-OPSET = 20
-"""The version of ONNX's operators, so that files do not change with the exporter's default."""
+OPSET = 20  # of ONNX's operators, so that files do not change with the exporter's default
+_LOADING = {  # by a file of the export
+    "config.json": """```python
+from fedaux_pl import load_exported
+
+model = load_exported("FOLDER")  # an nn.Module in evaluation mode
+probabilities = model(inputs)  # shape (N, classes)
+```""",
+    "model.onnx": """```python
+import json
+
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+(probabilities,) = session.run(None, {"inputs": inputs})  # DTYPE array
+classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+```""",
+}
 
 
 def export(args: Sequence[str]) -> Path:
@@ -62,8 +78,9 @@ def export(args: Sequence[str]) -> Path:
         written += save_ensemble(output, models, federation)
     card = model_card(federation, written, checkpoint.name)
     write_text_atomically(output / "README.md", lambda file: file.write(card))
-    rounds = f"{checkpoint}, round {rounds_of(federation)}"
-    print(f"{', '.join([*written, 'README.md'])}: {output} (from {rounds})")
+    rounds = _last_round(federation)["round"]
+    files = ", ".join([*written, "README.md"])
+    print(f"{files}: {output} (from {checkpoint}, round {rounds:.0f})")
     return output
 
 
@@ -99,3 +116,86 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     program.model.metadata_props["classes"] = json.dumps(federation["classes"])
     content: bytes = program.model_proto.SerializeToString()
     return content
+
+
+def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
+    """Return a README.md about the models of a checkpoint, given its entry ``federation``.
+
+    It says what the models are, how good, what they have cost, and how to load the ``files``.
+    """
+    settings, classes = federation["settings"], federation["classes"]
+    data, algorithm = settings["data"], dict(settings["algorithm"])
+    private, is_image = data.get("private"), len(federation["input_shape"]) == 3
+    shape = "x".join(map(str, federation["input_shape"]))
+    clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
+    role = f"{settings['participation']:.0%} take part in a round"
+    if not algorithm.pop("trains_clients", True):
+        count = "two releases" if federation.get("further") else "one release"
+        role = f"each sends {count} and no model"
+    split = f"{data.get('num_clients')} given clients"
+    if data.get("alpha") is not None:
+        split = f"split over {data['num_clients']} clients by Dirichlet(alpha = {data['alpha']:g})"
+    method, rounds = algorithm.pop("method"), int(_last_round(federation)["round"])
+    rows = [
+        ("method", f"{method}, {counted(rounds, 'round')}"),
+        ("weights", f"{checkpoint}, after round {rounds}"),
+        ("settings of the method", _inline(algorithm)),
+        ("clients", f"{clients}; {role}"),
+        ("private data", f"{private}, {split}"),
+        ("auxiliary data", data.get("auxiliary") or "none"),
+        ("accuracy", _accuracy(federation)),
+        ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
+        ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
+        ("seed", settings["seed"]),
+    ]
+    if tokenizer := federation.get("input_format"):
+        rows.append(("tokenizer", _inline(tokenizer)))
+    table = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in rows)
+    privacy = "\n".join(f"- {line}" for line in federation["privacy"])
+    load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
+    return f"""---
+library_name: fedaux-pl
+---
+
+# {method} on {private}
+
+Trained by federated learning with fedaux-pl {__version__}.
+
+| | |
+| --- | --- |
+{table}
+
+## Privacy
+
+{privacy}
+
+## Load
+
+{load.replace("DTYPE", "uint8" if is_image else "int64")}
+"""
+
+
+def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the measurements of the last round, which may not be in the history yet."""
+    last = federation["round"] or (federation["history"] or [{}])[-1]
+    return {"round": len(federation["history"]), **last}
+
+
+def _accuracy(federation: Mapping[str, Any]) -> str:
+    last, settings = _last_round(federation), federation["settings"]
+    kind, part = "accuracy", "test"
+    if "val/accuracy" in last:
+        kind, part = "val/accuracy", "validation"
+    if kind not in last:
+        return "not measured"
+    text = f"{last[kind]:.2%} on the {part} data of {settings['data'].get('private')}"
+    each = [f"{n} {last[k]:.2%}" for n in settings["clients"] if (k := f"{kind}/{n}") in last]
+    if len(each) > 1:
+        text += f", by the ensemble ({', '.join(each)} alone)"
+    if settings["batchnorm"] == "batch":
+        text += ", with the BatchNorm statistics of each batch"
+    return text
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items()) or "defaults"

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import decode_images, is_image, list_images
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.data.texts import TextLayout, read_texts
+from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
@@ -22,19 +22,12 @@ from fedaux_pl.runs.parser import FederationParser
 
 
 class Samples(NamedTuple):
-    """What is predicted.
+    """What is predicted."""
 
-    Attributes:
-        inputs: The inputs of the model, of the samples at ``positions``.
-        positions: Their rows; those of the others have no class and no probabilities.
-        names: What identifies the sample in each row, by the title of its column.
-        summary: How many there are, and what is wrong with the others.
-    """
-
-    inputs: Tensor
-    positions: Sequence[int]
-    names: dict[str, Sequence[Any]]
-    summary: str
+    inputs: Tensor  # of the samples at positions
+    positions: Sequence[int]  # rows; the others have no class and no probabilities
+    names: dict[str, Sequence[Any]]  # what identifies each row, by the title of its column
+    summary: str  # how many there are, and what is wrong with the others
 
 
 def predict(args: Sequence[str]) -> Path:
@@ -57,21 +50,20 @@ def predict(args: Sequence[str]) -> Path:
     loaded = load_checkpoint(find_tested(options.ckpt_path, options.root))
     federation = loaded["federation"]
     text_format = federation.get("input_format", {})  # empty if it was trained on images
-    if options.texts is None:
-        if text_format:
-            raise ConfigurationError("this run was trained on texts: give --texts, not --images")
-        samples = _read_images(options.images, options.key, federation["input_shape"])
-    else:
-        if not text_format:
-            raise ConfigurationError("this run was trained on images: give --images, not --texts")
+    kind, other = ("texts", "images") if text_format else ("images", "texts")
+    if options[kind] is None:
+        raise ConfigurationError(f"this run was trained on {kind}: give --{kind}, not --{other}")
+    if text_format:
         samples = _read_texts(options.texts, options.column.split(","), text_format)
+    else:
+        samples = _read_images(options.images, options.key, federation["input_shape"])
     _write_table(options.output, samples, federation["classes"], loaded)
     print(f"{samples.summary}: {options.output}")
     return Path(options.output)
 
 
 def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any]) -> Samples:
-    """The texts of a file; a row of the file without a text is not predicted."""
+    """Read the texts of a file; a row of the file without a text is not predicted."""
     remedy = "give --column and the name of the text column"
     layout = TextLayout(text=list(columns), label=None)
     found = read_texts(path, layout, remedy, keep_empty=True).texts
@@ -84,7 +76,7 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
 
 
 def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Samples:
-    """Images of the shape of the run's inputs; a file that cannot be read is not predicted."""
+    """Read images of the shape of the run's inputs; an unreadable file is not predicted."""
     for path in paths:
         if not path.exists():
             raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
@@ -138,7 +130,7 @@ def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
 def _write_table(
     path: Path, samples: Samples, classes: Sequence[str], checkpoint: dict[str, Any]
 ) -> None:
-    """Writes one row per sample: its names, most probable class and class probabilities."""
+    """Write one row per sample: its names, most probable class and class probabilities."""
     values = probabilities(checkpoint, samples.inputs).tolist()
     predicted = dict(zip(samples.positions, values, strict=True))
 
@@ -147,7 +139,7 @@ def _write_table(
         table.writerow([*samples.names, "class", *classes])
         for index, names in enumerate(zip(*samples.names.values(), strict=True)):
             row = predicted.get(index, [])
-            best = classes[max(range(len(row)), key=row.__getitem__)] if row else ""
+            best = classes[row.index(max(row))] if row else ""
             table.writerow([*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))])
 
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced

@@ -19,15 +19,7 @@ _PRINTED = 10  # lines of cells that are not done
 
 
 def report(args: Sequence[str]) -> list[Path]:
-    """Write tables, figures and a page of what a sweep has measured so far; return the files.
-
-    Args:
-        args: The command line after the verb.
-
-    Raises:
-        ConfigurationError: If the file, or the settings of a cell, cannot be used.
-        UsageError: If an own option is wrong.
-    """
+    """Write tables, figures and a page of what a sweep has measured so far; return the files."""
     parser = SweepParser(
         "report",
         "Writes tables, figures and a page of what a sweep has measured so far. It finds the cells "
@@ -46,6 +38,9 @@ def report(args: Sequence[str]) -> list[Path]:
     from fedaux_pl.reports.values import collect
 
     groups = collect(sweep, cells)
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # what sweep does not take
+    own.add_argument("--output")
+    of_sweep = own.parse_known_args(list(args))[1]
     changes = "All cells ran with these options, whatever else is said here: "
     changes = changes + shlex.join(options.extra) if options.extra else ""
     return publish(
@@ -54,18 +49,14 @@ def report(args: Sequence[str]) -> list[Path]:
         [*make_figures(sweep, groups), *make_tables(sweep, groups)],
         note=f"{sweep.note}\n\n{changes}",
         details=[cells_table(sweep, groups)],
-        status=describe_status(groups, _shared(args)),
+        status=describe_status(groups, of_sweep),
     )
 
 
 def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> list[Path]:
     """Print the tables of a report and what of its sweep is done, and write its files.
 
-    Args:
-        folder: The folder of the files.
-        title: The title.
-        items: Tables and figures, in their order.
-        parts: Further arguments of ``write_report``.
+    ``parts`` are further arguments of ``write_report``.
     """
     from fedaux_pl.reports.page import write_report
 
@@ -83,10 +74,3 @@ def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> 
     written = write_report(folder, title, items=items, **parts)
     print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
     return written
-
-
-def _shared(args: Sequence[str]) -> list[str]:
-    """Return the arguments that ``sweep`` takes, too."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--output")
-    return parser.parse_known_args(list(args))[1]

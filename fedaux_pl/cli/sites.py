@@ -16,13 +16,13 @@ from fedaux_pl.sites.site_status import describe_status
 def sites(args: Sequence[str]) -> None:
     """Writes what a federation over sites needs, lists the sites of a run, or prints a pin."""
     verbs = {"init": _init, "status": _status, "pin": _pin}
-    if not args or args[0] not in verbs:
-        given = args[0] if args else "nothing"
+    verb, *rest = args or ["nothing"]
+    if verb not in verbs:
         raise ConfigurationError(
-            f"sites must be followed by init, status or pin, but is followed by {given}"
-            f"{did_you_mean(given, verbs)}"
+            f"sites must be followed by init, status or pin, but is followed by {verb}"
+            f"{did_you_mean(verb, verbs)}"
         )
-    verbs[args[0]](list(args[1:]))
+    verbs[verb](rest)
 
 
 def _init(args: list[str]) -> None:
@@ -72,14 +72,19 @@ class SiteCLI(FederationCLI):
     """The parser of ``site``: that of ``fit`` with the server and the limits of the site."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the server, the certificates and the limits."""
+        """Add the server, the certificates and the limits."""
         super().add_arguments_to_parser(parser)
+        add = parser.add_argument
         about = "The server, HOST:PORT; the host as in its certificate."
-        parser.add_argument("--server", type=str, required=True, help=about)
+        add("--server", type=str, required=True, help=about)
         about = "The folder that nvflare provision has written for this site."
-        parser.add_argument("--certificates", type=Path, required=True, help=about)
-        about = "The largest message that is accepted, in bytes."
-        parser.add_argument("--max_bytes", type=int, default=2**32, help=about)
+        add("--certificates", type=Path, required=True, help=about)
+        add(
+            "--max_bytes",
+            type=int,
+            default=2**32,
+            help="The largest message that is accepted, in bytes.",
+        )
         parser.add_class_arguments(Limits)
 
     def before_instantiate_classes(self) -> None:
@@ -99,8 +104,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     cli = SiteCLI("site", args)
     options = cli.config_init
     limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
-    kit = options.certificates
-    name = transport.certificate_name(kit)
+    name, kit = transport.certificate_name(options.certificates), options.certificates
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
     Site(cli.model, limits, serve, name)
     try:

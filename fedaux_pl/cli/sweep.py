@@ -16,17 +16,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from fedaux_pl.cli.entry import raised_by_sigterm, run_verb
-from fedaux_pl.errors import FedauxError, UsageError, counted, did_you_mean
+from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
+from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
-from fedaux_pl.sweeps.launchers import (
-    create_executor,
-    queued_jobs,
-    run_locally,
-    submit,
-    time_left,
-)
 from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
 from fedaux_pl.sweeps.worker import run_cell
 
@@ -35,28 +29,16 @@ _OPTIONS_OF_FIT = (
     *("config", "model", "data", "trainer", "seed_everything"),
     *("ckpt_path", "print_config", "help"),
 )
-_PRELOADED = (
-    *("fedaux_pl.cli.verbs", "lightly.loss", "matplotlib.pyplot", "torch.utils.tensorboard"),
-)
 # -P: files in the current folder hide no package
 _WORKER = (sys.executable, "-P", "-m", "fedaux_pl.cli.sweep")
 
 
-class SweepParser(argparse.ArgumentParser):
-    """A parser of ``VERB FILE [own options] [options of fit]``.
-
-    Args:
-        verb: The verb.
-        description: What it does.
-    """
+class SweepParser(Parser):
+    """A parser of ``VERB FILE [own options] [options of fit]``."""
 
     def __init__(self, verb: str, description: str) -> None:
-        super().__init__(
-            prog=f"fedaux-pl {verb}",
-            usage=f"fedaux-pl {verb} FILE [options below] [options of fit, for all cells]",
-            description=description,
-            allow_abbrev=False,
-        )
+        usage = f"fedaux-pl {verb} FILE [options below] [options of fit, for all cells]"
+        super().__init__(verb, description, usage)
         add = self.add_argument
         add("--root", type=Path, default=Path("logs"), help="folder of all output (default: logs)")
         about = "only the cells with these labels; may be repeated"
@@ -79,11 +61,9 @@ class SweepParser(argparse.ArgumentParser):
                 own = [option for option in self._option_string_actions if option[:2] == "--"]
                 self.error(f"there is no option {name}{did_you_mean(name, own)}")
         if options.seeds is not None:
-            seeds = options.seeds.split(",")
+            seeds, wanted = options.seeds.split(","), "integers from 0 on such as 0,1,2"
             if not all(seed.isdecimal() for seed in seeds):
-                self.error(
-                    f"--seeds must be integers from 0 on such as 0,1,2, but is {options.seeds}"
-                )
+                self.error(f"--seeds must be {wanted}, but is {options.seeds}")
             options.seeds = [int(seed) for seed in seeds]
         select: dict[str, list[str]] = {}
         for text in options.select:
@@ -94,21 +74,13 @@ class SweepParser(argparse.ArgumentParser):
         options.select = select
         return options
 
-    def error(self, message: str) -> NoReturn:
-        """Raise a UsageError."""
-        raise UsageError(message, self.prog)
-
 
 def sweep(args: Sequence[str]) -> None:
     """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own.
 
-    Args:
-        args: The command line after the verb.
-
     Raises:
         ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
         FedauxError: If cells have failed; the others are done.
-        UsageError: If an own option is wrong.
     """
     options = _parse(args)
     is_shown = options.dry_run or options.status
@@ -119,17 +91,18 @@ def sweep(args: Sequence[str]) -> None:
     labeled = resolve(described.cells, options.root, check=is_checked)
     check_metrics(described, labeled)
     cells = distinct(labeled)
-    for cell in cells if options.retry and not is_shown else ():
-        if cell.state is CellState.FAILED:
-            cell.failure.unlink(missing_ok=True)
     if is_shown:
         if options.dry_run:
             print(_table(labeled, list(described.axes)))
         print(_counts(cells))
         for line in [*_running(cells), *_failures(cells)] if options.status else ():
             print(line)
-        print(time_left(labeled, len(_slots(options.jobs, labeled))))
-    elif options.launcher == "local":
+        print(launchers.time_left(cells, len(_slots(options.jobs, cells))))
+        return
+    for cell in cells if options.retry else ():
+        if cell.state is CellState.FAILED:
+            cell.failure.unlink(missing_ok=True)
+    if options.launcher == "local":
         _run(cells, options)
     else:
         _hand_over(cells, described.name, options)
@@ -166,7 +139,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     print(_counts(cells), flush=True)
     try:
         with raised_by_sigterm(KeyboardInterrupt()):
-            run_locally(cells, _slots(options.jobs, cells), start_worker)
+            launchers.run_locally(cells, _slots(options.jobs, cells), start_worker)
     except KeyboardInterrupt:
         print(f"stopped; {_counts(cells)}; the same command continues")
         raise
@@ -189,10 +162,10 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
             cell.write_description()
             print(cell.shell_command)
         return
-    executor = create_executor(options.root / "slurm", name, options.slurm)
-    queued = queued_jobs()
+    executor = launchers.create_executor(options.root / "slurm", name, options.slurm)
+    queued = launchers.queued_jobs()
     new = [cell for cell in idle if cell.read_description().get("job") not in queued]
-    for cell, job in zip(new, submit(new, executor, _WORKER), strict=True):
+    for cell, job in zip(new, launchers.submit(new, executor, _WORKER), strict=True):
         print(f"job {job}: {cell.name}", flush=True)
     waiting = f", and {len(idle) - len(new)} in the queue already" if len(idle) > len(new) else ""
     how_far = "`fedaux-pl sweep ... --status` shows how far they are"
@@ -204,7 +177,7 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
     lines = [[*axes, "seed", "state", "rounds", "key"]]
     for cell in cells:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
-        rounds = f"{len(cell.curve())}/{cell.rounds}"
+        rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -212,14 +185,8 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
 
 def _counts(cells: Sequence[Cell]) -> str:
     """Return how many cells are in each state, such as ``8 cells: 3 done, 5 missing``."""
-    states = Counter(cell.state for cell in cells)
-    order = (
-        CellState.DONE,
-        CellState.RUNNING,
-        CellState.UNFINISHED,
-        CellState.FAILED,
-        CellState.MISSING,
-    )
+    states = Counter(str(cell.state) for cell in cells)
+    order = ("done", "running", "unfinished", "failed", "missing")
     parts = [f"{states[state]} {state}" for state in order if states[state]]
     return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
 
@@ -228,7 +195,7 @@ def _running(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if cell.state is CellState.RUNNING:
             host = holder(cell.lock).get("host", "another process")
-            rounds = f"round {len(cell.curve())} of {cell.rounds}"
+            rounds = f"round {len(cell.load_run().curve)} of {cell.rounds}"
             yield f"running: {cell.name}, {rounds} on {host}, {cell.log}"
 
 
@@ -260,20 +227,17 @@ def _report_line(options: argparse.Namespace) -> str:
 
 
 def preload() -> None:
-    """Start the server that forks the processes of the cells, and return at once.
+    """Start the server that imports the packages once and forks the processes of the cells.
 
-    It imports the packages once for all of them, which takes several seconds, and does nothing
-    else: a process that had used CUDA could not be forked.
+    It does nothing else: a process that had used CUDA could not be forked.
     """
     # by this variable of torch, asking whether there is a GPU does not count as using CUDA
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # files in the current folder hide no package
-    forkserver.set_forkserver_preload(list(_PRELOADED))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits
-    try:
+    packages = ["lightly.loss", "matplotlib.pyplot", "torch.utils.tensorboard"]
+    forkserver.set_forkserver_preload(["fedaux_pl.cli.verbs", *packages])
+    with handled(signal.SIGINT, signal.SIG_IGN):  # which the server inherits
         forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def start_worker(cell: Cell, environment: Mapping[str, str]) -> BaseProcess:

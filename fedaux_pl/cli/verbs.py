@@ -24,16 +24,16 @@ from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.runs.parser import FederationCLI, parse
+from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
 
-__all__ = ["benchmark", "export", "fit", "parse", "predict", "pretrain", "test", "validate"]
+__all__ = ["benchmark", "export", "fit", "predict", "pretrain", "test", "validate"]
 
 
 def fit(args: Sequence[str]) -> FederationCLI:
     """Run or resume a federation."""
-    cli = parse("fit", args)
+    cli = FederationCLI("fit", args)
     sites, root = cli.config_init.sites, Path(cli.trainer.default_root_dir)
     with nullcontext() if sites is None else connect(cli.model, cli.datamodule, sites, root):
         _run(cli, cli.trainer.fit)
@@ -76,14 +76,11 @@ def _print_details(cli: FederationCLI, measured: Mapping[str, float]) -> None:
 
 
 def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
-    """The accuracy after the last round, and the best, with the data that it was measured on."""
-    for name, data, kind in (
-        ("val/accuracy", "validation", "validation accuracy"),
-        ("accuracy", "test", "accuracy"),
-    ):
+    """Say how accurate the last round is and the best, on validation data if there are any."""
+    for name, data in (("val/accuracy", "validation"), ("accuracy", "test")):
         if measured := [entry[name] for entry in history if name in entry]:
             best = f"best over rounds on the {data} data {max(measured):.1%}"
-            return f"{kind} {measured[-1]:.1%} ({best})"
+            return f"{name.replace('val/', 'validation ')} {measured[-1]:.1%} ({best})"
     return "accuracy not measured"
 
 
@@ -98,11 +95,10 @@ def test(args: Sequence[str]) -> FederationCLI:
 
 
 def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
-    cli = parse(verb, args) if args else None
+    cli = FederationCLI(verb, args) if args else None
     if cli is None or cli.checkpoint is None:
-        raise ConfigurationError(
-            f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
-        )
+        problem = f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
+        raise ConfigurationError(problem)
     if not getattr(cli.trainer, limit):
         raise ConfigurationError(f"{verb} measures nothing with trainer.{limit} 0: leave it out")
     _run(cli, getattr(cli.trainer, verb), verbose=False)
@@ -118,7 +114,7 @@ def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
 
 def pretrain(args: Sequence[str]) -> FederationCLI:
     """Pre-train h_0 of every architecture and cache it for ``fit``."""
-    cli = parse("pretrain", args)
+    cli = FederationCLI("pretrain", args)
     if not cli.model.algorithm.pretrained:
         raise ConfigurationError(
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
@@ -207,10 +203,9 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
 
 
 def _is_about(folder: Path, error: OSError) -> bool:
-    """Whether the disk is full, or the error names the folder, a part of it or one above it."""
+    """Return whether the disk is full, or the error names the folder, or one in or above it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    if error.filename is None:
-        return False
     path = Path(str(error.filename)).absolute()
-    return path.is_relative_to(folder) or folder.is_relative_to(path)
+    named = error.filename is not None
+    return named and (path.is_relative_to(folder) or folder.is_relative_to(path))

@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedaux_pl.class_paths import import_class
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.seeds import isolated_rng
@@ -27,22 +27,15 @@ _TRIALS = 8  # with other seeds: a transform may do nothing by chance
 
 
 def flip(images: Tensor, numbers: Tensor) -> Tensor:
-    """Mirror each image with probability 1/2.
-
-    Args:
-        images: (N, C, H, W).
-        numbers: Random integers from 0 to 2^31 - 1, shape (N, 1).
-    """
+    """Mirror each image (N, C, H, W) by a random integer, shape (N, 1), if it is odd."""
     return torch.where((numbers % 2 == 1)[:, :, None, None], images.flip(-1), images)
 
 
 def crop_flip(images: Tensor, numbers: Tensor, padding: int | None = None) -> Tensor:
-    """Pad each image with zeros, cut out its former size, and mirror it with probability 1/2.
+    """Pad each image (N, C, H, W) with zeros, cut out its former size, and mirror every second.
 
-    Args:
-        images: (N, C, H, W).
-        numbers: Random integers from 0 to 2^31 - 1, shape (N, 3).
-        padding: Pixels on each side; by default an eighth of the shorter side, at least 1.
+    Random integers (N, 3) determine where. Padding on each side is by default an eighth of the
+    shorter side, at least 1 pixel.
     """
     count, channels, height, width = images.shape
     padding = max(1, min(height, width) // 8) if padding is None else padding
@@ -70,19 +63,13 @@ class Augmentation:
     ``flip`` and ``crop_flip`` change each image in its own way, by given numbers. A module changes
     a batch as it does: most of torchvision's treat all images of a batch alike. It draws from
     PyTorch's generators, which are seeded for each batch.
-
-    Attributes:
-        steps: The changes, with the numbers that each image needs; 0 for a module.
     """
 
-    steps: tuple[tuple[Callable[..., Tensor], int], ...]
+    steps: tuple[tuple[Callable[..., Tensor], int], ...]  # and the numbers for each image, or 0
 
     @classmethod
     def create(cls, option: AugmentationOption) -> "Augmentation | None":
         """Create the augmentation of an option; None for none.
-
-        Raises:
-            ConfigurationError: If a name is unknown, or its class cannot be created.
 
         Examples:
             >>> Augmentation.create("crop_flip").numbers
@@ -115,20 +102,13 @@ class Augmentation:
         return images
 
     def check(self, images: Tensor, option: str) -> None:
-        """Try the augmentation on the first images of a data set.
-
-        Raises:
-            ConfigurationError: If it fails, changes shape or dtype, or does not follow the seed.
-        """
+        """Try the augmentation on images: it must keep shape and dtype, and follow the seed."""
         if images.ndim != 4:
-            raise ConfigurationError(
-                f"{option} is for images, but the data are texts: leave it out"
-            )
+            raise ConfigurationError(f"{option} is for images, but the data are texts: drop it")
         images, host = images[:4], _host_generators()
         for seed in range(_TRIALS):
-            generator = torch.Generator().manual_seed(seed)
-            numbers = torch.randint(2**31, (len(images), self.numbers), generator=generator)
-            numbers = numbers.to(images.device)
+            generator, shape = torch.Generator().manual_seed(seed), (len(images), self.numbers)
+            numbers = torch.randint(2**31, shape, generator=generator).to(images.device)
             try:
                 first, second = (self(images.clone(), numbers, seed) for _ in range(2))
                 got, expected = (f"{x.dtype} {tuple(x.shape)}" for x in (first, images))
@@ -136,20 +116,17 @@ class Augmentation:
                 raise ConfigurationError(
                     f"{option} failed on a batch of images, a tensor on {images.device} "
                     f"({type(error).__name__}: {first_line(error)}): choose a transform of batches "
-                    "of tensors, of torchvision.transforms.v2 or your own; one that needs PIL "
-                    "images or labels cannot be used"
+                    "of tensors without labels, of torchvision.transforms.v2 or your own"
                 ) from error
             if got != expected:
                 raise ConfigurationError(
-                    f"{option} turns images {expected} into {got}: leave out changes of size, or "
-                    "resize to the former one, and conversions and normalization, which the model "
-                    "does"
+                    f"{option} turns images {expected} into {got}: leave out changes of size, "
+                    "conversions and normalization, which the model does"
                 )
             if host != _host_generators() or not torch.equal(first, second):
                 raise ConfigurationError(
-                    f"{option} draws random numbers that a seed of PyTorch does not determine (of "
-                    "random, numpy or a generator of its own), so that no run could be repeated: "
-                    "use torch.rand and torch.randint, as torchvision.transforms.v2 does"
+                    f"{option} draws random numbers that a seed of PyTorch does not determine, so "
+                    "that no run could be repeated: use torch.rand, not random or numpy"
                 )
 
 
@@ -174,20 +151,22 @@ def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., T
     if name in _OWN:
         function, count = _OWN[name]
         return partial(function, **options), count
-    module, _, class_name = _SHORT.get(name, name).rpartition(".")
     try:
-        kind = getattr(import_module(module), class_name, None) if module else None
-        if isinstance(kind, type) and issubclass(kind, nn.Module):
-            return kind(**options), 0
+        kind = import_class(_SHORT.get(name, name), nn.Module)
+    except ImportError as error:
+        meant = did_you_mean(name, (*_OWN, *_SHORT))
+        raise ConfigurationError(
+            f"augmentation {name} is no torch.nn.Module{meant}: choose "
+            f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own "
+            f"({error})"
+        ) from error
+    try:
+        return kind(**options), 0
     except Exception as error:  # of any class: the code of another package runs
         raise ConfigurationError(
             f"augmentation {name} cannot be created with {dict(options)} ({first_line(error)}): "
-            "correct its name or its options, or add its folder to the Python path"
+            "correct its options"
         ) from error
-    raise ConfigurationError(
-        f"augmentation {name} is no torch.nn.Module{did_you_mean(name, (*_OWN, *_SHORT))}: choose "
-        f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own"
-    )
 
 
 def _host_generators() -> tuple[Any, ...]:

@@ -100,11 +100,10 @@ class TensorBatches:
         """Yield the inputs of each batch of an epoch, augmented."""
         numbers = self.random_numbers(epoch)
         for batch, inputs in enumerate(read_batches(self.tensors[0], positions)):
-            if self.augmentation is None or numbers is None:
-                yield inputs
-            else:
+            if self.augmentation is not None and numbers is not None:
                 seed = derive_seed(self.seed, epoch, 1, batch)
-                yield self.augmentation(inputs, numbers[batch, : len(inputs)], seed)
+                inputs = self.augmentation(inputs, numbers[batch, : len(inputs)], seed)
+            yield inputs
 
     def random_numbers(self, epoch: int) -> Tensor | None:
         """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
@@ -135,9 +134,6 @@ class TensorBatches:
 
 
 def fit_batch_size(size: int, inputs: Inputs) -> int:
-    """Return the batch size for predictions of images: ``size`` up to 32 x 32 pixels, else less.
-
-    So a batch needs about the same memory whatever its images.
-    """
+    """Return the batch size for predictions of images: less than ``size`` above 32 x 32 pixels."""
     pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1
     return min(size, max(64, size * 32 * 32 // pixels))

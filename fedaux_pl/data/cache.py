@@ -49,17 +49,11 @@ def tensor_digest(*tensors: Inputs) -> str:
 def cached(
     folder: Path, key: Mapping[str, str | int], build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Load the tensors of a key from disk, or build and save them.
+    """Load the tensors that a key determines from disk, or build and save them.
 
     Processes that need the same tensors at the same time build them once: the others wait. A
     damaged file, or one of another key, is replaced with a warning. Only this machine can confirm
-    the key, of which a keyed hash is written. Other users cannot read the files.
-
-    Args:
-        folder: The folder of the file, ``user_cache`` unless the user has chosen one: a cache
-            among the data would look like data to other programs.
-        key: Everything that determines the tensors; "kind" is the prefix of the file name.
-        build: Builds the tensors by name.
+    the key, of which a keyed hash is written; "kind" of the key is the prefix of the file name.
     """
     if is_off(folder):
         return build()
@@ -96,11 +90,8 @@ def cache_lock(
             create_folder(folder, private=True)
             stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait))
         except OSError as error:
-            warnings.warn(
-                f"the cache cannot be locked, so another run may compute {key['kind']} as well "
-                f"({error})",
-                stacklevel=3,
-            )
+            reason = f"so another run may compute {key['kind']} as well ({error})"
+            warnings.warn(f"the cache cannot be locked, {reason}", stacklevel=3)
         yield
 
 
@@ -141,10 +132,8 @@ def save_cached(
         if is_limited:
             _evict(path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        warnings.warn(
-            f"the data could not be cached in {folder} and is built again next time: {error}",
-            stacklevel=3,
-        )
+        reason = f"and is built again next time: {error}"
+        warnings.warn(f"the data could not be cached in {folder} {reason}", stacklevel=3)
     return tensors
 
 
@@ -162,16 +151,13 @@ def _locate(folder: Path, key: Mapping[str, str | int]) -> tuple[Path, str]:
 def _limit() -> float:
     """Return the limit of the user's cache in bytes."""
     text = os.environ.get(LIMIT, str(_DEFAULT_LIMIT))
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise ConfigurationError(
-            f"the environment variable {LIMIT} must be the limit of the cache in GB, 0 for no "
-            f"cache, but is {text!r}"
-        )
-    return limit * 1e9
+    with suppress(ValueError):
+        if (limit := float(text)) >= 0:
+            return limit * 1e9
+    raise ConfigurationError(
+        f"the environment variable {LIMIT} must be the limit of the cache in GB, 0 for no cache, "
+        f"but is {text!r}"
+    )
 
 
 def _evict(newest: Path) -> None:

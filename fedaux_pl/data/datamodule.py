@@ -15,10 +15,10 @@ from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
-from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
-from fedaux_pl.data.source import Examples
+from fedaux_pl.data.silos import Data, as_source
+from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
 
@@ -76,9 +76,9 @@ class FederatedDataModule(pl.LightningDataModule):
         memory: Memory | None = None,
     ) -> None:
         super().__init__()
-        kinds, places = (None, *get_args(Holding)), (None, *get_args(Memory))
-        check_setting("memory", memory, memory in places, "be device, host, disk or null")
-        check_setting("holds", holds, holds in kinds, "be public, private or null")
+        for name, value, kind in (("memory", memory, Memory), ("holds", holds, Holding)):
+            known = get_args(kind)
+            check_setting(name, value, value in (*known, None), f"be {', '.join(known)} or null")
         are_names = classes is None or 2 <= len(set(classes)) == len(classes)
         check_setting("classes", classes, are_names, "be at least 2 different names")
         check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
@@ -119,8 +119,8 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _load(self, at_most: int | None) -> None:
         key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
-        private = PrivateData.load(self.private, held_out, self.holds, self.class_order, memory)
-        private = private.name_clients(self.site_names)
+        names = self.class_order, self.site_names
+        private = PrivateData.load(self.private, held_out, self.holds, *names, memory)
         public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
@@ -140,10 +140,12 @@ class FederatedDataModule(pl.LightningDataModule):
         self.num_clients = len(private.clients) or self.num_clients
         self._private, self._public = private, public
 
+    def _sources(self) -> list[Source]:
+        return [source for source in (self.private, self.auxiliary) if source is not None]
+
     def _choose_memory(self) -> Memory:
         """Return where images stay, and tell the sources."""
-        sources = [source for source in (self.private, self.auxiliary) if source is not None]
-        memory = self.memory
+        sources, memory = self._sources(), self.memory
         if memory is None:
             trainer, size = self.trainer, sum(source.image_bytes() for source in sources)
             device = torch.device("cpu") if trainer is None else trainer.strategy.root_device
@@ -177,7 +179,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
-        validation, contents = self._loaded().validation, dict(self.fingerprints)
+        validation, contents = self.validation_examples, dict(self.fingerprints)
         if self.validation_fraction:  # of the private data, whose fingerprint is there
             del contents["validation"]
         return {
@@ -223,8 +225,7 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def data_name(self) -> str:
         """The names of the private and the auxiliary data, such as "CIFAR10 + STL10"."""
-        sources = (self.private, self.auxiliary)
-        return " + ".join(source.data_name for source in sources if source is not None)
+        return " + ".join(source.data_name for source in self._sources())
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -252,9 +253,8 @@ class FederatedDataModule(pl.LightningDataModule):
             # bytes of images need no check, and to read them all takes long
             for part in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
                 model.check_inputs(part)  # type: ignore[operator]
-        for source in (self.private, self.auxiliary):
-            if source is not None:
-                source.check_model(model)
+        for source in self._sources():
+            source.check_model(model)
 
     @property
     def client_indices(self) -> tuple[Tensor, ...]:
@@ -313,17 +313,11 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @cached_property
     def distill_labels(self) -> Tensor:
-        """The labels of D_distill, -1 for a class that the private data do not have by its name.
-
-        Raises:
-            DataError: If the auxiliary data have no labels, or no class of the private data.
-        """
+        """The labels of D_distill, -1 for a class that the private data do not have by its name."""
         public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
         # a source may have other, unlabeled inputs for D_aux
-        both = select(examples.inputs, slice(len(public.inputs))), public.inputs
-        parts = [slice(start, start + 4096) for start in range(0, len(public.inputs), 4096)]
-        is_labeled = all(torch.equal(*(inputs[part].cpu() for inputs in both)) for part in parts)
-        names = examples.classes if is_labeled else ()
+        labeled = tensor_digest(select(examples.inputs, slice(len(public.inputs))))
+        names = examples.classes if labeled == self.fingerprints["auxiliary"] else ()
         if not {*names} & {*self.classes}:
             raise DataError(
                 "distillation.hard_labels needs auxiliary data with labels and with classes of the "
@@ -332,8 +326,7 @@ class FederatedDataModule(pl.LightningDataModule):
             )
         numbers = {name: number for number, name in enumerate(self.classes)}
         private = torch.tensor([numbers.get(name, -1) for name in names])
-        labels = examples.targets[public.rows["distill"].cpu()]
-        return private[labels].to(public.inputs.device)
+        return private[examples.targets[public.rows["distill"].cpu()]].to(public.inputs.device)
 
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
@@ -343,14 +336,14 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def test_examples(self) -> Examples:
         """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
-        if (test := self._loaded().test) is None:
+        if (test := self._loaded().parts.get("test")) is None:
             raise DataError("a site has no test data: they are at the server")
         return test
 
     @property
     def validation_examples(self) -> Examples | None:
         """The validation data, held out at the clients or given; None if there are none."""
-        return self._loaded().validation
+        return self._loaded().parts.get("validation")
 
     @property
     def evaluation_examples(self) -> Examples:

@@ -29,11 +29,7 @@ _KEYED = re.compile(r"keyed:(\w+):")
 def machine_key() -> bytes:
     """Return the secret key of this machine, created at the first call.
 
-    If the state folder is not writable, the key is random, holds for this process alone and a
-    warning says so.
-
-    Raises:
-        DataError: If the file of the key cannot be read, or has another size.
+    If the state folder is not writable, a warning says so: the key holds for this process alone.
     """
     path = state_folder() / KEY_FILE
     try:
@@ -67,10 +63,7 @@ def key_id(key: bytes) -> str:
 
 
 def keyed_fingerprint(key: bytes, *tensors: Inputs) -> str:
-    """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>".
-
-    The key id tells whether two fingerprints can be compared.
-    """
+    """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>"."""
     digest = hashlib.blake2b(key=key, digest_size=32)
     for tensor in tensors:
         digest.update(f"{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())

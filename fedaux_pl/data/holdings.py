@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -23,9 +24,8 @@ Holding = Literal["public", "private"]
 class PrivateData:
     """The private data, with the positions of each client's samples in the training data."""
 
-    train: Examples | None  # with held-out validation samples; None at the server of real sites
-    test: Examples | None  # None at a site
-    validation: Examples | None = None
+    parts: dict[str, Examples]  # "training" (not at a server of sites), "test" (not at a site),
+    # "validation" (if there are any); the training data have the held-out validation samples, too
     clients: tuple[Tensor, ...] = ()
 
     @classmethod
@@ -35,48 +35,54 @@ class PrivateData:
         held_out: float,
         holds: Holding | None,
         classes: Sequence[str] | None,
-        memory: Memory = "device",
+        sites: Sequence[str],
+        memory: Memory,
     ) -> "PrivateData":
         """Load and check the data of a source; no client has samples yet.
 
-        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. The other
-        arguments are those of the data module; ``split`` will hold out the fraction ``held_out``.
+        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. Classes and
+        clients of all parts get the numbers of the training data's or of ``classes`` and ``sites``.
+        ``split`` will hold out the fraction ``held_out``.
         """
         name = type(source).__name__
         source.class_order = classes or ()
-        loaded: dict[str, Examples | None] = {}
-        if holds != "public":
-            loaded["training"] = source.train()
+        found = {} if holds == "public" else {"training": source.train()}
         if holds != "private":
-            loaded |= {"test": source.test(), "validation": source.validation()}
-        first, one = next(iter(loaded.items()))
-        for part, examples in loaded.items():
-            if examples is None:
-                continue
+            found["test"] = source.test()
+            if (validation := source.validation()) is not None:
+                found["validation"] = validation
+        first = next(iter(found))
+        for part, examples in found.items():
             if examples.labels is None:
                 raise DataError(
                     f"{name} has no labels for its {part} data: the private data must be labeled"
                 )
-            if one is not None:
-                check_same_kind(one.inputs, examples.inputs, f"private {first} and {part} data")
+            what = f"private {first} and {part} data"
+            check_same_kind(found[first].inputs, examples.inputs, what)
             classes = classes or examples.classes
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
-            loaded[part] = order_classes(examples, classes)
-        data = cls(loaded.get("training"), loaded.get("test"), loaded.get("validation"))
-        train = data.train
+            clients = tuple(found["training"].client_names if "training" in found else sites)
+            examples = renumber(examples, "class", tuple(classes), part)
+            found[part] = renumber(examples, "client", clients, part)
+        train = found.get("training")
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
             )
-        if data.validation is not None and held_out:
+        if "validation" in found and held_out:
             raise DataError(
-                f"{name} gives {len(data.validation)} validation samples, but validation_fraction "
-                f"{held_out} asks the clients to hold out more: set it to 0, or give no "
-                "validation data"
+                f"{name} gives {len(found['validation'])} validation samples, but "
+                f"validation_fraction {held_out} asks the clients to hold out more: set it to 0, "
+                "or give no validation data"
             )
-        return data
+        return cls(found)
+
+    @property
+    def train(self) -> Examples | None:
+        """The training data; None at the server of real sites."""
+        return self.parts.get("training")
 
     def split(
         self,
@@ -90,51 +96,37 @@ class PrivateData:
 
         ``seeds`` are those of the Dirichlet split and of the held-out validation samples.
         """
-        train, validation = self.train, self.validation
+        train, parts = self.train, self.parts
         if train is None:
             return self
         if is_site:
             # whichever client the server says that this site is, its data are the same
-            parts = [torch.arange(len(train))] * num_clients
+            clients = [torch.arange(len(train))] * num_clients
         elif train.clients is None:
-            parts = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
+            clients = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
         else:
-            owners = range(len(train.client_names))
-            parts = [(train.clients == owner).nonzero().flatten() for owner in owners]
-            if empty := [i for i, part in enumerate(parts) if not len(part)]:
-                name = train.client_names[empty[0]]
-                raise DataError(f"client {name!r} has no training sample: remove its name")
+            owners = enumerate(train.client_names)
+            clients = [(train.clients == owner).nonzero().flatten() for owner, _ in owners]
+            for name, own in zip(train.client_names, clients, strict=True):
+                if not len(own):
+                    raise DataError(f"client {name!r} has no training sample: remove its name")
         if held_out:
-            parts, held = hold_out(parts, held_out, seeds[1])
-            validation = train.take(held)
-        return replace(self, validation=validation, clients=tuple(parts))
-
-    def name_clients(self, names: Sequence[str]) -> "PrivateData":
-        """Number the clients of test and validation data by the names of those that train.
-
-        Without such names (a Dirichlet split) the data keep their own.
-        """
-        names = tuple(self.train.client_names if self.train else names)
-        test, validation = (
-            part and _number_clients(part, names, what)
-            for part, what in ((self.test, "test"), (self.validation, "validation"))
-        )
-        return replace(self, test=test, validation=validation)
+            clients, held = hold_out(clients, held_out, seeds[1])
+            parts = {**parts, "validation": train.take(held)}
+        return PrivateData(parts, tuple(clients))
 
     def shorten(self, at_most: int) -> "PrivateData":
         """Keep the first samples of every client and of the validation and test data."""
-        first, clients = slice(at_most), tuple(positions[:at_most] for positions in self.clients)
-        test, validation = (part and part.take(first) for part in (self.test, self.validation))
-        return PrivateData(self.train, test, validation, clients)
+        cut = {n: p if p is self.train else p.take(slice(at_most)) for n, p in self.parts.items()}
+        return PrivateData(cut, tuple(positions[:at_most] for positions in self.clients))
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
         """Hash the training data with given clients, the test and the validation data."""
         found = {}
-        parts = {"private": self.train, "test": self.test, "validation": self.validation}
-        for name, part in parts.items():
-            if part is not None:
-                owners = [] if part.clients is None or name != "private" else [part.clients]
-                found[name] = keyed_fingerprint(key, part.inputs, part.targets, *owners)
+        for name, part in self.parts.items():
+            owners = [] if part.clients is None or name != "training" else [part.clients]
+            hashed = keyed_fingerprint(key, part.inputs, part.targets, *owners)
+            found["private" if name == "training" else name] = hashed
         return found
 
     def check_public(self, inputs: Inputs, key: bytes) -> int:
@@ -149,7 +141,7 @@ class PrivateData:
             )
         return count
 
-    @property
+    @cached_property
     def client_names(self) -> list[str]:
         """The name of each client; "client 0", "client 1" ... if the data name none."""
         numbered = [f"client {index}" for index in range(len(self.clients))]
@@ -159,58 +151,45 @@ class PrivateData:
     @property
     def inputs(self) -> list[Inputs]:
         """The inputs of training, test and validation data."""
-        parts = [self.train, self.test, self.validation]
-        return [part.inputs for part in parts if part is not None]
+        return [part.inputs for part in self.parts.values()]
 
     def to(self, device: torch.device | str) -> "PrivateData":
         """Copy to another device; positions stay on the CPU."""
-        parts = (self.train, self.test, self.validation)
-        train, test, validation = (part and part.to(device) for part in parts)
-        return PrivateData(train, test, validation, self.clients)
+        return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
 
 
-def order_classes(examples: Examples, classes: Sequence[str]) -> Examples:
-    """Number the labels by an agreed order of the classes, of which the data may lack some."""
-    if examples.classes == tuple(classes):
+def renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
+    """Number the labels (``kind`` "class") or clients ("client") by the order of agreed names."""
+    field, of = ("labels", "classes") if kind == "class" else ("clients", "client_names")
+    values, own = getattr(examples, field), getattr(examples, of)
+    if values is None or not names or own == names:
         return examples
-    if unknown := [name for name in examples.classes if name not in classes]:
+    if unknown := [name for name in own if name not in names]:
+        allowed = "classes are" if kind == "class" else "clients that train are"
+        remedy = "set data.classes to all names" if kind == "class" else "leave its samples out"
         raise DataError(
-            f"the data have the class {unknown[0]!r}, but the classes are {shorten(classes)}: "
-            "rename it, or set data.classes to the names of all classes"
+            f"the {what} data name the {kind} {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
+            f"the {allowed} {shorten(names)}: correct it, or {remedy}"
         )
-    order = torch.tensor([list(classes).index(name) for name in examples.classes])
-    labels = order.to(examples.targets.device)[examples.targets]
-    return replace(examples, labels=labels, classes=tuple(classes))
-
-
-def _number_clients(examples: Examples, names: tuple[str, ...], what: str) -> Examples:
-    if examples.clients is None or not names or examples.client_names == names:
-        return examples
-    if unknown := [name for name in examples.client_names if name not in names]:
-        raise DataError(
-            f"the {what} data name the client {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
-            f"the clients that train are {shorten(names)}: correct the name, or leave its samples "
-            "out"
-        )
-    order = torch.tensor([names.index(name) for name in examples.client_names])
-    return replace(examples, clients=order[examples.clients], client_names=names)
+    order = torch.tensor([names.index(name) for name in own])
+    changes: dict[str, Any] = {field: order.to(values.device)[values], of: names}
+    return replace(examples, **changes)
 
 
 def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:
-    """Hold out a fraction of the samples of every client, at random.
+    """Hold out a fraction of the positions of every client's samples, at random.
 
-    A client keeps at least one sample, and at least one sample is held out in all. ``parts`` are
-    the positions of each client's samples. Return those that each client keeps, and the held-out
-    ones, sorted.
+    A client keeps at least one, and at least one is held out in all. Return those that each client
+    keeps, and the held-out ones, sorted.
     """
-    counts = [min(round(fraction * len(part)), len(part) - 1) for part in parts]
+    sizes = [len(part) for part in parts]
+    counts = [min(round(fraction * size), size - 1) for size in sizes]
+    if max(sizes) < 2:
+        raise DataError(
+            f"validation_fraction = {fraction} cannot be held out: none of the {len(parts)} "
+            "clients has more than one sample; use fewer clients, or give validation data"
+        )
     if not any(counts):
-        sizes = [len(part) for part in parts]
-        if max(sizes) < 2:
-            raise DataError(
-                f"validation_fraction = {fraction} cannot be held out: none of the {len(parts)} "
-                "clients has more than one sample; use fewer clients, or give validation data"
-            )
         counts[sizes.index(max(sizes))] = 1
     kept, held = [], []
     for client, (part, count) in enumerate(zip(parts, counts, strict=True)):
@@ -247,6 +226,5 @@ class PublicData:
     def to(self, device: torch.device | str) -> "PublicData":
         """Copy to another device."""
         rows = {part: own.to(device) for part, own in self.rows.items()}
-        tensors = (self.inputs, self.negatives, self.distill)
-        inputs, negatives, distill = (tensor.to(device) for tensor in tensors)
-        return PublicData(inputs, rows, negatives, distill)
+        parts = (self.negatives.to(device), self.distill.to(device))
+        return PublicData(self.inputs.to(device), rows, *parts)

@@ -16,13 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import cached, fingerprint, is_off
-from fedaux_pl.data.input_checks import reason_of, shorten
+from fedaux_pl.data.input_checks import reason_of
 from fedaux_pl.errors import DataError
-from fedaux_pl.files import user_cache, write_text_atomically
 
 _FILES_PER_TASK = 64
-_NAMES_IN_WARNING = 5
 _CHUNK = 512  # images converted to float at a time: 57 MB at 96 x 96 x 3
 # Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
 # formats are refused, whatever their suffix.
@@ -30,21 +27,16 @@ _FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF
 
 
 @cache
-def _formats() -> list[str]:
-    """Return the formats that this build of Pillow knows, in Pillow's order."""
-    Image.init()
-    return [name for name in Image.ID if name in _FORMATS]
-
-
-@cache
-def _readable_suffixes() -> frozenset[str]:
+def _formats() -> tuple[list[str], set[str]]:
+    """Return the formats that this build of Pillow knows, in Pillow's order, and their suffixes."""
     suffixes = Image.registered_extensions()
-    return frozenset(suffix for suffix, kind in suffixes.items() if kind in _formats())
+    known = [name for name in Image.ID if name in _FORMATS]
+    return known, {suffix for suffix, kind in suffixes.items() if kind in known}
 
 
 def is_image(path: Path) -> bool:
     """Whether files with this suffix are read here; hidden files do not count."""
-    return path.suffix.lower() in _readable_suffixes() and not path.name.startswith(".")
+    return path.suffix.lower() in _formats()[1] and not path.name.startswith(".")
 
 
 def list_images(folders: Sequence[Path]) -> list[list[Path]]:
@@ -57,13 +49,14 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     files: list[list[Path]] = [[] for _ in folders]
     visited: set[Path] = set()
     skipped: list[Path] = []
-    # In this order an image counts where it is, not where a link leads to it.
-    queues: dict[str, list[tuple[int, Path]]] = {"folders": [], "links": [], "linked files": []}
+    # in this order an image counts where it is, not where a link leads to it
+    queues: list[list[tuple[int, Path]]] = [[], [], []]
+    real_folders, links, linked_files = queues
     for number, folder in enumerate(folders):
-        queues["links" if folder.is_symlink() else "folders"].append((number, folder))
-    while kind := next((kind for kind, queue in queues.items() if queue), None):
-        number, path = queues[kind].pop(0)
-        real, is_file = path.resolve(), kind == "linked files"
+        (links if folder.is_symlink() else real_folders).append((number, folder))
+    while queue := next(filter(None, queues), None):
+        number, path = queue.pop(0)
+        real, is_file = path.resolve(), queue is linked_files
         is_counted = is_file and is_image(real) and real.parent in visited
         if real in visited or real in above or is_counted:
             skipped.append(path)
@@ -73,16 +66,16 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
             files[number].append(path)
             continue
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-            child = path / entry.name
+            child, is_link = path / entry.name, entry.is_symlink()
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                queues["links" if entry.is_symlink() else "folders"].append((number, child))
+                (links if is_link else real_folders).append((number, child))
             elif is_image(child):
                 if not entry.is_file():
                     raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
-                if entry.is_symlink():
-                    queues["linked files"].append((number, child))
+                if is_link:
+                    linked_files.append((number, child))
                 else:
                     files[number].append(child)
     if skipped:
@@ -94,119 +87,37 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     return [sorted(group) for group in files]
 
 
-def load_images(
-    files: list[Path],
-    root: Path,
-    size: int,
-    channels: int,
-    cache_dir: Path | None,
-    skip: bool = False,
-) -> tuple[Tensor, list[int]]:
-    """Decode image files to squares, or load them from the cache.
-
-    Args:
-        files: The image files.
-        root: The folder of the data set, part of the cache key.
-        size: The height and width of the result.
-        channels: 3 for color, 1 for gray.
-        cache_dir: The folder of the cache; None for the user's cache folder.
-        skip: Whether to leave out files that cannot be read, with a warning that names them.
-
-    Returns:
-        The images, uint8 of shape (N, channels, size, size), and their positions in ``files``.
-    """
-    # the names of the entries are part of the cache key: do not rename them
-    key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
-    key |= {"channels": channels, "files": fingerprint(files)}
-    key |= {"on_error": "skip"} if skip else {}
-    folder = cache_dir or user_cache()
-
-    def build() -> dict[str, Tensor]:
-        images, failures = decode_images(files, size, channels, skip)
-        if not skip:
-            return {"images": images}
-        kept = torch.tensor(_without(failures, len(files), root))
-        return {"images": images[kept], "positions": kept}
-
-    tensors = cached(folder, key, build)
-    positions = tensors["positions"].tolist() if skip else list(range(len(files)))
-    _report(files, positions, root, folder)
-    return tensors["images"], positions
-
-
-def find_readable(files: list[Path], root: Path, size: int, channels: int) -> list[int]:
-    """Return the positions of the files that can be read, and warn about the others."""
-    failures: dict[int, str] = {}
-    for start in range(0, len(files), _CHUNK):
-        _, failed = decode_images(files[start : start + _CHUNK], size, channels, skip=True)
-        failures |= {start + i: reason for i, reason in failed.items()}
-    positions = _without(failures, len(files), root)
-    _report(files, positions, root, user_cache())
-    return positions
-
-
-def _without(failures: dict[int, str], count: int, root: Path) -> list[int]:
-    if len(failures) == count:
-        raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
-    return [i for i in range(count) if i not in failures]
-
-
-def _report(files: list[Path], positions: list[int], root: Path, folder: Path) -> None:
-    """Warn about skipped files; a file beside the cache lists them if they are many."""
-    kept, count = set(positions), len(files)
-    skipped = [file for i, file in enumerate(files) if i not in kept]
-    if not skipped:
-        return
-    names, where = [str(file.relative_to(root)) for file in skipped], ""
-    if len(names) > _NAMES_IN_WARNING and not is_off(folder):
-        listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
-        text = "".join(f"{file.absolute()}\n" for file in skipped)
-        try:
-            write_text_atomically(listing, lambda file: file.write(text), private=True)
-            where = f"; all are listed in {listing}"
-        except OSError as error:
-            where = f"; the list of all could not be written ({error})"
-    warnings.warn(
-        f"{len(skipped)} of {count} image files in {root.absolute()} cannot be read and are "
-        f"skipped: {shorten(names, _NAMES_IN_WARNING)}{where}",
-        stacklevel=3,
-    )
-
-
 def decode_images(
     files: Sequence[Path], size: int, channels: int, skip: bool = False
 ) -> tuple[Tensor, dict[int, str]]:
     """Decode image files to squares, uint8 of shape (len(files), channels, size, size).
 
-    A file that cannot be read raises a DataError or, with ``skip``, its image is black; the dict
-    has the reason for each such position.
+    ``channels`` are 3 for color, 1 for gray. A file that cannot be read raises a DataError or, with
+    ``skip``, its image is black; the dict has the reason for each such position.
     """
     result = torch.zeros((len(files), channels, size, size), dtype=torch.uint8)
     failures: dict[int, str] = {}
 
-    def decode_some(start: int) -> int:
-        some = files[start : start + _FILES_PER_TASK]
-        for index, file in enumerate(some, start):
+    def decode_some(start: int) -> None:
+        for index, file in enumerate(files[start : start + _FILES_PER_TASK], start):
             try:
                 result[index] = decode_image(file, size, channels)
             except DataError as error:
                 if not skip:
                     raise
                 failures[index] = str(error)
-        return len(some)
 
-    # disable=None: silent unless stderr is a terminal
-    options = {"desc": "decoding", "unit": "img", "disable": None, "delay": 2.0}
-    with ThreadPoolExecutor() as pool, tqdm(total=len(files), **options) as bar:
-        for count in pool.map(decode_some, range(0, len(files), _FILES_PER_TASK)):
-            bar.update(count)
+    starts = range(0, len(files), _FILES_PER_TASK)
+    options = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
+    with ThreadPoolExecutor() as pool:  # disable=None: silent unless stderr is a terminal
+        list(tqdm(pool.map(decode_some, starts), total=len(starts), disable=None, **options))
     return result, dict(sorted(failures.items()))
 
 
 def decode_image(file: Path, size: int, channels: int) -> Tensor:
     """Decode one file; arguments as of ``decode_images``."""
     try:
-        with Image.open(file, formats=_formats()) as image:
+        with Image.open(file, formats=_formats()[0]) as image:
             limit = Image.MAX_IMAGE_PIXELS  # beyond it Pillow only warns
             if limit is not None and image.width * image.height > limit:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {limit:,}")
@@ -221,10 +132,8 @@ def decode_image(file: Path, size: int, channels: int) -> Tensor:
 def from_pil(image: Any, channels: int | None = None, size: int | None = None) -> Tensor:
     """Return the pixels of a PIL image, uint8 of shape (C, H, W).
 
-    Args:
-        image: The image; more than 8 bits per channel raise a ValueError.
-        channels: 3 for color, 1 for gray; None for those of the image.
-        size: The height and width to which the central square is scaled; None for the whole image.
+    None for ``channels`` stands for those of the image. The central square is scaled to ``size``;
+    None for the whole image. More than 8 bits per channel raise a ValueError.
     """
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"more than 8 bits per channel (mode {image.mode!r})")
@@ -268,13 +177,9 @@ def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Scale the central square of images, uint8 (N, C, H, W), to (N, C, size, size).
-
-    The interpolation is bilinear and antialiased.
-    """
-    height, width = images.shape[-2:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
+    """Scale the central square of images, uint8 (N, C, H, W), to (N, C, size, size)."""
+    side = min(images.shape[-2:])
+    top, left = ((length - side) // 2 for length in images.shape[-2:])
     square = images[..., top : top + side, left : left + side]
     if side == size:
         return square.contiguous()

@@ -1,9 +1,8 @@
 """Data of the caller's Python program: torch and Hugging Face data sets, and arrays."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,18 +12,13 @@ from torch import Tensor
 from fedaux_pl.data.images import from_array, from_pil
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.lazy_inputs import Inputs
+from fedaux_pl.data.source import Examples
 from fedaux_pl.data.tokenizer import TextSource
 from fedaux_pl.errors import DataError
 
-_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length", "test_clients")
 _ARRAYS = (np.ndarray, Tensor)
 _ROWS_PER_READ = 1000
-
-if TYPE_CHECKING:
-    Data = Any  # a source, or what InMemory takes
-else:
-    Data = Source  # the type that the command line reads: a configuration names sources
 
 
 class InMemory(TextSource):
@@ -70,6 +64,8 @@ class InMemory(TextSource):
 
     python_only: ClassVar[bool] = True  # a configuration cannot name the data
 
+    remedy = "pass a pair (training, test), or one for each client, or {'train': ..., 'test': ...}"
+
     def __init__(
         self,
         train: Any,
@@ -85,53 +81,37 @@ class InMemory(TextSource):
         self.clients, self.test_clients = clients, test_clients
         self._classes: tuple[str, ...] = ()
 
-    def train(self) -> Examples:
-        """The training data, with labels if it has any, and with given clients."""
-        inputs, labels, own = self.read("train")
-        if labels is None:
-            return Examples(inputs)
-        remedy = "pass class names as labels, or set classes of the data module to"
-        names = tuple(self.class_order) or own
-        self._classes = names or distinct_classes(labels, "they", remedy)
-        numbers = number_labels(labels, self._classes, own)
-        owners = name_clients(self.clients, len(labels), "clients")
-        return Examples(inputs, numbers, self._classes, **owners)
-
-    def test(self) -> Examples:
-        """The test data, with the classes of the training data."""
-        if (test := self._load_other("test")) is None:
-            raise DataError(
-                "there is training data only: pass a pair (training, test), or {'train': ..., "
-                "'test': ...}"
-            )
-        return replace(test, **name_clients(self.test_clients, len(test), "test_clients"))
-
-    def validation(self) -> Examples | None:
-        """The validation data, with the classes of the training data; None without any."""
-        return self._load_other("validation")
-
     def image_bytes(self) -> int:
         """The bytes of all arrays, memory-mapped ones included."""
-        found = [part[0] if _is_labeled(part) else part for part in self.parts.values()]
+        found = [part[0] if is_labeled(part) else part for part in self.parts.values()]
         return sum(int(array.nbytes) for array in found if isinstance(array, _ARRAYS))
 
-    def auxiliary(self) -> Tensor:
+    def auxiliary(self) -> Inputs:
         """The training inputs; labels are not needed."""
-        return self.read("train", labeled=False)[0]
+        inputs: Inputs = self.read("train", labeled=False)[0]
+        return inputs
 
-    def _load_other(self, part: str) -> Examples | None:
-        if self.parts[part] is None:
+    def load(self, part: str) -> Examples | None:
+        """Load a part, with labels if it has any, and with given clients."""
+        if (found := self.read(part)) is None:
             return None
-        if not self._classes:
+        inputs, labels, own = found
+        if labels is None:
+            return Examples(inputs)
+        if part == "train":
+            self._classes = tuple(self.class_order) or own or distinct_classes(labels)
+        elif not self._classes:
             self.train()
-        inputs, labels, own = self.read(part)
-        numbers = None if labels is None else number_labels(labels, self._classes, own)
-        return Examples(inputs, numbers, self._classes)
+        numbers = number_labels(labels, self._classes, own)
+        return Examples(inputs, numbers, self._classes, **self.owners(part, len(inputs)))
 
-    def read(
-        self, part: str, labeled: bool = True
-    ) -> tuple[Tensor, Labels | None, tuple[str, ...]]:
-        """Return the inputs, the labels if there are any, and the classes if the data name them."""
+    def read(self, part: str, labeled: bool = True) -> Any:
+        """Return inputs, labels (None without any) and class names (() without any) of a part.
+
+        None if there is no such part.
+        """
+        if self.parts[part] is None and part != "train":
+            return None
         inputs, labels, own = _read_samples(self.parts[part], f"the {part} data", labeled)
         if isinstance(inputs, list) != (self.max_length is not None):
             are_texts = "are texts: pass InMemory(..., tokenizer=..., max_length=128)"
@@ -139,67 +119,25 @@ class InMemory(TextSource):
             raise DataError(f"the inputs {are_texts if self.max_length is None else no_texts}")
         return self._tokenize(inputs) if isinstance(inputs, list) else inputs, labels, own
 
-
-def as_source(name: str, value: Data) -> Source:
-    """Turn the data that a data module takes as its argument ``name`` into a source.
-
-    The value is a source; data that ``InMemory`` takes; a pair (training, test) of such data;
-    a mapping of the arguments of ``InMemory``, such as a ``DatasetDict``; or, for one data set
-    per client, a list of such pairs or of sources, or a mapping of them by the name of the client.
-    """
-    got = f"{value!r}" if isinstance(value, str | Path) else f"a {type(value).__name__}"
-    remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
-    if isinstance(value, Source):
-        return value
-    silos: Any = value if isinstance(value, Mapping) else {}
-    if isinstance(value, list):
-        silos = {f"client {i}": own for i, own in enumerate(value)}
-    if silos and all(map(_is_silo, silos.values())):
-        from fedaux_pl.data.silos import Silos  # it reads InMemory
-
-        return Silos({n: v if isinstance(v, Source) else InMemory(*v) for n, v in silos.items()})
-    if isinstance(value, Mapping):
-        # a DatasetDict can have further splits, such as `unsupervised`
-        unknown = [key for key in value if key not in _ARGUMENTS]
-        if "train" in value and (not unknown or hasattr(value, "column_names")):
-            return InMemory(**{key: value[key] for key in _ARGUMENTS if key in value})
-        got, remedy = f"a mapping of {shorten([str(key) for key in value])}", "name a part `train`"
-        if "train" in value:
-            remedy = f"{unknown[0]!r} is none of its keys {', '.join(_ARGUMENTS)}"
-    elif _is_part(value):
-        return InMemory(value)
-    elif isinstance(value, tuple) and len(value) == 2 and all(map(_is_part, value)):
-        return InMemory(*value)
-    elif isinstance(value, type) and issubclass(value, Source):
-        got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
-    elif hasattr(value, "dataset"):
-        remedy = "pass its `dataset`"
-    elif hasattr(value, "__iter__") and not isinstance(value, str | type):
-        remedy = "pass a data set with a length, whose items have indices"
-    raise TypeError(
-        f"{name} must be a Source, such as Digits(), a data set or arrays (see InMemory), but is "
-        f"{got}: {remedy}"
-    )
+    def owners(self, part: str, count: int) -> Mapping[str, Any]:
+        """Return the clients of the samples of a part, as arguments of Examples."""
+        given = {"train": ("clients", self.clients), "test": ("test_clients", self.test_clients)}
+        name, values = given.get(part, ("", None))
+        return name_clients(values, count, name)
 
 
-def _is_silo(value: Any) -> bool:
-    """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
-    if isinstance(value, Source) or not isinstance(value, tuple):
-        return isinstance(value, Source)
-    return len(value) == 2 and all(p is None or _is_labeled(p) or _is_dataset(p) for p in value)
+def is_part(value: Any) -> bool:
+    """Whether the value is one of the forms of a part of InMemory."""
+    return isinstance(value, _ARRAYS) or is_labeled(value) or is_dataset(value)
 
 
-def _is_part(value: Any) -> bool:
-    return isinstance(value, _ARRAYS) or _is_labeled(value) or _is_dataset(value)
-
-
-def _is_labeled(value: Any) -> bool:
+def is_labeled(value: Any) -> bool:
     """Whether the value is a pair (inputs, labels) of arrays; labels can be a list or a column."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], _ARRAYS)
     return is_pair and (isinstance(value[1], list) or hasattr(value[1], "__array__"))
 
 
-def _is_dataset(value: Any) -> bool:
+def is_dataset(value: Any) -> bool:
     """Whether the value has a length and items by index, as a data set of torch."""
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     return has_items and not isinstance(value, (str, bytes, tuple, type, *_ARRAYS))
@@ -209,19 +147,17 @@ def _read_samples(
     data: Any, what: str, labeled: bool
 ) -> tuple[Tensor | list[str], Labels | None, tuple[str, ...]]:
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
-    if not _is_part(data):
-        raise DataError(
-            f"{what} must be arrays (inputs, labels), or a data set with a length, but is a "
-            f"{type(data).__name__}"
-        )
+    if not is_part(data):
+        must = "must be arrays (inputs, labels), or a data set with a length"
+        raise DataError(f"{what} {must}, but is a {type(data).__name__}")
     names: Any = ()
-    inputs, labels = data if _is_labeled(data) else (data, ())
-    if _is_dataset(data) and not len(data):
+    inputs, labels = data if is_labeled(data) else (data, ())
+    if is_dataset(data) and not len(data):
         raise DataError(f"{what} holds no samples")
     if hasattr(data, "column_names"):  # of the datasets library
         inputs, labels = _split(_read_rows(data, what, labeled), what)
         names = getattr(data.features.get("label"), "names", ())
-    elif _is_dataset(data):
+    elif is_dataset(data):
         inputs, labels = _split(map(data.__getitem__, range(len(data))), what)
         names = getattr(data, "classes", ())
         ((again,), _), first = _split([data[0]], what), inputs[0]
@@ -243,10 +179,7 @@ def _split(items: Iterable[Any], what: str) -> tuple[list[Any], list[Any]]:
     for index, item in enumerate(items):
         value, *rest = item if isinstance(item, tuple | list) else (item,)
         if len(rest) > 1:
-            raise DataError(
-                f"the items of {what} must be (input, label), or an input alone, but item {index} "
-                f"has {len(item)} parts"
-            )
+            raise DataError(f"item {index} of {what} has {len(item)} parts: give (input, label)")
         inputs.append(_to_plain(value, f"item {index} of {what}"))
         labels += [int(x) if isinstance(x, Tensor) else x for x in rest]
     return inputs, labels
@@ -289,9 +222,7 @@ def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
     """Return one tensor of all inputs, or the list of texts."""
     if isinstance(inputs[0], str):
         if "" in (stripped := [text.strip() for text in inputs]):
-            raise DataError(
-                f"text {stripped.index('')} of {what} is empty: remove the samples without a text"
-            )
+            raise DataError(f"text {stripped.index('')} of {what} is empty: remove such samples")
         return inputs
     if {value.shape[:-2] for value in inputs} == {(1,), (3,)}:  # gray images among color images
         inputs = [value.expand(3, *value.shape[1:]) for value in inputs]
@@ -300,8 +231,7 @@ def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
         one, other = sorted(shapes)[:2]
         raise DataError(
             f"the inputs of {what} must have one size, but {len(shapes)} sizes occur, such as "
-            f"{one} and {other}: resize them with a transform, such as "
-            "torchvision.transforms.Resize((32, 32)), or save them as files for ImageFolder"
+            f"{one} and {other}: resize them, as torchvision.transforms.Resize((32, 32)) does"
         )
     return _to_tensor(torch.stack(inputs), what)
 

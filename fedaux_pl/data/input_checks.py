@@ -68,29 +68,17 @@ def check_pixels(inputs: Inputs, what: str) -> None:
 
 
 def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
-    """Raise a DataError if the samples of two data sets differ in kind, shape or dtype."""
-    if one.shape[1:] == other.shape[1:] and one.dtype == other.dtype:
-        return
-    kinds = [_kind(inputs) for inputs in (one, other)]
-    both = " and ".join(
-        f"{kind} of shape {tuple(inputs.shape[1:])} ({str(inputs.dtype).removeprefix('torch.')})"
-        for kind, inputs in zip(kinds, (one, other), strict=True)
-    )
+    """Raise a DataError if the samples of two data sets differ in shape or dtype."""
+    kinds = [f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}" for inputs in (one, other)]
     if kinds[0] != kinds[1]:
-        remedy = "choose two sources of images, or two of texts"
-    elif one.dtype != other.dtype:
-        remedy = "convert the inputs of one source (images are uint8, texts int32)"
-    elif kinds[0] == "texts":
-        remedy = "set `max_length` of one source to match"
-    else:
-        remedy = "set `size` (or `channels`) of one source to match"
-    raise DataError(f"{what} must be samples of the same shape and dtype, but are {both}: {remedy}")
-
-
-def _kind(inputs: Inputs) -> str:
-    if inputs.ndim == 2 and not inputs.is_floating_point():
-        return "texts"
-    return "images" if inputs.ndim == 4 else "samples"
+        remedy = (
+            "choose two sources of images (usually uint8), or two of texts (int32), and set "
+            "`size`, `channels` or `max_length` of one of them to match"
+        )
+        if one.shape[1:] == other.shape[1:]:
+            remedy = "convert the inputs of one source (images are usually uint8, texts int32)"
+        must = f"{what} must be samples of the same shape and dtype"
+        raise DataError(f"{must}, but are {' and '.join(kinds)}: {remedy}")
 
 
 def check_expansion(size: int, compressed: int, what: str) -> None:
@@ -98,8 +86,8 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise DataError(
-            f"{what} has {size / 2**30:,.2f} GiB, but this machine has {memory / 2**30:,.2f} GiB: "
-            "use fewer or smaller samples"
+            f"{what} has {size / 2**30:,.2f} GiB or more, but the memory has "
+            f"{memory / 2**30:,.2f} GiB: use fewer or smaller samples"
         )
     if size > max(_LARGE, _MAX_EXPANSION * compressed):
         raise DataError(

@@ -56,19 +56,8 @@ class TensorReader:
 class LazyInputs:
     """Samples that a reader reads when they are indexed; the result is a tensor on the device.
 
-    It has the attributes of a tensor that the package uses for inputs, and batches have the values
-    that a tensor in memory would give.
-
-    Args:
-        reader: Reads samples.
-        rows: The positions of the samples to use; None for all.
-        device: The device of what is read.
-
-    Examples:
-        >>> import torch
-        >>> inputs = LazyInputs(TensorReader(torch.arange(6).reshape(3, 2)))
-        >>> inputs.shape, inputs.select(torch.tensor([2, 0]))[:1]
-        ((3, 2), tensor([[4, 5]]))
+    It has the attributes of a tensor that the package uses for inputs. ``rows`` are the positions
+    of the samples to use; None for all.
     """
 
     def __init__(
@@ -106,14 +95,12 @@ class LazyInputs:
     def batches(self, positions: Iterable[Index]) -> Iterator[Tensor]:
         """Yield the samples at each of the positions; the next ones are read meanwhile."""
         # all at once: a transfer from the device waits for the steps that run there
-        rows = [self._where(index) for index in positions]
+        rows = deque(self._where(index) for index in positions)
         ahead: deque[Future[Tensor]] = deque()
-        for some in rows:
-            ahead.append(_threads().submit(self._read, some))
-            if len(ahead) > _AHEAD:
-                yield ahead.popleft().result().to(self.device, non_blocking=True)
-        for batch in ahead:
-            yield batch.result().to(self.device, non_blocking=True)
+        while rows or ahead:
+            while rows and len(ahead) <= _AHEAD:
+                ahead.append(_threads().submit(self._read, rows.popleft()))
+            yield ahead.popleft().result().to(self.device, non_blocking=True)
 
     def _where(self, index: int | Index | Rows) -> Rows:
         return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
@@ -150,10 +137,7 @@ def join_inputs(parts: Sequence[Inputs]) -> Inputs:
 
 
 def keep_in_host(inputs: Inputs) -> Inputs:
-    """Return images that ``to(device)`` leaves in host memory; token ids follow the device.
-
-    They are small, and captured steps count them there.
-    """
+    """Return images that ``to(device)`` leaves in host memory; token ids, small, follow it."""
     is_large = isinstance(inputs, Tensor) and inputs.ndim == 4
     return LazyInputs(TensorReader(inputs)) if is_large else inputs
 

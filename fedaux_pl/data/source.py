@@ -58,10 +58,8 @@ class Examples:
             )
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= count:
-            raise DataError(
-                f"{what} must lie in 0 ... {count - 1} for {count} {names}, but run from {low} to "
-                f"{high}"
-            )
+            must = f"{what} must lie in 0 ... {count - 1} for {count} {names}"
+            raise DataError(f"{must}, but run from {low} to {high}")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -75,9 +73,8 @@ class Examples:
 
     def take(self, rows: Tensor | slice) -> "Examples":
         """Copy some samples, with their labels and clients; lazy inputs stay unread."""
-        labels = None if self.labels is None else self.labels[rows]
-        clients = None if self.clients is None else self.clients[rows]
-        return replace(self, inputs=select(self.inputs, rows), labels=labels, clients=clients)
+        some = {n: x[rows] for n in ("labels", "clients") if (x := getattr(self, n)) is not None}
+        return replace(self, inputs=select(self.inputs, rows), **some)
 
     def to(self, device: torch.device | str) -> "Examples":
         """Copy to another device."""
@@ -143,3 +140,31 @@ class Source(ABC):
     def input_format(self) -> dict[str, str | int]:
         """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}
+
+
+class PartSource(Source):
+    """A source that loads all of its parts in one method."""
+
+    remedy = "choose another source for it"
+    """What to do if there is no test data."""
+
+    @abstractmethod
+    def load(self, part: str) -> Examples | None:
+        """Load a part: ``train``, ``test`` or ``validation``; None if there is none."""
+
+    def train(self) -> Examples:
+        """The training data, with labels and the clients that hold them if the source has these."""
+        return self._get("train")
+
+    def test(self) -> Examples:
+        """The test data, with the classes of the training data."""
+        return self._get("test")
+
+    def validation(self) -> Examples | None:
+        """The validation data, with the classes of the training data; None without any."""
+        return self.load("validation")
+
+    def _get(self, part: str) -> Examples:
+        if (examples := self.load(part)) is None:
+            raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
+        return examples

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,21 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fedaux_pl.data.cache import cached
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
-from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.data.texts import Texts
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder_loading import load_tokenizer
 
-MIN_LENGTH = 3  # [CLS], one token, [SEP]
+_MIN_LENGTH = 3  # [CLS], one token, [SEP]
 _TEXTS_PER_CALL = 4096
+
+
+class Texts(NamedTuple):
+    """The texts of a file, and for each its label and its client; empty lists for none."""
+
+    texts: list[str]
+    labels: list[str]
+    clients: list[str]
 
 
 class FixedLengthTokenizer:
@@ -31,41 +38,30 @@ class FixedLengthTokenizer:
         tokenizer: A folder or a name on the Hugging Face hub, usually the source of the model; None
             for the small English vocabulary of the package.
         max_length: L, the number of ids of a text: longer texts are truncated, shorter ones padded.
-
-    Examples:
-        >>> from fedaux_pl.data.tokenizer import FixedLengthTokenizer
-        >>> FixedLengthTokenizer(None, max_length=8)(["a small bird", "a tree"]).shape
-        torch.Size([2, 8])
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
-        expected = f"be at least {MIN_LENGTH}"
-        check_setting("max_length", max_length, max_length >= MIN_LENGTH, expected)
-        self.tokenizer = tokenizer
+        expected = f"be at least {_MIN_LENGTH}"
+        check_setting("max_length", max_length, max_length >= _MIN_LENGTH, expected)
+        own = files("fedaux_pl.data.assets") / "glosses_tokenizer"
+        self.source = str(own if tokenizer is None else tokenizer)
         self.max_length = max_length
         self._loaded: Any = None
-
-    @property
-    def source(self) -> str:
-        """The folder of the tokenizer, or its name on the hub."""
-        if self.tokenizer is None:
-            return str(files("fedaux_pl.data.assets") / "glosses_tokenizer")
-        return str(self.tokenizer)
 
     def load(self) -> Any:
         """Load the Hugging Face tokenizer, once."""
         if self._loaded is None:
             loaded = load_tokenizer(self.source)
+            longest = loaded.model_max_length
             if loaded.pad_token_id is None:
                 raise DataError(
-                    f"the tokenizer {self.source} has no padding token, which texts of different "
-                    "lengths need: choose another tokenizer, or save this one with a pad_token "
-                    "that its model has an embedding for"
+                    f"the tokenizer {self.source} has no padding token: choose another one, or "
+                    "save this one with a pad_token that its model has an embedding for"
                 )
-            if self.max_length > loaded.model_max_length:
+            if self.max_length > longest:
                 raise DataError(
-                    f"max_length = {self.max_length} is more than the {loaded.model_max_length} "
-                    f"tokens that {self.source} allows: set it to at most {loaded.model_max_length}"
+                    f"max_length = {self.max_length} is more than the {longest} tokens that "
+                    f"{self.source} allows: set it to at most {longest}"
                 )
             self._loaded = loaded
         return self._loaded
@@ -104,20 +100,12 @@ class FixedLengthTokenizer:
         return result
 
 
-class TextSource(Source):
-    """Texts as token ids of one length.
-
-    Args:
-        tokenizer: A folder or a name on the hub, the same as the model's ``source``; null for the
-            small English vocabulary of the package.
-        max_length: The number of token ids of a text; longer texts are truncated, shorter padded.
-            None if the inputs are no texts.
-    """
+class TextSource(PartSource):
+    """Texts as token ids of one length; ``max_length`` is None if the inputs are no texts."""
 
     def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        length = MIN_LENGTH if max_length is None else max_length
+        self.tokenizer, self.max_length = tokenizer, max_length
+        length = _MIN_LENGTH if max_length is None else max_length
         self._tokenize = FixedLengthTokenizer(tokenizer, length)
 
     @property
@@ -143,10 +131,8 @@ class TextSource(Source):
     ) -> Examples:
         """Tokenize the texts that ``read`` returns, or load the token ids from the user's cache.
 
-        Args:
-            key: Everything that determines the texts, labels and clients.
-            read: Returns the texts, with or without labels and clients.
-            classes: The names of the classes; empty for the distinct labels.
+        ``key`` is everything that determines the texts, labels and clients; without ``classes``
+        these are the distinct labels.
         """
         own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
         tensors = cached(user_cache(), {**key, **own}, lambda: self._encode(read, classes))

@@ -2,21 +2,157 @@
 
 The views are those of SimCLR (Chen et al. 2020, "A Simple Framework for Contrastive Learning of
 Visual Representations", appendix A) without blur, as the paper uses them on CIFAR-10: random
-resized crop, horizontal flip, color jitter and random grayscale. Drawing the random numbers
-(``SimCLRViews.sample``) and applying them (``SimCLRViews.transform``) are separate steps.
-Neither loops over images, synchronizes with the device or has a shape that depends on values, so
-both can be captured in a CUDA graph and compiled without a graph break.
+resized crop, horizontal flip, color jitter and random grayscale. Nothing here loops over images,
+synchronizes with the device or has a shape that depends on values, so that CUDA graphs can capture
+both the drawing of random numbers (``SimCLRViews.sample``) and ``SimCLRViews.transform``.
 """
 
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaux_pl.data import color
-from fedaux_pl.data.crop import NUMBERS_PER_BOX, Boxes, boxes_from, resized_crop
 from fedaux_pl.data.input_checks import check_setting
+
+# As in torchvision's RandomResizedCrop: the number of boxes drawn before falling back to the
+# central one, and the largest ratio of the longer to the shorter side.
+_TRIES = 10
+_MAX_RATIO = 4 / 3
+NUMBERS_PER_BOX = 2 * _TRIES + 2  # uniform random numbers
+# ITU-R BT.601, rounded as in torchvision
+RED, GREEN, BLUE = 0.2989, 0.587, 0.114
+
+
+class Boxes(NamedTuple):
+    """One box in each of N images, by its first row and column; fields are int64 of shape (N,)."""
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+
+
+def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Boxes:
+    """Compute one box per image from random numbers, as torchvision's RandomResizedCrop does.
+
+    The area is uniform between min_scale and 1 times that of the image, and the logarithm of the
+    aspect ratio is uniform between log 3/4 and log 4/3. Each image gets the first of 10 such boxes
+    that fits, at a uniform position; if none fits, the largest central box with an allowed ratio.
+    ``uniform`` is float32 in [0, 1) of shape (NUMBERS_PER_BOX, N).
+    """
+    area = height * width
+    # the sides are sqrt(area / ratio) and sqrt(area * ratio); root is sqrt(ratio)
+    side = uniform[:_TRIES].mul((1 - min_scale) * area).add_(min_scale * area).sqrt_()
+    root = torch.pow(_MAX_RATIO, uniform[_TRIES : 2 * _TRIES] - 0.5)
+    sides = torch.stack((side / root, side * root)).round_()
+    misfits = (sides[0] > height) | (sides[1] > width)
+    if min_scale * area < 1:  # only then can a side be rounded to 0
+        misfits |= sides.amin(dim=0) < 1
+    # argmin returns the first of equal values
+    first = misfits.view(torch.uint8).argmin(dim=0)
+    box_height, box_width = sides.gather(1, first.expand(2, 1, -1))[:, 0]
+    # uniform numbers are below 1 and these products are never rounded up to the next integer, so
+    # truncation gives 0 ... height - box_height
+    top = uniform[-2] * (height + 1 - box_height)
+    left = uniform[-1] * (width + 1 - box_width)
+    boxes = torch.stack((top, left, box_height, box_width)).long()
+
+    rows, columns = min(height, round(width * _MAX_RATIO)), min(width, round(height * _MAX_RATIO))
+    central = ((height - rows) // 2, (width - columns) // 2, rows, columns)
+    none_fits = misfits.all(dim=0)
+    return Boxes(*(x.masked_fill_(none_fits, y) for x, y in zip(boxes, central, strict=True)))
+
+
+def _positions(start: Tensor, extent: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
+    """Return where each of ``size`` output pixels is along one side of the input, in [-1, 1].
+
+    Clamped to the centers of the outermost pixels of the box, so that no pixel outside counts.
+    """
+    start, extent = start[:, None].float(), extent[:, None].float()
+    out = torch.arange(size, device=start.device, dtype=torch.float32)
+    if flip is not None:
+        out = torch.where(flip[:, None], size - 1 - out, out)
+    inside = ((out + 0.5) * (extent / size) - 0.5).clamp_(min=0)
+    pixel = torch.minimum(inside, extent - 1) + start
+    return (2 * pixel + 1) / size - 1
+
+
+def resized_crop(images: Tensor, boxes: Boxes, flip: Tensor) -> Tensor:
+    """Crop a box from each image, resize it to the size of the image, and flip some of the crops.
+
+    Images are float32 of shape (N, C, H, W), ``flip`` is bool of shape (N,). A box is never larger
+    than its image, so antialiasing would change nothing.
+    """
+    rows = _positions(boxes.top, boxes.height, images.shape[2])
+    columns = _positions(boxes.left, boxes.width, images.shape[3], flip)
+    shape = (len(images), *images.shape[2:])
+    grid = torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), dim=-1)
+    # One kernel. Unlike matrix products with interpolation weights, it never uses TensorFloat-32.
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+# Color operations on float32 images in [0, 1], (N, 3, H, W), or (N, 1, H, W) for brightness and
+# contrast, each image with its own factor. Results are those of torchvision's functions.
+
+
+def _per_image(factor: Tensor) -> Tensor:
+    return factor[:, None, None, None]
+
+
+def _luma(images: Tensor) -> Tensor:
+    """The gray value of each pixel, shape (N, 1, H, W); images with one channel are unchanged."""
+    if images.shape[1] == 1:
+        return images
+    luma = images[:, 0:1] * RED
+    return luma.add_(images[:, 1:2], alpha=GREEN).add_(images[:, 2:3], alpha=BLUE)
+
+
+def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+    """Interpolate: ``base`` at factor 0, ``images`` at 1; extrapolate above 1."""
+    return torch.lerp(base, images, _per_image(factor)).clamp_(0, 1)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Scale every pixel by the factor of its image (at least 0; 1 changes nothing)."""
+    return (images * _per_image(factor)).clamp_(0, 1)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Move every pixel away from (above 1) or towards (below 1) the image's mean gray value."""
+    return _blend(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Move every pixel away from (above 1) or towards (below 1) its own gray value."""
+    return _blend(_luma(images), images, factor)
+
+
+def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5]."""
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    # two reductions: torch.aminmax over such a short dimension is many times slower on the CPU
+    high = images.amax(dim=1, keepdim=True)
+    chroma = high - images.amin(dim=1, keepdim=True)
+    # The hue is in sixths of the circle, from red. For gray pixels it is undefined, but finite,
+    # and is multiplied by their chroma of 0 below.
+    hue = torch.where(
+        green == high, (blue - red).add_(chroma, alpha=2), (red - green).add_(chroma, alpha=4)
+    )
+    hue = torch.where(red == high, green - blue, hue).div_(chroma.clamp(min=1e-12))
+    hue.add_(_per_image(shift), alpha=6)
+    # Along the circle each channel is a trapezoid: high within one sixth of its own color (red 0,
+    # green 2, blue 4), low from two sixths on. The difference of two hues is in [-8, 8]; its
+    # distance on a circle of length 6 is the difference folded at 0, at 3 and at 0 again.
+    own = torch.arange(0, 6, 2, device=images.device, dtype=images.dtype)[:, None, None]
+    distance = (hue - own).abs_().sub_(3).abs_().sub_(3).abs_()
+    return high - distance.sub_(1).clamp_(0, 1).mul_(chroma)
+
+
+def to_grayscale(images: Tensor, mask: Tensor) -> Tensor:
+    """Make images gray where ``mask``, bool of shape (N,), is True; the shape does not change."""
+    return torch.where(_per_image(mask), _luma(images), images)
 
 
 class ViewParameters(NamedTuple):
@@ -63,26 +199,22 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
         if images.dtype == torch.uint8:
             views = views / 255
         views = resized_crop(views, parameters.boxes, parameters.flip)
-        views = color.adjust_brightness(views, parameters.brightness)
-        views = color.adjust_contrast(views, parameters.contrast)
+        views = adjust_brightness(views, parameters.brightness)
+        views = adjust_contrast(views, parameters.contrast)
         if views.shape[1] == 1:  # gray images have neither saturation nor hue
             return views
-        views = color.adjust_saturation(views, parameters.saturation)
-        views = color.adjust_hue(views, parameters.hue)
-        return color.to_grayscale(views, parameters.grayscale)
+        views = adjust_saturation(views, parameters.saturation)
+        views = adjust_hue(views, parameters.hue)
+        return to_grayscale(views, parameters.grayscale)
 
 
 def check_views(images: Tensor, parameters: ViewParameters) -> int:
-    """Check the arguments of ``apply_views`` and return the number of views per image."""
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
+    """Check the arguments of ``apply_views`` and return the number of views of each."""
+    is_known = images.dtype == torch.uint8 or images.is_floating_point()
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or not is_known:
         raise ValueError(
-            "images must have shape (N, C, H, W) with 1 or 3 channels, but have shape "
-            f"{tuple(images.shape)}: reorder the dimensions or select channels first"
-        )
-    if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(
-            "images must be uint8, or floating point in [0, 1], but are "
-            f"{images.dtype}: convert them first"
+            "images must be uint8, or floats in [0, 1], of shape (N, C, H, W) with 1 or 3 "
+            f"channels, but are {images.dtype} of shape {tuple(images.shape)}: convert them first"
         )
     count = len(parameters.flip)
     views_per_image = max(1, count // max(1, len(images)))

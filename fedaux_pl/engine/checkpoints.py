@@ -13,7 +13,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.utilities import rank_zero_warn
 
 from fedaux_pl.data.fingerprints import have_other_keys
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import check_archive, write_atomically
 
 FORMAT = 5
@@ -42,10 +42,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save to another file in the same folder, flush it to the disk and rename it.
-
-        Raises an OSError if it, or the one before it, cannot be written, e.g. on a full disk.
-        """
+        """Save; raise an OSError if this file, or the one before it, cannot be written."""
         self.finish()
         target = Path(path)
         if target.name != self.background:
@@ -87,7 +84,7 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
 
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Check a file before it is read, if it is local; turn all errors of reading it into one."""
+    """Check a local file before it is read; turn all errors of reading it into one."""
     try:
         if Path(path).is_file():
             check_archive(Path(path))
@@ -116,29 +113,25 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """
     if ckpt_path is None:
         return None
-    folder = root if ckpt_path == "last" else Path(ckpt_path)
-    if ckpt_path != "last" and folder.is_file():
+    folder, remedy = Path(ckpt_path), "give the folder of a run, or a checkpoint"
+    if ckpt_path == "last":
+        folder, remedy = root, f"{remedy}, or start a run with `fedaux-pl fit` and no --ckpt_path"
+    elif folder.is_file():
         return folder
-    if ckpt_path != "last" and not folder.is_dir():
+    elif not folder.is_dir():
         raise ConfigurationError(
             f"there is no checkpoint at {folder.absolute()}: give a checkpoint, the folder of a "
             "run, or 'last'"
         )
-    if (newest := find_last(folder)) is not None:
-        return newest
-    remedy = "give the folder of a run, or a checkpoint"
-    if ckpt_path == "last":
-        remedy += ", or start a run with `fedaux-pl fit` and no --ckpt_path"
-    raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
+    if (newest := find_last(folder)) is None:
+        raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
+    return newest
 
 
 def find_tested(run: str, root: Path) -> Path:
     """Return a run's checkpoint that ``fit`` tests: ``best.ckpt``, else ``last.ckpt``.
 
-    Args:
-        run: The folder of a run, "last" for the newest below ``root``, or a checkpoint, which is
-            taken as it is.
-        root: The folder to search.
+    ``run`` is as of ``find_checkpoint``; a checkpoint is taken as it is.
     """
     checkpoint = find_checkpoint(run, root)
     assert checkpoint is not None  # noqa: S101 - None only for None
@@ -159,11 +152,7 @@ def find_last(root: Path) -> Path | None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load the checkpoint of a federation, with memory-mapped tensors.
-
-    Raises:
-        ConfigurationError: If the file is damaged, or is not the checkpoint of a federation.
-    """
+    """Load the checkpoint of a federation, with memory-mapped tensors."""
     with _reading(path):
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(checkpoint, dict) or "federation" not in checkpoint:
@@ -177,8 +166,7 @@ def _reason(error: Exception) -> str:
     """Return the first line of an error's message; the system's words if it is the system's."""
     while not isinstance(error, OSError) and isinstance(error.__context__, OSError):
         error = error.__context__
-    text = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
-    return text or str(error) or type(error).__name__
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
 
 
 def _saved(path: Path) -> str:

@@ -34,39 +34,27 @@ def prediction_batch_size(
 ) -> int:
     """Return the number of inputs that a model predicts at a time.
 
-    This is the only place that decides it; the loaders of data modules have batch sizes of their
-    own.
-
-    Args:
-        model: The model. Its inputs have one size unless ``fixed_size_inputs`` is False.
-        inputs: Inputs on the device of the prediction.
-        statistics: With "batch" predictions depend on the batch size, so it is always the same.
-        captured: Whether the prediction is replayed from a CUDA graph.
+    With ``batch`` statistics predictions depend on it, so it is always the same. ``captured`` is
+    whether the prediction is replayed from a CUDA graph.
     """
     if not _has_fixed_size(model):
         return VARIABLE_SIZE_BATCH
     size = fit_batch_size(CAPTURED_BATCH_SIZE if captured else BATCH_SIZE, inputs)
-    if statistics == "running" and inputs.is_cuda and _uses_float32(model, inputs):
-        return min(size, FLOAT32_BATCH_SIZE)
-    return size
+    is_float32 = any(parameter.dtype == torch.float32 for parameter in model.parameters())
+    if statistics == "batch" or not inputs.is_cuda or not is_float32:
+        return size
+    return size if torch.is_autocast_enabled("cuda") else min(size, FLOAT32_BATCH_SIZE)
 
 
 def _has_fixed_size(model: nn.Module) -> bool:
     return bool(getattr(model, "fixed_size_inputs", True))
 
 
-def _uses_float32(model: nn.Module, inputs: Inputs) -> bool:
-    dtypes = {parameter.dtype for parameter in model.parameters()}
-    return torch.float32 in dtypes and not torch.is_autocast_enabled(inputs.device.type)
-
-
 @contextmanager
 def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
     """Put a model into evaluation mode with the given BatchNorm statistics, then restore it.
 
-    With those of each ``batch`` the running statistics are not updated. The authors' code does this
-    for teachers and evaluation. It is transductive: the prediction for a sample depends on the
-    other samples of its batch, test data included.
+    With those of each ``batch`` (transductive) the running statistics are not updated.
     """
     modes = {module: module.training for module in model.modules()}
     layers = [m for m in modes if isinstance(m, _BatchNorm) and statistics == "batch"]
@@ -94,11 +82,7 @@ def predict_logits(
 ) -> Tensor:
     """Compute f(x) of all inputs, shape (N, C), float32.
 
-    Args:
-        model: The model; its training modes are restored afterwards.
-        inputs: All inputs, on the model's device, or read there.
-        statistics: The BatchNorm statistics to normalize by.
-        batch_size: Inputs at a time; by default ``prediction_batch_size``.
+    Training modes are restored afterwards. ``batch_size`` is by default ``prediction_batch_size``.
     """
     return _predict(model, model, inputs, statistics, batch_size)
 
@@ -120,9 +104,6 @@ def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
     Encoders trim a batch to its longest text, which rounds the features of all its texts in another
     way. A map that magnifies small differences makes of that more than the sensitivity allows, so
     texts are predicted one by one.
-
-    Raises:
-        PrivacyError: If the model has a BatchNorm that has no statistics but those of the batch.
     """
     check_separate_records(model)
     return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
@@ -150,11 +131,7 @@ def _predict(
 
 @contextmanager
 def without_trials() -> Iterator[None]:
-    """Let cuDNN choose kernels by its heuristics, not by trying them.
-
-    It would try them for every new batch size, which takes longer than it saves for a size that is
-    rare, such as that of one client's data.
-    """
+    """Let cuDNN choose kernels by its heuristics: trying them costs more for a rare batch size."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:

@@ -37,22 +37,17 @@ def snapshot(optimizer: Optimizer) -> dict[str, Any]:
 
 @torch.no_grad()
 def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
-    """Restore the state of an optimizer, or reset it.
+    """Restore what ``snapshot`` returned; None resets an optimizer that ``is_resettable``.
 
     State tensors that exist are overwritten in place, because captured steps refer to them.
     Learning rates and other settings stay the optimizer's own.
-
-    Args:
-        optimizer: A new optimizer, or one that ``is_resettable``.
-        saved: The result of ``snapshot``; None resets the optimizer.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     saved_entries = {} if saved is None else saved["state"]
     to_zero: list[Tensor] = []
     to_copy: list[tuple[Tensor, Tensor]] = []
     for index, parameter in enumerate(parameters):
-        own = optimizer.state.get(parameter)
-        if own:
+        if own := optimizer.state.get(parameter):
             for name, value in own.items():
                 if isinstance(value, Tensor):
                     source = saved_entries.get(index, {}).get(name)

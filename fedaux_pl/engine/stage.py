@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedaux_pl.data.lazy_inputs import Inputs
+from fedaux_pl.data.lazy_inputs import Inputs, select
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
@@ -28,47 +28,30 @@ class Batches(Iterable[Any], Sized, Protocol):
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of a training.
+    """The result of a training."""
 
-    Attributes:
-        loss: The mean loss of the last epoch; NaN without epochs.
-        steps: The number of optimizer steps.
-        state: The trained weights; empty if the job gave no initial weights.
-        optimizer_state: The state of the optimizer, if the job keeps it.
-    """
-
-    loss: float
+    loss: float  # the mean of the last epoch; NaN without epochs
     steps: int
-    state: dict[str, Tensor]
-    optimizer_state: dict[str, Any] | None
+    state: dict[str, Tensor]  # the trained weights; empty if the job gave no initial weights
+    optimizer_state: dict[str, Any] | None  # if the job keeps it
 
 
 @dataclass(frozen=True)
 class Job:
     """One training to be run.
 
-    Attributes:
-        batches: The data; the batches of an epoch do not depend on when it runs.
-        epochs: Passes over the data.
-        seed: The seed of all randomness in the steps.
-        state: The initial weights; None to train the module's own. A module that is given weights
-            has ``start_from`` and ``copy_model_state``, as ClientModule and DistillationModule do.
-        optimizer_state: The initial state of the optimizer; None for a fresh start.
-        keep_optimizer: Whether the result holds the optimizer's state.
-        correction: What is added to the gradients, of a ClientModule with ``corrected``.
-        name: Whose training it is, for messages; empty for the server's.
-        lr: The learning rate of a step, counted from 0; None for that of the optimizer.
+    A module that is given weights has ``start_from`` and ``copy_model_state``, as ClientModule.
     """
 
-    batches: Batches
+    batches: Batches  # those of an epoch do not depend on when it runs
     epochs: int
-    seed: int
-    state: Mapping[str, Tensor] | None = None
-    optimizer_state: dict[str, Any] | None = None
-    keep_optimizer: bool = True
-    correction: State | None = None
-    name: str = ""
-    lr: Callable[[int], float] | None = None
+    seed: int  # of all randomness in the steps
+    state: Mapping[str, Tensor] | None = None  # the initial weights; None for the module's own
+    optimizer_state: dict[str, Any] | None = None  # None for a fresh start
+    keep_optimizer: bool = True  # whether the result holds the optimizer's state
+    correction: State | None = None  # added to the gradients of a ``corrected`` ClientModule
+    name: str = ""  # whose training it is, for messages; empty for the server's
+    lr: Callable[[int], float] | None = None  # of a step, from 0; None for that of the optimizer
 
     def start(self, module: pl.LightningModule, optimizer: Optimizer) -> None:
         """Put the initial weights and optimizer state in place."""
@@ -92,8 +75,6 @@ class Job:
 
 
 Preparing = Callable[[str], AbstractContextManager[Any]]
-"""Shows what a runner prepares, given in words, until the context ends."""
-
 EpochHook = Callable[[float], None]
 DoneHook = Callable[[StageResult], None]
 
@@ -106,17 +87,11 @@ class StageRunner:
     client, and would split each client's batches over the processes.
 
     ``fedaux_pl.accelerate`` has a faster subclass for CUDA, see ``federation.create_runner``.
-
-    Args:
-        trainer: The outer Trainer.
-
-    Attributes:
-        preparing: Shows what a subclass prepares once, such as the capture of a step.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self.trainer = trainer
-        self.preparing: Preparing = nullcontext
+        self.preparing: Preparing = nullcontext  # shows what a subclass prepares, such as a capture
 
     @property
     def device(self) -> torch.device:
@@ -155,9 +130,6 @@ class StageRunner:
             jobs: Trainings with the same number of epochs and the same batch size.
             on_epoch: Called with the mean loss after every epoch.
             on_done: Called with each result as soon as its job is done.
-
-        Raises:
-            FloatingPointError: If the loss becomes NaN or infinite.
         """
         self.adopt(module)
         results = []
@@ -172,14 +144,20 @@ class StageRunner:
         """Free the memory of a module that will not be trained again."""
 
     def predict(
-        self, model: nn.Module, state: State, inputs: Inputs, statistics: BatchNormStatistics
+        self,
+        model: nn.Module,
+        state: State,
+        inputs: Inputs,
+        statistics: BatchNormStatistics,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
-        The model may have these weights afterwards.
+        The model may have these weights afterwards. With ``rows``, the positions of M of the
+        inputs, only these are predicted, shape (M, C).
         """
         model.load_state_dict(state)
-        return predict_logits(model, inputs, statistics)
+        return predict_logits(model, inputs if rows is None else select(inputs, rows), statistics)
 
     def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set, shape (N, d), float32."""

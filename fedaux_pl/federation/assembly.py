@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.errors import ConfigurationError
@@ -16,27 +15,10 @@ from fedaux_pl.models import complete_options, options_of
 from fedaux_pl.modules import ClientModule, DistillationModule
 
 
-class Parts(NamedTuple):
-    """The parts of a run.
-
-    Attributes:
-        pool: The clients; with real sites another ClientPool.
-        server: Takes the method's steps and distills students.
-        preparation: The steps of Algorithm 1.
-    """
-
-    pool: LocalClients
-    server: Server
-    preparation: Preparation
-
-
-def assemble(federation: FederationModule) -> Parts:
+def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
     """Create the parts, when the Trainer, the data and the students are there.
 
     In a ``fast_dev_run`` all trainings have one epoch, and there is no cache.
-
-    Raises:
-        ConfigurationError: If a ``fast_dev_run`` would spend privacy.
     """
     trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
     local, distillation = federation.local, federation.distillation
@@ -94,4 +76,4 @@ def assemble(federation: FederationModule) -> Parts:
     names, options = federation.clients, federation.model_options
     complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}
     preparation = Preparation(context, pretraining, complete, cache, algorithm.secret_noise)
-    return Parts(pool, server, preparation)
+    return pool, server, preparation

@@ -38,19 +38,17 @@ def average_updates(
         updates: The updates of this process's clients.
         answers: The answers of the clients of all processes.
         states: theta^P, the server's models, also of architectures without a client in the round.
-        processes: The processes that share the clients.
+        processes: The processes that share the clients, which all get the same averages.
         head_only: Whether g alone is trained. Then h is taken from ``states``: it is the same
             everywhere, and its average would differ by rounding.
-
-    Returns:
-        The new theta^P, the same in every process.
     """
     averages = dict(states)
     for name in dict.fromkeys(answer.architecture for answer in answers):
+        answering = [answer for answer in answers if answer.architecture == name]
         own = {update.client: update.state for update in updates if update.architecture == name}
         check_same_layout([states[name], *own.values()])
         trained = {k: v for k, v in states[name].items() if not head_only or of_head(k)}
-        average = _average(own, _of(name, answers), trained, processes)
+        average = _average(own, answering, trained, processes)
         check_finite_average(average, list(own.values()))
         averages[name] = {**states[name], **average}
     return averages
@@ -59,20 +57,13 @@ def average_updates(
 def average_payloads(
     updates: Sequence[Update], answers: Sequence[Answer], processes: Processes
 ) -> dict[str, State]:
-    """Average what clients send besides their weights as ``average_updates`` does the weights.
-
-    Returns:
-        The average of every architecture with a client in the round, the same in every process.
-
-    Raises:
-        ValueError: If two clients of an architecture send other names, shapes or dtypes.
-    """
+    """Average what clients send besides their weights, by architecture, as ``average_updates``."""
     layouts = processes.merge(
         {u.client: {k: (tuple(v.shape), v.dtype) for k, v in u.payload.items()} for u in updates}
     )
     averages: dict[str, State] = {}
     for name in dict.fromkeys(answer.architecture for answer in answers):
-        answering = _of(name, answers)
+        answering = [answer for answer in answers if answer.architecture == name]
         own = {update.client: update.payload for update in updates if update.architecture == name}
         template = {  # of no client: this process may have none of the architecture
             key: torch.zeros(shape, dtype=dtype, device=processes.device)
@@ -88,10 +79,6 @@ def trained_parameters(model: nn.Module, state: State) -> dict[str, Tensor]:
     # all names of a shared parameter: the last one that is loaded counts
     parameters = model.named_parameters(remove_duplicate=False)
     return {key: state[key] for key, parameter in parameters if parameter.requires_grad}
-
-
-def _of(architecture: str, answers: Sequence[Answer]) -> list[Answer]:
-    return [answer for answer in answers if answer.architecture == architecture]
 
 
 def _average(

@@ -1,19 +1,19 @@
-"""The clients behind one interface: the server calls a pool and does not know where clients run."""
+"""The clients of a federation in this process; ``sites.SiteClients`` has the same interface."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
+from fedaux_pl.callbacks.progress import Stage
+from fedaux_pl.engine import Job, SeedPurpose
 from fedaux_pl.engine.inference import predict_features, predict_private_features
-from fedaux_pl.engine.seeds import SeedPurpose
-from fedaux_pl.engine.stage import Job
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.scores import ServerFeatures
@@ -25,8 +25,14 @@ from fedaux_pl.scoring.class_scorers import SummableScorer
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
 
-class ClientPool(Protocol):
-    """All clients of a federation."""
+@dataclass
+class LocalClients:
+    """A pool of clients that run in this process, or in several processes that share them."""
+
+    context: Context
+    modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
+    settings: LocalTraining
+    algorithm: Algorithm
 
     def prepare(
         self,
@@ -44,71 +50,27 @@ class ClientPool(Protocol):
             clients: The ids of the clients.
 
         Returns:
-            The released heads of these clients, ordered by id; one may have failed to answer.
+            The heads of the clients of all processes, ordered by id; sites may not have answered.
         """
-
-    def train(
-        self,
-        round_: int,
-        clients: Sequence[int],
-        states: Mapping[str, State],
-        payloads: Mapping[str, State],
-    ) -> list[Update]:
-        """Algorithm 2: let every selected client train from the server's model.
-
-        Args:
-            round_: t, the number of the round.
-            clients: S_t, the ids of the selected clients.
-            states: theta^P, the server's model of each architecture.
-            payloads: What the server sends besides, for each architecture.
-
-        Returns:
-            The updates of the clients that this process has trained.
-        """
-
-    @property
-    def round_metrics(self) -> dict[str, float]:
-        """Metrics that the pool adds to a round: which of real sites have answered."""
-
-
-@dataclass
-class LocalClients:
-    """A pool of clients that run in this process, or in several processes that share them.
-
-    Attributes:
-        context: The data and the tools of the run.
-        modules: The module of each architecture, which trains one client after another. Between
-            two rounds its weights mean nothing.
-        settings: How clients train.
-        algorithm: The method, which may send and keep more than weights.
-    """
-
-    context: Context
-    modules: Mapping[str, ClientModule]
-    settings: LocalTraining
-    algorithm: Algorithm
-
-    def prepare(
-        self,
-        scoring: Scoring,
-        features: ServerFeatures,
-        maps: Mapping[str, PublicMap],
-        clients: Sequence[int],
-    ) -> list[ReleasedHead]:
-        """Algorithm 1: let the clients of this process release their heads, and gather all."""
-        if scoring.part.secure:
-            return self._sum(scoring, features, maps, clients)
-        h0, uses_negatives = features.h0, scoring.scorer.uses_negatives
-        negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
-        released = {}
-        mine = self.context.processes.local(clients)
+        h0, names, processes = features.h0, self.context.architectures, self.context.processes
+        mine = processes.local(clients)
         with self.context.progress.stage("releases", len(mine), "client") as stage:
+            if scoring.part.secure:
+                groups = {name: [i for i in clients if names[i] == name] for name in h0}
+                return [
+                    self._sum(scoring, h0[name], maps[name], group, stage)
+                    for name, group in groups.items()
+                    if group
+                ]
+            uses_negatives = scoring.scorer.uses_negatives
+            negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
+            released = {}
             for client in mine:
-                name = self.context.architectures[client]
+                name = names[client]
                 own = h0[name], negatives.get(name), maps[name]
                 released[client] = self.release(client, scoring, *own)
                 stage.update(1)
-        released = self.context.processes.merge(released)
+        released = processes.merge(released)
         return [released[client] for client in clients]
 
     def release(
@@ -128,31 +90,22 @@ class LocalClients:
     def _sum(
         self,
         scoring: Scoring,
-        features: ServerFeatures,
-        maps: Mapping[str, PublicMap],
-        clients: Sequence[int],
-    ) -> list[ReleasedHead]:
-        """Return the secure sum over the clients of each architecture."""
+        h0: nn.Module,
+        public_map: PublicMap,
+        group: Sequence[int],
+        stage: Stage,
+    ) -> ReleasedHead:
+        """Return the secure sum over the clients of an architecture."""
         classes, processes = len(self.context.data.classes), self.context.processes
-        groups: dict[str, list[int]] = {}
-        for client in clients:
-            groups.setdefault(self.context.architectures[client], []).append(client)
-        heads = []
-        with self.context.progress.stage(
-            "releases", len(processes.local(clients)), "client"
-        ) as bar:
-            for name, group in groups.items():
-                h0, public_map = features.h0[name], maps[name]
-                own: list[Tensor] = []  # the sum of this process's clients
-                secure = SecureSum(scoring, public_map.row_length(h0), classes, len(group))
-                for client in processes.local(group):
-                    integers = self.integers(client, scoring, h0, public_map)
-                    noisy = secure.add_noise(integers, self.noise_bytes(client, scoring, integers))
-                    own = [noisy + earlier for earlier in own] or [noisy]
-                    bar.update(1)
-                total = torch.stack(list(chain(*processes.gather(own)))).sum(dim=0)
-                heads.append(secure.head(group, total, public_map, simulated=True))
-        return heads
+        own: list[Tensor] = []  # the sum of this process's clients
+        secure = SecureSum(scoring, public_map.row_length(h0), classes, len(group))
+        for client in processes.local(group):
+            integers = self.integers(client, scoring, h0, public_map)
+            noisy = secure.add_noise(integers, self.noise_bytes(client, scoring, integers))
+            own = [noisy + earlier for earlier in own] or [noisy]
+            stage.update(1)
+        total = torch.stack(list(chain(*processes.gather(own)))).sum(dim=0)
+        return secure.head(group, total, public_map, simulated=True)
 
     def integers(
         self, client: int, scoring: Scoring, h0: nn.Module, public_map: PublicMap
@@ -188,16 +141,22 @@ class LocalClients:
         states: Mapping[str, State],
         payloads: Mapping[str, State],
     ) -> list[Update]:
-        """Algorithm 2: train the selected clients of this process, architecture by architecture.
+        """Algorithm 2: let the selected clients of this process train from the server's model.
 
         All clients of an architecture are one call of the runner, which may train them together.
+
+        Args:
+            round_: t, the number of the round.
+            clients: S_t, the ids of the selected clients.
+            states: theta^P, the server's model of each architecture.
+            payloads: What the server sends besides, for each architecture.
         """
         updates: dict[int, Update] = {}
         optimizers: dict[int, dict[str, Any]] = {}
         kept: dict[int, State] = {}
         carried, processes = self.context.carried, self.context.processes
         own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
-        mine = processes.local(clients)
+        mine, sizes = processes.local(clients), self.context.data.client_sizes
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             for name, module in self.modules.items():
                 own = [client for client in mine if self.context.architectures[client] == name]
@@ -223,8 +182,9 @@ class LocalClients:
                         payload, kept[client] = self.algorithm.client_payload(local)
                     elif own_entries[name]:
                         kept[client] = {key: result.state[key] for key in own_entries[name]}
-                    size = self.context.data.client_sizes[client]
-                    updates[client] = Update(client, name, size, result.loss, result.state, payload)
+                    updates[client] = Update(
+                        client, name, sizes[client], result.loss, result.state, payload
+                    )
         # in every process: any of them may train a client in its next round
         if self.algorithm.has_payload or any(own_entries.values()):
             carried.client_states.update(processes.merge(kept))
@@ -232,19 +192,19 @@ class LocalClients:
             carried.client_optimizers.update(processes.merge(optimizers))
         return [updates[client] for client in mine]
 
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Return no metrics: all test data are the server's."""
+        return {}
+
     @property
     def round_metrics(self) -> dict[str, float]:
-        """No metrics: all clients answer."""
+        """What a pool adds to the metrics of a round; which of real sites have answered."""
         return {}
 
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:
-        """Return the models that clients would use themselves, from the server's models.
-
-        They have the clients' own entries (FedBN), and are trained on the clients' data for
-        ``fine_tuning`` epochs.
-        """
+        """Return the models that clients would use themselves: with FedBN's entries, fine-tuned."""
         models = {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
         for name, module in self.modules.items() if self.settings.fine_tuning else ():
             own = [client for client in clients if self.context.architectures[client] == name]
@@ -264,7 +224,6 @@ class LocalClients:
         return models
 
     def _start(self, client: int, state: State) -> State:
-        """Return what a client begins with: the server's model and the client's own entries."""
         model = self.modules[self.context.architectures[client]].model
         kept = self.context.carried.client_states.get(client, {})
         names = self.algorithm.own_entries(model)

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification
 from torchmetrics.classification import MulticlassAUROC
 
+from fedaux_pl.class_paths import import_class
 from fedaux_pl.errors import did_you_mean, first_line
 
 MetricOptions = dict[str, dict[str, Any]]
@@ -40,10 +40,6 @@ def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> Metri
     Args:
         given: Short names and class paths of torchmetrics, or a mapping from these to options. With
             the option ``class_path`` the name is free: {f2: {class_path: ..., beta: 2.0}}.
-
-    Raises:
-        ValueError: If there is no such metric, or it does not map probabilities and labels to a
-            number.
 
     Examples:
         >>> read_metrics(["f1", "torchmetrics.classification.MulticlassHingeLoss"])
@@ -78,7 +74,6 @@ def class_paths(chosen: MetricOptions) -> list[str]:
 
 
 def _try(name: str, options: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless a metric maps probabilities and labels to a number."""
     metric = _create(name, options, _TRIAL_CLASSES)
     labels = torch.arange(2 * _TRIAL_CLASSES) % _TRIAL_CLASSES
     probabilities = torch.rand(len(labels), _TRIAL_CLASSES, generator=torch.Generator())
@@ -96,18 +91,15 @@ def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     """Create a metric with the arguments that every multi-class metric needs."""
     class_path = options.get("class_path", name)
     short, defaults = _SHORT.get(class_path, (class_path, {}))
-    module, _, attribute = short.rpartition(".")
     try:
-        kind = getattr(import_module(module) if module else classification, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        kind = import_class(short if "." in short else f"{classification.__name__}.{short}", Metric)
+    except ImportError as error:
         known = [*_SHORT, *(known for known in dir(classification) if known[:5] == "Multi")]
         raise ValueError(
             f"metrics: there is no metric {class_path!r}{did_you_mean(class_path, known)}: give "
             f"one of {', '.join(_SHORT)}, or a class path such as "
-            "torchmetrics.classification.MulticlassFBetaScore"
+            f"torchmetrics.classification.MulticlassFBetaScore ({error})"
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Metric)):
-        raise ValueError(f"metrics: {class_path} is no class of a torchmetrics Metric")
     parameters = signature(kind).parameters
     filled = {"task": "multiclass", "num_classes": num_classes}
     arguments = {key: value for key, value in filled.items() if key in parameters}
@@ -116,7 +108,7 @@ def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     is_macro = arguments.get("average", average) == "macro"
     try:
         # the classes apart: the mean over those that occur follows, as others have no value
-        metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
+        metric: Metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"metrics: {name} cannot be created with {dict(options)}: {first_line(error)}"
@@ -140,11 +132,7 @@ def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
 
 
 class EvaluationMetrics:
-    """Accuracy and the chosen metrics of predictions.
-
-    Args:
-        chosen: What ``read_metrics`` returns.
-        num_classes: C, the number of classes.
+    """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions.
 
     Examples:
         >>> logits, labels = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 1])
@@ -181,16 +169,15 @@ class EvaluationMetrics:
     ) -> dict[str, float]:
         """Return ``client_METRIC/NAME`` of every client with samples, their mean and the worst.
 
-        The clients' models may differ: only the logits count.
-
-        Args:
-            logits: Those of the model that is evaluated for the sample's client, shape (N, C).
-            labels: The labels, shape (N,).
-            clients: The index in ``names`` of each sample's client, shape (N,); -1 for none.
-            names: The names of the clients.
+        ``logits`` (N, C) are those of the model that is evaluated for the sample's client,
+        ``clients`` (N,) its index in ``names``, -1 for none.
         """
         parts = [(clients == client).nonzero().flatten() for client in range(len(names))]
         own = {n: self(logits[i], labels[i]) for n, i in zip(names, parts, strict=True) if len(i)}
+        return self.join(own)
+
+    def join(self, own: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Return the metrics of each client by their names in logs, their mean and the worst."""
         found: dict[str, float] = {}
         for metric, is_higher in self.higher_is_better.items():
             values = {name: each[metric] for name, each in own.items() if metric in each}

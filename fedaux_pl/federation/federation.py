@@ -216,20 +216,24 @@ class Federation(FederationModule):
                 self.students[name].load_state_dict(state)
         self.count_step()
 
+    def on_validation_epoch_end(self) -> None:
+        """Add all metrics to those of the round, also what real sites measure themselves."""
+        if self.is_fitting and not self.trainer.sanity_checking:
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
+        super().on_validation_epoch_end()
+
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 
         A client's model is the server's with its own BatchNorm (FedBN), or fine-tuned on its data
-        (``local.fine_tuning``).
-
-        Args:
-            examples: The data, of which the first may be evaluated only.
-            logits: f(x) of the server's models, which are returned where clients have no others.
+        (``local.fine_tuning``). ``logits``, those of the server's models, are returned where
+        clients have no others; the first of ``examples`` may be evaluated only.
         """
         own = any(map(self.algorithm.own_entries, self.students.values()))
-        if not (own or self.local.fine_tuning) or examples.clients is None:
+        is_same = list(examples.client_names) == self.data.client_names
+        if not (own or self.local.fine_tuning) or examples.clients is None or not is_same:
             return logits
-        if list(examples.client_names) != self.data.client_names:
+        if self.trainer.sanity_checking:  # before the first round
             return logits
         if getattr(self, "pool", None) is None:  # evaluates a checkpoint
             self.pool, self.server, _ = assemble(self)
@@ -264,8 +268,12 @@ class Federation(FederationModule):
 
     def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
         """Add the traffic and the size of the teacher memory, then broadcast the metrics."""
-        traffic = round_metrics.traffic(updates, payloads, self.head_only, self.processes)
-        self.metrics |= round_metrics.byte_metrics(traffic, self.history, self.preparation_bytes)
+        before = self.preparation_bytes
+        if self.history:
+            before = self.history[-1]["bytes/up_total"], self.history[-1]["bytes/down_total"]
+        self.metrics |= round_metrics.traffic(
+            updates, payloads, self.head_only, self.processes, before
+        )
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)
         self.metrics = self.processes.broadcast(self.metrics)  # seconds differ between processes

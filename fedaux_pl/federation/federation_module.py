@@ -14,31 +14,16 @@ from torch import Tensor
 from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import augmentation
-from fedaux_pl.engine.checkpoints import (
-    FORMAT,
-    AtomicCheckpointIO,
-    check_format,
-    check_resumable,
-    check_undamaged,
-    load_checkpoint,
-)
+from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.federation import checks
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.settings import (
-    Distillation,
-    LocalTraining,
-    Pretraining,
-    check_batches,
-    check_data,
-    check_objects,
-    check_settings,
-)
+from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
-from fedaux_pl.federation.trainer import check_options, check_trainer
 from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
@@ -47,6 +32,7 @@ from fedaux_pl.scoring import PrivacySpent, ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import PublicNumbers, further
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
+OptimizerState = Literal["reset", "carry"]
 # The metrics of single classes and clients, and of what is made of them.
 _OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
@@ -63,7 +49,7 @@ class FederationModule(Students):
         local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
-        optimizer_state: Literal["reset", "carry"] = "reset",
+        optimizer_state: OptimizerState = "reset",
         batchnorm: BatchNormStatistics = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
@@ -72,29 +58,27 @@ class FederationModule(Students):
     ) -> None:
         super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
-        check_objects(algorithm, local, distillation, pretraining)
-        check_settings(
+        checks.check_objects(algorithm, local, distillation, pretraining)
+        checks.check_settings(
             clients,
             participation,
             self.model_options,
             seed,
             threads,
-            trained=trained,
-            optimizer_state=optimizer_state,
-            batchnorm=batchnorm,
+            trained=(trained, TrainedPart),
+            optimizer_state=(optimizer_state, OptimizerState),
+            batchnorm=(batchnorm, BatchNormStatistics),
         )
         algorithm.check_architectures(clients)
-        self.algorithm = algorithm
-        self.participation = participation
-        self.trained: TrainedPart = trained
-        self.head_only = trained == "head"
-        self.local = local
-        self.distillation = distillation
-        self.pretraining = pretraining
+        self.algorithm, self.participation = algorithm, participation
+        self.trained, self.head_only = trained, trained == "head"
+        self.local, self.distillation, self.pretraining = local, distillation, pretraining
         self.carry = optimizer_state == "carry"
         self.threads = self._given_threads = threads
         self._outer_threads = torch.get_num_threads()
-        self.create_pool: Callable[..., Any] | None = None  # of the ClientPool of real sites
+        self.create_pool: Callable[..., Any] | None = None  # of real sites
+        self.privacy_notes: list[str] = []  # what leaves real sites besides
+        self.sites_evaluate = False  # real sites measure the metrics by client
         self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
@@ -111,24 +95,27 @@ class FederationModule(Students):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
-        self.carried = CarriedState(TeacherMemory(discount=self.algorithm.discount))
+        method = self.algorithm
+        memory = TeacherMemory(discount=method.discount, clients=method.max_absent)
+        self.carried = CarriedState(memory)
+        self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None
 
     def setup(self, stage: str) -> None:
-        """Create the students, once the data are known.
+        """Create the students, once the data are known; a loaded federation keeps its own.
 
-        A Trainer that has finished no round begins a new run: with new students, and without what
-        an earlier Trainer has learned. A checkpoint is loaded afterwards. A federation that was
-        loaded keeps its students.
+        A Trainer that has finished no round begins a new run. A checkpoint is loaded afterwards.
         """
         self.processes = processes_of(self.trainer)
         if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
             return  # evaluates or predicts with dataloaders
-        check_data(self.data, self.algorithm, self.clients)
+        checks.check_data(self.data, self.algorithm, self.clients)
+        if self.sites_evaluate:
+            checks.check_monitors(self.trainer)
         has_validation = self.data.validation_examples is not None
-        check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
+        checks.check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
         if stage == "fit":
             optimizer = self.local.optimizer_settings.plain()
             self.algorithm.check_clients(optimizer, str(self.trainer.precision))
@@ -150,7 +137,7 @@ class FederationModule(Students):
         if stage == "fit" and not self.head_only:
             distillation = self.distillation if self.algorithm.distills else None
             students = dict(self.students.items())
-            check_batches(self.data, students, self.architectures, self.local, distillation)
+            checks.check_batches(self.data, students, self.architectures, self.local, distillation)
         if stage == "fit":
             for training in (self.local, self.distillation):
                 training.check(self.data.all_inputs[0][:4], self.trainer.max_epochs)
@@ -186,7 +173,7 @@ class FederationModule(Students):
         Lightning calls this before its own checks, whose advice is not for a federation.
         """
         if self.trainer.state.fn == TrainerFn.FITTING:
-            check_options(self.trainer)
+            checks.check_options(self.trainer)
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         has_report = any(isinstance(callback, FederationReport) for callback in callbacks)
         return [] if has_report else [FederationReport()]
@@ -220,10 +207,7 @@ class FederationModule(Students):
         self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
-        """Return the clients' names; numbers with secret noise, as one may be that of a person.
-
-        Sites are named: they know each other.
-        """
+        """Return the clients' names; numbers with secret noise, unless they are sites."""
         if self.algorithm.secret_noise and self.data.holds is None:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
@@ -239,7 +223,7 @@ class FederationModule(Students):
         privacy = None if scoring is None else scoring.privacy
         lines = describe_privacy(heads, self.total_cost, privacy)
         if not self.algorithm.trains_clients and scoring is not None:
-            besides = "and what the next line says" if self.holds_out else ""
+            besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
         if self.carry:
             lines.append(
@@ -261,7 +245,7 @@ class FederationModule(Students):
                 "NOT private: what clients send besides their weights and what they keep between "
                 "rounds, which the server's checkpoint holds"
             )
-        return lines
+        return lines + self.privacy_notes
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
@@ -300,8 +284,7 @@ class FederationModule(Students):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the next round needs besides the students, as tensors and plain values.
 
-        Lightning also saves within a round, in its handler of SLURM's signal. Then the checkpoint
-        holds what the round began with, and a resumed run repeats the round.
+        Within a round (SLURM's signal) it is what the round began with, which is then repeated.
         """
         carried, data = self.carried, self.data
         steps: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
@@ -312,7 +295,7 @@ class FederationModule(Students):
         if self.algorithm.remember:
             memory = self.processes.merge(carried.memory.state_dict())
         checkpoint["federation"] = {
-            "format": FORMAT,
+            "format": checkpoints.FORMAT,
             "settings": self.settings(),
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
@@ -338,12 +321,12 @@ class FederationModule(Students):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore an undamaged checkpoint of the same format and settings."""
         trainer, content = self.trainer, checkpoint["federation"]
-        is_checked = isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+        is_checked = isinstance(trainer.strategy.checkpoint_io, checkpoints.AtomicCheckpointIO)
         if trainer.ckpt_path is not None and not is_checked:
-            check_undamaged(trainer.ckpt_path)
+            checkpoints.check_undamaged(trainer.ckpt_path)
         # earlier releases did not save the number of threads
         self.use_threads(content["settings"].setdefault("threads", self.threads))
-        check_resumable(content, self.settings())
+        checkpoints.check_resumable(content, self.settings())
         self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
         self.data.site_sizes |= content.get("site_sizes", {})
         if content["heads"] and self.scoring is not None:
@@ -377,20 +360,17 @@ class FederationModule(Students):
         """Create the federation of a checkpoint, which predicts: ``federation(inputs)``.
 
         ``Trainer(...).fit(federation, datamodule=data, ckpt_path=checkpoint_path)`` continues it.
+        If its method or a network is a class of yours, import the module of the class before.
 
         Args:
             checkpoint_path: A checkpoint that this package wrote.
             map_location: The device of the models; None for the CPU.
             weights_only: Without effect: nothing in a checkpoint is ever executed.
             **changed: Arguments of the constructor that replace those of the checkpoint.
-
-        Raises:
-            ConfigurationError: If the checkpoint is damaged or not of a federation, or if its
-                method or a network is a class of yours whose module is not imported.
         """
-        checkpoint = load_checkpoint(Path(checkpoint_path))
+        checkpoint = checkpoints.load_checkpoint(Path(checkpoint_path))
         content, saved = checkpoint["federation"], dict(checkpoint["hyper_parameters"])
-        check_format(content)
+        checkpoints.check_format(content)
         saved["trained"] = saved.pop("train")
         saved = {name: value for name, value in saved.items() if name not in changed}
         check_imported([*saved.get("clients", {}), *class_paths(saved.get("metrics") or {})])

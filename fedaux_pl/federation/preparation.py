@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
-from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.engine.seeds import SeedPurpose, isolated_rng
+from fedaux_pl.engine import SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation.clients import ClientPool
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
@@ -30,8 +29,7 @@ from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import further
-from fedaux_pl.scoring.records import pack, unpack
-from fedaux_pl.scoring.release_once import release_once
+from fedaux_pl.scoring.records import pack, release_once, unpack
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
@@ -39,21 +37,13 @@ _Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Preparation:
-    """Pre-training and the release of scoring heads.
-
-    Attributes:
-        context: The data and the tools of the run.
-        settings: How h_0 is learned.
-        model_options: The options of each architecture, defaults included.
-        cache: The folder with the results of earlier runs; None to neither read nor write any.
-        secret_noise: Whether the noise comes from the operating system, not from the seed.
-    """
+    """Pre-training and the release of scoring heads."""
 
     context: Context
     settings: Pretraining
-    model_options: Mapping[str, Mapping[str, Any]]
-    cache: Path | None
-    secret_noise: bool = False
+    model_options: Mapping[str, Mapping[str, Any]]  # of each architecture, defaults included
+    cache: Path | None  # the folder with the results of earlier runs; None for none
+    secret_noise: bool = False  # from the operating system, not from the seed
 
     def pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         """Return the weights of h_0, learned from D_aux starting at the model's weights.
@@ -71,10 +61,8 @@ class Preparation:
             "seed": self.context.seed,
         }
 
-        def load_or_learn() -> _Tensors:
-            return self._cached(key, lambda: self._pretrain(architecture, model))
-
-        return self._first_result(key, load_or_learn) if self.secret_noise else load_or_learn()
+        cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
+        return self._first_result(key, cached) if self.secret_noise else cached()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         epochs = self.settings.epochs
@@ -106,18 +94,16 @@ class Preparation:
 
     def release_heads(
         self,
-        pool: ClientPool,
+        pool: LocalClients,
         scoring: Scoring,
         features: ServerFeatures,
         restored: Sequence[ReleasedHead] = (),
         clients: Sequence[int] | None = None,
         maps: Mapping[str, PublicMap] | None = None,
     ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-        """Return the released heads, ordered by client, and their total cost.
+        """Return the released heads, ordered by client, and their total cost in the ledger.
 
-        The cost is that in this machine's ledger: None without secret noise, and with real sites,
-        of which clients that have not answered are missing.
-
+        There is no cost without secret noise and with real sites, of which heads may be missing.
         Earlier heads of the same settings and data, or those that a checkpoint restored, are used
         again: a second release would cost privacy again. Those with secret noise are in the ledger
         of the machine, simulated ones in the cache.
@@ -170,16 +156,14 @@ class Preparation:
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
-        for head in heads:
-            size, name = data.client_sizes[head.client], data.client_names[head.client]
+        sizes, names = data.client_sizes, data.client_names
+        for i, head in enumerate(heads):
+            size, name = sizes[head.client], names[head.client]
             scoring.check_release(head, size, len(data.negative_inputs), name)
-        if data.shared_rows:
-            flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
-            flaws = ["; ".join(filter(None, [head.release.flaw, flaw])) for head in heads]
-            heads = [
-                replace(head, release=replace(head.release, flaw=text))
-                for head, text in zip(heads, flaws, strict=True)
-            ]
+            if data.shared_rows:
+                flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
+                flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
+                heads[i] = replace(head, release=replace(head.release, flaw=flaw))
         return heads, total
 
     def missing(
@@ -195,18 +179,14 @@ class Preparation:
 
     def release_further(
         self,
-        pool: ClientPool,
+        pool: LocalClients,
         release: FurtherRelease,
         features: ServerFeatures,
         first: Sequence[ReleasedHead],
     ) -> tuple[FurtherRelease, PrivacySpent | None]:
         """Return a further release with the heads of its clients, and the total cost.
 
-        Args:
-            pool: The clients.
-            release: What they release, and heads that were released before.
-            features: h_0, and its features of public data.
-            first: The heads of the first release, whose feature maps are used again.
+        The feature maps of ``first``, the heads of the first release, are used again.
         """
         tensors, scoring = release.scoring.scorer.tensors(), release.scoring
         if tensors and self.secret_noise and not release.heads:
@@ -226,8 +206,7 @@ class Preparation:
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
 
-        It has the records of each client and what maps them to rows. It does not have how records
-        were assigned to clients, the students' heads or the test data.
+        It has the records of each client and what maps them to rows, not how they were split.
         """
         data = self.context.data
         key = {
@@ -257,10 +236,7 @@ class Preparation:
         )
 
     def _describe(self, architecture: str, model: nn.Module, head: bool = True) -> str:
-        """Return all that determines a model: weights, options, settings of its layers.
-
-        Without its head it is all that determines its features.
-        """
+        """Return all that determines a model, or its features: weights, options, layers."""
         state = model.state_dict()
         layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
         if not head:

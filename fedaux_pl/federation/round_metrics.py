@@ -38,20 +38,26 @@ def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def traffic(
-    updates: Sequence[Update], payloads: Mapping[str, State], head_only: bool, processes: Processes
-) -> tuple[int, int]:
-    """Return the bytes of a round, from the clients and to them: models, and payloads.
+    updates: Sequence[Update],
+    payloads: Mapping[str, State],
+    head_only: bool,
+    processes: Processes,
+    before: tuple[float, float],
+) -> dict[str, float]:
+    """Return the bytes of a round from the clients and to them, and of the run so far (appendix D).
 
-    With ``head_only`` g alone is trained and sent: h was sent in the preparation.
+    As there, h_0 is sent in the preparation and whole models in every round; with ``head_only``, g
+    alone. Tensors count with the precision that they have. ``before`` are those before the round.
     """
     models = sum(
         state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
         for update in updates
     )
-    up = models + sum(state_bytes(update.payload) for update in updates)
-    down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
-    sums = [sum(numbers) for numbers in zip(*processes.gather((up, down)), strict=True)]
-    return sums[0], sums[1]
+    own_up = models + sum(state_bytes(update.payload) for update in updates)
+    own_down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
+    up, down = map(sum, zip(*processes.gather((own_up, own_down)), strict=True))
+    totals = {"bytes/up_total": before[0] + up, "bytes/down_total": before[1] + down}
+    return {"bytes/up": up, "bytes/down": down, **totals}
 
 
 def preparation_traffic(
@@ -76,33 +82,6 @@ def preparation_traffic(
         lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)
         down += sum(feature_bytes(count, length) for length in lengths)
     return up, down
-
-
-def byte_metrics(
-    sent: tuple[int, int],
-    history: Sequence[Mapping[str, float]],
-    preparation: tuple[float, float],
-) -> dict[str, float]:
-    """Return the bytes of a round, and of the run so far (FedAUX, appendix D).
-
-    As there, h_0 is sent in the preparation and whole models in every round, (T + 1) / T of the
-    traffic of T rounds. (In round 1 the head alone would do, since clients have h_0.) Tensors count
-    with the precision that they have: weights usually as float32, released heads as float64.
-
-    Args:
-        sent: The bytes of this round, to the server and to the clients, as ``preparation``.
-        history: The metrics of the rounds before.
-        preparation: The bytes of the preparation.
-    """
-    totals = preparation
-    if history:
-        totals = history[-1]["bytes/up_total"], history[-1]["bytes/down_total"]
-    return {
-        "bytes/up": sent[0],
-        "bytes/down": sent[1],
-        "bytes/up_total": totals[0] + sent[0],
-        "bytes/down_total": totals[1] + sent[1],
-    }
 
 
 def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:

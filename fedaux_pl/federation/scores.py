@@ -15,10 +15,7 @@ from fedaux_pl.processes import Processes
 class ServerFeatures:
     """h_0(x) on D_aux, computed once, on its parts D^- and D_distill, and on the evaluated data.
 
-    Args:
-        data: The data of the federation.
-        h0: h_0 of each architecture.
-        predict: Computes h_0(x) on D_aux.
+    ``h0`` has h_0 of each architecture, and ``predict`` computes h_0(x) on D_aux.
     """
 
     def __init__(
@@ -45,10 +42,7 @@ class ServerFeatures:
         return self.auxiliary(architecture)[self.data.auxiliary_rows["negatives"]]
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return h_0(x) on D_distill (``distill``) and on the evaluated data (``evaluation``).
-
-        Both by architecture.
-        """
+        """Return h_0(x) on D_distill and on the evaluated data, by part and architecture."""
         rows, evaluated = self.data.auxiliary_rows["distill"], self.data.evaluation_examples.inputs
         return {
             "distill": {name: self.auxiliary(name)[rows] for name in self.h0},
@@ -59,12 +53,9 @@ class ServerFeatures:
 def fit_student_heads(
     labels: Tensor, features: Mapping[str, Tensor], processes: Processes
 ) -> dict[str, State]:
-    """Fit a head for the student of each architecture to soft labels on D_distill.
+    """Fit a head for the student of each architecture to soft labels (N, C) on D_distill.
 
-    Args:
-        labels: Shape (N, C).
-        features: h_0(x) on D_distill, by architecture.
-        processes: All get the heads of the first one.
+    ``features`` are h_0(x) there, by architecture. All processes get the heads of the first one.
     """
     students: dict[str, State] = {}
     for name, rows in features.items():

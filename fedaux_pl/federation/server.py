@@ -24,30 +24,36 @@ _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 class Predictor:
     """Predicts with given weights on D_distill and on the data that rounds are measured on.
 
-    Attributes:
-        context: The data and the tools of the run.
-        models: A model of each architecture, whose weights are overwritten.
-        batchnorm: The BatchNorm statistics of predictions.
-        head_only: Whether g alone is trained. Then h(x) never changes, and it is computed once.
-        features: The stored h(x), by architecture and part of the data.
+    If g alone is trained (``head_only``), h(x) never changes, and it is computed once.
     """
 
     context: Context
-    models: Mapping[str, nn.Module]
+    models: Mapping[str, nn.Module]  # of each architecture; their weights are overwritten
     batchnorm: BatchNormStatistics = "running"
     head_only: bool = False
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # the stored h(x)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
         data = self.context.data
         return data.distill_inputs if part == "distill" else data.evaluation_examples.inputs
 
-    def predict(self, architecture: str, state: State, part: str) -> Tensor:
-        """Return f(x) with the given weights on one part of the data, shape (N, C)."""
+    def predict(
+        self, architecture: str, state: State, part: str, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return f(x) with the given weights on one part of the data, shape (N, C).
+
+        With ``rows``, the positions of M samples, the shape is (M, C).
+        """
         model = self.models[architecture]
+        if rows is not None and not len(rows):
+            return torch.zeros(0, len(self.context.data.classes), device=rows.device)
+        if rows is not None and (self.head_only or self.batchnorm == "batch"):
+            # a head costs little, and the statistics of a batch depend on all its samples
+            return self.predict(architecture, state, part)[rows]
         if not self.head_only:
-            return self.context.runner.predict(model, state, self.inputs(part), self.batchnorm)
+            inputs = self.inputs(part)
+            return self.context.runner.predict(model, state, inputs, self.batchnorm, rows)
         model.load_state_dict(state)
         key = architecture, part
         if key not in self.features:
@@ -63,21 +69,12 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Server:
-    """Takes the method's steps, aggregates predictions into soft labels and distills students.
-
-    Attributes:
-        context: The data and the tools of the run.
-        algorithm: The method.
-        predictor: Predicts with the clients' weights; its models' trained parameters require a
-            gradient.
-        distillers: The module of each architecture that distills; its weights are overwritten.
-        settings: How students are distilled.
-    """
+    """Takes the method's steps, aggregates predictions into soft labels and distills students."""
 
     context: Context
     algorithm: Algorithm
-    predictor: Predictor
-    distillers: Mapping[str, DistillationModule]
+    predictor: Predictor  # its models' trained parameters require a gradient
+    distillers: Mapping[str, DistillationModule]  # whose weights are overwritten
     settings: Distillation
 
     def payloads(self) -> dict[str, State]:
@@ -102,9 +99,6 @@ class Server:
 
         Returns:
             The averages with the parameters of the step, the same in every process.
-
-        Raises:
-            FloatingPointError: If a step gives NaN or infinity.
         """
         states, payloads = self.context.carried.server_states, {}
         if self.algorithm.has_payload:
@@ -120,9 +114,15 @@ class Server:
                 state=states.get(name, {}),
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
-            if parameters is not aggregate.average:
-                self._check_finite(parameters)
-                stepped[name] = {**averages[name], **parameters}
+            if parameters is aggregate.average:
+                continue
+            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
+            if not bool(finite.all()):  # one transfer from the device
+                raise FloatingPointError(
+                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
+                    "lower its server_lr (--model.algorithm.server_lr)"
+                )
+            stepped[name] = {**averages[name], **parameters}
         return stepped
 
     def _fraction(self, architecture: str, answers: Sequence[Answer]) -> float:
@@ -130,14 +130,6 @@ class Server:
         sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
         everyone = sum(size for name, size in sizes if name == architecture)
         return sum(a.size for a in answers if a.architecture == architecture) / everyone
-
-    def _check_finite(self, parameters: State) -> None:
-        finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
-        if not bool(finite.all()):  # one transfer from the device
-            raise FloatingPointError(
-                f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: lower "
-                "its server_lr (--model.algorithm.server_lr)"
-            )
 
     def collect_round(
         self,
@@ -213,11 +205,10 @@ class Server:
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
-        metrics = {
-            "teachers/accuracy": self.predictor.accuracy(labels),
-            "teachers/agreement": float(agreeing / (members * len(labels))),
-        }
-        if scores:
+        metrics = {"teachers/accuracy": self.predictor.accuracy(labels)}
+        if members:  # with real sites a round may have no answer
+            metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
+        if scores and round_.clients:
             certainty = scores["distill"][list(round_.clients)]
             weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
@@ -241,8 +232,8 @@ class Server:
         ``on_prediction`` gets the logits of each model that this process predicts with.
         """
 
-        def predict(architecture: str, state: State) -> Tensor:
-            logits = self.predictor.predict(architecture, state, part)
+        def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
+            logits = self.predictor.predict(architecture, state, part, rows)
             on_prediction(logits)
             return logits
 
@@ -255,6 +246,8 @@ class Server:
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
+            # evaluations compare the votes of all teachers
+            min_share=(part == "distill" and self.settings.min_share) or 0.0,
         )
         return self.algorithm.soft_labels(ensemble)
 

@@ -1,33 +1,20 @@
-"""The settings of the three kinds of training, and checks of a federation's settings.
+"""The settings of the three kinds of training; the defaults are the paper's for images."""
 
-The defaults are the paper's for images.
-"""
-
-import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
-import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.algorithms.base import check_decay, check_positive
-from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
-from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.views import ViewSettings
-from fedaux_pl.engine.inference import BatchNormStatistics
-from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import sample_clients
-from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
-from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -35,11 +22,6 @@ from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 Schedule = Literal["constant", "cosine", "step"]
 
 _MAX_COUNT = 2**31 - 1
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "trained": get_args(TrainedPart),
-    "optimizer_state": ("reset", "carry"),
-    "batchnorm": get_args(BatchNormStatistics),
-}
 
 
 @dataclass(frozen=True)
@@ -79,7 +61,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name, minimum in (("epochs", self.min_epochs), ("batch_size", self.min_batch_size)):
-            if not _is_int(value := getattr(self, name), minimum) or value > _MAX_COUNT:
+            if not is_int(value := getattr(self, name), minimum) or value > _MAX_COUNT:
                 raise ValueError(
                     f"{self.option}.{name} must be an integer of at least {minimum}, but is "
                     f"{value!r} (at most {_MAX_COUNT} is allowed)"
@@ -87,7 +69,7 @@ class TrainingSettings:
         with _prefixed(self.option):
             self.optimizer_settings  # noqa: B018 - checks them
             check_decay(warmup=self.warmup)
-            _check_choice("schedule", self.schedule, get_args(Schedule))
+            check_choice("schedule", self.schedule, get_args(Schedule))
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
@@ -191,11 +173,11 @@ class LocalTraining(RoundTraining):
         super().__post_init__()
         with _prefixed(self.option):
             check_decay(label_smoothing=self.label_smoothing)
-            if not _is_int(self.fine_tuning, 0):
+            if not is_int(self.fine_tuning, 0):
                 raise ValueError(
                     f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
                 )
-            _check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+            check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
 
 
 @dataclass(frozen=True)
@@ -208,6 +190,10 @@ class Distillation(RoundTraining):
             loss is multiplied by tau^2 (Hinton et al. 2015).
         hard_labels: The weight, in [0, 1], of the cross-entropy with the labels of auxiliary data,
             for samples whose class is a private one by its name; the soft labels have the rest.
+        min_share: With methods that weight teachers by sample (FedAUX), a teacher predicts only
+            the samples on which it has at least this share of the weights, in [0, 1), or half of
+            their mean; its weight on the others is 0. A share such as 0.001 saves time and memory.
+            ``teachers/accuracy`` is that of all teachers on all samples.
     """
 
     option: ClassVar[str] = "distillation"
@@ -216,11 +202,13 @@ class Distillation(RoundTraining):
     lr: float = 5e-5
     temperature: float = 1.0
     hard_labels: float = 0.0
+    min_share: float | None = None  # cells of sweeps of 0.9.0 have no such option
 
     def __post_init__(self) -> None:
         super().__post_init__()
         with _prefixed(self.option):
             check_positive(temperature=self.temperature)
+            check_decay(min_share=self.min_share or 0.0)
             if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
                 raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
 
@@ -255,7 +243,7 @@ class Pretraining(TrainingSettings):
         with _prefixed(self.option):
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
-            _check_choice("objective", self.objective, get_args(Objective))
+            check_choice("objective", self.objective, get_args(Objective))
             if not 0 < self.mask_rate < 1:
                 raise ValueError(
                     f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
@@ -280,130 +268,6 @@ class Pretraining(TrainingSettings):
         return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
 
 
-def check_objects(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    distillation: Distillation,
-    pretraining: Pretraining,
-) -> None:
-    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
-    for name, value, kind, example in (
-        ("algorithm", algorithm, Algorithm, "FedAUX()"),
-        ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
-        ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
-        ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
-    ):
-        if isinstance(value, type):
-            raise TypeError(
-                f"{name} must be an object such as {example}, but is the class {value.__name__}: "
-                "add parentheses and arguments"
-            )
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be an object such as {example}, but is {value!r}")
-
-
-def check_settings(
-    clients: Mapping[str, int],
-    participation: float,
-    model_options: Mapping[str, Any],
-    seed: int,
-    threads: int | None,
-    **choices: str,
-) -> None:
-    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
-    is_mapping = isinstance(clients, Mapping)
-    if not is_mapping or not clients or not all(_is_int(n, 1) for n in clients.values()):
-        raise ValueError(
-            "clients must name architectures with at least 1 client each, such as "
-            f"{{'resnet8': 20}}, but is {clients!r}"
-        )
-    for name, value in choices.items():
-        _check_choice(name, value, _CHOICES[name])
-    if not _is_int(seed, 0):
-        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
-    if threads is not None and not _is_int(threads, 1):
-        raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
-    if not isinstance(participation, int | float):
-        raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
-    sample_clients(1, participation, 0)  # checks the range of the participation
-    if not isinstance(model_options, Mapping):
-        raise ValueError(
-            f"model_options must be a mapping such as {{'width': 0.5}}, but is {model_options!r}"
-        )
-    for name in clients:
-        check_model(name, **options_of(name, clients, model_options))
-
-
-def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
-    """Raise a ConfigurationError if the data do not fit the method or the clients."""
-    count = sum(clients.values())
-    if data.num_clients != count and data.has_given_clients:
-        raise ConfigurationError(
-            f"the data name {data.num_clients} clients ({shorten(data.client_names)}), but the "
-            f"federation has {count} {clients}: set clients to "
-            f"{{{next(iter(clients))!r}: {data.num_clients}}}"
-        )
-    if data.num_clients != count:
-        raise ConfigurationError(
-            f"the data are split over {data.num_clients} clients, but the federation has "
-            f"{count} {clients}: set num_clients={count} in the FederatedDataModule"
-        )
-    if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
-        raise ConfigurationError(
-            f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
-            "FedAvg or FedProx with pretrained: false"
-        )
-
-
-def check_batches(
-    data: FederatedDataModule,
-    students: Mapping[str, nn.Module],
-    architectures: Sequence[str],
-    local: LocalTraining,
-    distillation: Distillation | None,
-) -> None:
-    """Raise a ConfigurationError if a model would train on a single sample and cannot.
-
-    With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
-    """
-    sizes = data.client_sizes
-    for name, model in students.items():
-        own = [client for client, other in enumerate(architectures) if other == name]
-        frozen = local.batchnorm == "frozen"
-        alone = [client for client in own if sizes[client] == 1 and not frozen]
-        if local.batch_size == 1 and not frozen:
-            problem = "clients train with local.batch_size = 1: set it to at least 2"
-        elif alone:
-            change = f"use at most {max(1, sum(sizes) // 2)} clients"
-            if data.has_given_clients:
-                change = "leave it out, or give it more samples"
-            problem = (
-                f"{data.client_names[alone[0]]} has a single sample ({sum(sizes)} samples, "
-                f"{len(sizes)} clients): {change}"
-            )
-        elif distillation is not None and distillation.batch_size == 1:
-            problem = "students train with distillation.batch_size = 1: set it to at least 2"
-        elif distillation is not None and data.has_auxiliary and len(data.distill_inputs) == 1:
-            problem = "D_distill has a single sample: use more auxiliary data"
-        else:
-            continue
-        if not _trains_on_one(model, data.all_inputs[0][:1]):
-            raise ConfigurationError(
-                f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
-                f"needs more than one value per channel, but {problem}, or use larger images, or "
-                "set model_options to {norm: group}"
-            )
-
-
-def _trains_on_one(model: nn.Module, sample: Tensor) -> bool:
-    try:
-        with torch.no_grad(), isolated_rng(0):
-            copy.deepcopy(model).train()(sample.to(next(model.parameters()).device))
-    except ValueError:  # of BatchNorm: the model can read the inputs
-        return False
-    return True
-
-
 @contextmanager
 def _prefixed(option: str) -> Iterator[None]:
     """Put the name of the option before a message that begins with the name of an argument."""
@@ -413,10 +277,12 @@ def _prefixed(option: str) -> Iterator[None]:
         raise ValueError(f"{option}.{error}") from error
 
 
-def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise a ValueError for a value that is not allowed."""
     if value not in allowed:
         raise ValueError(f"{name} must be {' or '.join(allowed)}, but is {value!r}")
 
 
-def _is_int(value: object, minimum: int) -> bool:
+def is_int(value: object, minimum: int) -> bool:
+    """Return whether a value is an integer, not a bool, of at least a minimum."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum

@@ -59,24 +59,8 @@ class Students(pl.LightningModule):
     Validation and test batches are (inputs, labels). ``accuracy`` is the accuracy of the ensemble
     on the test data, ``accuracy/NAME`` that of a student, ``class_accuracy/NAME`` the ensemble's
     on the samples of a class. Where samples name their client, ``client_accuracy/NAME`` is the
-    ensemble's on those of a client, ``mean_client/accuracy`` the mean over the clients and
-    ``worst_client/accuracy`` the worst; likewise the chosen metrics, such as ``f1``. Metrics on
-    validation data have the prefix ``val/``.
-
-    Args:
-        clients: How many clients train each architecture.
-        model_options: Further arguments of ``create_model``, see ``Federation``.
-        batchnorm: The BatchNorm statistics of the evaluation.
-        seed: The seed of the run.
-        metrics: The metrics of the ensemble beside accuracy, see ``read_metrics``.
-
-    Attributes:
-        students: The models; empty until ``create_students``.
-        classes: The names of the classes; empty until then.
-        accuracies: The accuracy of each student and of their ensemble.
-        evaluation: The metrics of the ensemble, with the right classes from then on.
-        confusion_matrix: The counts of true classes (rows) and the ensemble's answers (columns) in
-            the last evaluation; None before ``create_students``.
+    ensemble's on those of a client; likewise the chosen metrics, such as ``f1``. Metrics on
+    validation data have the prefix ``val/``. The arguments are those of ``Federation``.
     """
 
     def __init__(
@@ -93,21 +77,26 @@ class Students(pl.LightningModule):
         self.evaluation = EvaluationMetrics(metrics)
         self._predictions: list[tuple[Tensor, Tensor]] = []  # logits and labels of each batch
         self.batchnorm: BatchNormStatistics = batchnorm
-        self.students = ModulesByName()
+        self.students = ModulesByName()  # the models; empty until ``create_students``
         self.classes: tuple[str, ...] = ()
-        self.accuracies = ModulesByName()
+        self.accuracies = ModulesByName()  # of each student and of their ensemble
         self.confusion_matrix: MulticlassConfusionMatrix | None = None
 
     @property
     def data(self) -> FederatedDataModule:
         """The Trainer's data module, which must be a federated one."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, FederatedDataModule):
+        if (data := self._federated) is None:
             raise ConfigurationError(
                 "a federation needs data that are split over clients: give the Trainer a "
                 "FederatedDataModule as datamodule"
             )
         return data
+
+    @property
+    def _federated(self) -> FederatedDataModule | None:
+        """The Trainer's data module if it is a federated one; None for dataloaders alone."""
+        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
+        return data if isinstance(data, FederatedDataModule) else None
 
     def create_students(
         self, input_shape: Sequence[int], classes: Sequence[str], pretrained: bool
@@ -133,18 +122,11 @@ class Students(pl.LightningModule):
     def create_modules(
         self, module_type: Callable[..., _Module], settings: TrainingSettings, **options: Any
     ) -> dict[str, _Module]:
-        """Create a module for each architecture, which trains a copy of the student.
-
-        Args:
-            module_type: The class of the modules, such as ClientModule.
-            settings: Which optimizer trains.
-            **options: Further arguments of the modules.
-        """
+        """Create a module for each architecture, which trains a copy of the student."""
         options["optimizer"] = settings.optimizer_settings
+        device, count = self.trainer.strategy.root_device, len(self.classes)
         return {
-            name: module_type(copy.deepcopy(student), len(self.classes), **options).to(
-                self.trainer.strategy.root_device
-            )
+            name: module_type(copy.deepcopy(student), count, **options).to(device)
             for name, student in self.students.items()
         }
 
@@ -185,15 +167,13 @@ class Students(pl.LightningModule):
     @property
     def evaluation_prefix(self) -> str:
         """The prefix of what is measured in a round: on validation data, or on the test data."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        is_test = isinstance(data, FederatedDataModule) and data.validation_examples is None
-        return "" if is_test else "val/"
+        data = self._federated
+        return "" if data is not None and data.validation_examples is None else "val/"
 
     @property
     def holds_out(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
-        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
-        return isinstance(data, FederatedDataModule) and data.validation_fraction > 0
+        return self._federated is not None and self._federated.validation_fraction > 0
 
     def _evaluate(self, batch: Sequence[Tensor], prefix: str) -> None:
         x, labels = batch[0], batch[1]
@@ -208,18 +188,13 @@ class Students(pl.LightningModule):
                 "server_lr in one with a server step"
             )
         logits[_ENSEMBLE] = torch.stack(list(logits.values())).mean(dim=0)
+        options: dict[str, Any] = {"on_step": False, "on_epoch": True}
+        options["logger"] = not self.is_fitting  # a round logs all its metrics at once
         for name, values in logits.items():
             metric = cast(MulticlassAccuracy, self.accuracies[name])
             metric.update(values, labels)
             with _quiet_without_logger():
-                self.log(
-                    prefix + _key(name),
-                    metric,
-                    prog_bar=name == _ENSEMBLE,
-                    logger=not self.is_fitting,  # a round logs all its metrics at once
-                    on_step=False,
-                    on_epoch=True,
-                )
+                self.log(prefix + _key(name), metric, prog_bar=name == _ENSEMBLE, **options)
         assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
         self.confusion_matrix.update(logits[_ENSEMBLE], labels)
         if self.chosen_metrics or self.evaluated_clients is not None:
@@ -240,8 +215,7 @@ class Students(pl.LightningModule):
     @property
     def evaluated_clients(self) -> Examples | None:
         """The evaluated data, if their samples name clients."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, FederatedDataModule):
+        if (data := self._federated) is None:
             return None
         examples = data.test_examples if self.trainer.testing else data.evaluation_examples
         return None if examples.clients is None else examples
@@ -282,17 +256,15 @@ class Students(pl.LightningModule):
         """Log numbers that are the same in all processes, without ``logger`` for callbacks only."""
         for name, value in metrics.items():
             exact = torch.tensor(value, dtype=torch.float64)
+            # no process sums up: sync_dist only silences a warning
+            options: dict[str, Any] = {"logger": logger, "on_epoch": True, "sync_dist": True}
             with _quiet_without_logger():
-                # no process sums up: sync_dist only silences a warning
-                self.log(
-                    name, exact, logger=logger, on_epoch=True, sync_dist=True, rank_zero_only=True
-                )
+                self.log(name, exact, rank_zero_only=True, **options)
 
     def log_round(self, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a round in one row over the round, and the losses for callbacks.
 
-        ``self.log`` takes half a millisecond for each of dozens of metrics and would log them over
-        steps, in two rows; so the loggers are called directly.
+        ``self.log`` would log them over steps, in two rows; so the loggers are called directly.
         """
         losses = {k: v for k, v in metrics.items() if k.startswith(_LOSSES)}
         self.log_measured(losses, logger=False)

@@ -14,22 +14,11 @@ State = Mapping[str, Tensor]
 
 
 def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -> dict[str, Tensor]:
-    """Average the state dicts of K models with the given weights.
+    """Average state dicts with weights, usually |D_i|, which are divided by their sum.
 
     Floating-point tensors are accumulated in at least float32. The averages of integer and boolean
-    tensors (BatchNorm's counter of batches) are rounded to the nearest integer and keep their
-    dtype.
-
-    Args:
-        states: K state dicts with the same keys, shapes and dtypes.
-        weights: K non-negative weights, usually |D_i|; they are divided by their sum.
-
-    Returns:
-        A new state dict on the device of the first one.
-
-    Raises:
-        ValueError: If keys, shapes or dtypes differ, a tensor contains NaN or infinity (each naming
-            the key), or the weights are negative, not finite or sum to 0.
+    tensors (BatchNorm's counter of batches) are rounded to the nearest integer. Keys, shapes and
+    dtypes must be the same in all states, and values finite.
 
     Examples:
         >>> states = [{"weight": torch.tensor([0.0])}, {"weight": torch.tensor([4.0])}]
@@ -48,13 +37,8 @@ def average_stream(
 ) -> dict[str, Tensor]:
     """Compute sum_i w_i theta_i of models that are given one after another, in this order.
 
-    Args:
-        states: State dicts whose keys, shapes and dtypes are those of ``template``.
-        weights: As many weights w_i, which sum to 1.
-        template: Gives the keys, shapes and dtypes.
-
-    Returns:
-        A new state dict. See ``average_states``, which checks its arguments.
+    The keys, shapes and dtypes are those of ``template``, and the weights sum to 1:
+    ``average_states`` checks it.
     """
     sums = {}
     for key, tensor in template.items():
@@ -77,17 +61,16 @@ def average_stream(
 
 
 def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
-    """Check K weights and divides them by their sum."""
+    """Check as many weights as there are states, and divide them by their sum."""
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
     if count == 0:
         raise ValueError("there are no states to average: give at least one")
     if len(values) != count:
         raise ValueError(f"{count} states need {count} weights, but there are {len(values)}")
-    total = sum(values)
     for index, value in enumerate(values):
         if not 0 <= value < float("inf"):
             raise ValueError(f"weight {index} is {value}, but must be finite and at least 0")
-    if total == 0:
+    if (total := sum(values)) == 0:
         raise ValueError("the weights sum to 0: at least one must be positive")
     return [value / total for value in values]
 
@@ -111,11 +94,8 @@ def check_same_layout(states: Sequence[State]) -> None:
 
 
 def check_finite_average(average: State, states: Sequence[State]) -> None:
-    """Raise a ValueError if the average is not finite because one of the states is not.
-
-    NaN and infinity in a state remain in the average. The norm of very large finite values can
-    overflow, so the states themselves are checked before an error is raised.
-    """
+    """Raise a ValueError if the average is not finite because one of the states is not."""
+    # NaN and infinity remain in the average; the norm of very large finite values can overflow
     nonempty = [t for t in average.values() if t.is_floating_point() and t.numel()]
     norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)] if nonempty else []
     if not norms or bool(torch.stack(norms).isfinite().all()):

@@ -30,13 +30,7 @@ def statistics_sensitivity(rho: float) -> tuple[float, float]:
         |phi - phi'|^2 = s + s' + 2 t^2 + rho (s^2 + s'^2 - 2 c^2) <= 2 + 2 t^2 + 2 rho,
 
     and t is chosen so that this equals the other case: counts and second moment are then as exact
-    as they can be at the price of the sums.
-
-    Args:
-        rho: The weight of the second moment, above 0.
-
-    Returns:
-        t and D.
+    as they can be at the price of the sums. Returns t and D.
 
     Examples:
         >>> statistics_sensitivity(rho=1.0)[0], round(statistics_sensitivity(rho=1.0)[1] ** 2, 6)
@@ -50,15 +44,9 @@ def statistics_sensitivity(rho: float) -> tuple[float, float]:
 
 
 def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
-    """Sum phi over records.
+    """Sum phi over records, to a vector of length C (k + 1) + k (k + 1) / 2.
 
-    Args:
-        rows: Shape (n, k), of norm at most 1.
-        labels: One-hot, shape (n, C).
-        rho: The weight of the second moment.
-
-    Returns:
-        A vector of length C (k + 1) + k (k + 1) / 2.
+    The rows, shape (n, k), have norm at most 1; the labels, shape (n, C), are one-hot.
 
     Examples:
         >>> rows, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).double(), torch.eye(2)
@@ -77,13 +65,10 @@ def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
 
 
 def split_statistics(vector: Tensor, num_classes: int, rho: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Split a vector of ``sum_statistics`` into what it sums up.
+    """Split a vector of ``sum_statistics`` into sums (C, k), counts (C,) and second moment (k, k).
 
     With noise of standard deviation sigma in the vector, the sums have sigma, the counts sigma / t,
     the diagonal of the second moment sigma / sqrt(rho) and its other entries 1 / sqrt(2) of that.
-
-    Returns:
-        The sums of rows, shape (C, k), the counts, shape (C,), and the second moment, shape (k, k).
     """
     k = statistics_row_length(len(vector), num_classes)
     constant, _ = statistics_sensitivity(rho)
@@ -106,15 +91,8 @@ def pool_class_means(
         m_c = sum_i n_ic s_ic / sigma_i^2 / sum_i n_ic^2 / sigma_i^2
 
     with noise of variance 1 / sum_i n_ic^2 / sigma_i^2. ``known_counts`` are used in their place.
-
-    Args:
-        sums: s_ic, shape (n, C, k).
-        counts: n_ic, shape (n, C).
-        sigmas: sigma_i, the noise of the sums, shape (n,).
-        count_sigmas: The noise of the counts, shape (n,).
-
-    Returns:
-        m_c, shape (C, k), and the variance of its noise, shape (C,).
+    Returns m_c, shape (C, k), and the variance of its noise, shape (C,), of sums (n, C, k), counts
+    (n, C) and the standard deviations of their noise (n,).
 
     Examples:
         >>> sums, sigmas = torch.tensor([[[8.0, 0.0]], [[0.1, 0.1]]]), torch.tensor([1.0, 1.0])
@@ -130,15 +108,11 @@ def pool_class_means(
 
 
 def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
-    """Set noisy counts to 0 that may be noise alone, because they are below twice their noise.
+    """Set noisy counts n_ic, shape (n, C), to 0 that are below twice their noise, shape (n,).
 
     If a class has no count above, its largest one is kept. If noise explains more than half of how
     the counts of clients differ, they are shrunk to their mean instead. In both cases a class has
     no less than the noise: by a smaller number the noise of its sum would be divided.
-
-    Args:
-        counts: n_ic, shape (n, C).
-        sigmas: The noise of the counts of each client, shape (n,).
 
     Examples:
         >>> known_counts(torch.tensor([[9.0, 1.0], [1.5, -1.0]]), torch.tensor([1.0, 1.0]))
@@ -160,11 +134,7 @@ def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
 def class_priors(counts: Tensor, sigma: float) -> Tensor:
     """Estimate the shares of the classes from noisy counts: uniform if noise explains them.
 
-    No count is less than its noise, however small it was observed.
-
-    Args:
-        counts: Shape (C,).
-        sigma: The standard deviation of their noise.
+    No count is less than sigma, the standard deviation of its noise, however small it was observed.
 
     Examples:
         >>> class_priors(torch.tensor([60.0, 40.0]), sigma=0.0)

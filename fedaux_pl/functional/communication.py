@@ -17,10 +17,5 @@ def state_bytes(state: Mapping[str, Tensor]) -> int:
 
 
 def feature_bytes(num_samples: int, feature_dim: int) -> int:
-    """Return the size of the negatives D^-, which are sent to a client as float32 features.
-
-    Examples:
-        >>> feature_bytes(num_samples=1000, feature_dim=512)
-        2048000
-    """
+    """Return the size of the negatives D^-, which are sent to a client as float32 features."""
     return 4 * num_samples * feature_dim

@@ -13,16 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LARGEST_SIGMA = 2**55
-"""Above it draws could leave 64 bits."""
-
+LARGEST_SIGMA = 2**55  # above it draws could leave 64 bits
 _ERROR = 2.0**-40  # of a uniform number and of exp() in float64: more than 1000 units of rounding
 _LEVELS = 44  # e^-44 is below _ERROR
 _BLOCK = 2**18
 
 
 def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> Tensor:
-    """Draw from N_Z(0, sigma^2), exactly, as a function of the bytes read.
+    """Draw int64 numbers from N_Z(0, sigma^2), exactly, as a function of the bytes read.
 
     Canonne, Kamath and Steinke (2020), with their rejections merged into one: propose V with
     P(V >= j) = e^-j, U uniform in {0, ..., sigma - 1} and a sign, without -0; accept y = +-(U +
@@ -38,17 +36,13 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
     ``exp`` may be off by 1000 units in the last place. The others (about one in 10^10) are made
     with integers and decimals, the uniform number being extended by as many bits as it needs. The
     result thus depends on no rounding, and neither does the order of bytes: the further bits
-    come from SHAKE-256 of a seed, read first, and of the number of the decision.
-
-    The time that it takes depends on the draws, as that of every rejection sampler.
+    come from SHAKE-256 of a seed, read first, and of the number of the decision. The time that it
+    takes depends on the draws, as that of every rejection sampler.
 
     Args:
         count: How many.
         sigma: From 1 to 2^55.
         read: Returns as many random bytes as it is asked for: ``os.urandom``, or a seeded stream.
-
-    Returns:
-        int64, shape (count,).
 
     Examples:
         >>> import random
@@ -117,7 +111,7 @@ def _is_below(uniform: int, numerator: int, denominator: int, seed: bytes, numbe
 
 
 def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tuple[int, int]:
-    """Return how much discrete noise makes a sum of integers as private as Gaussian noise does.
+    """Return sigma^2 of a sum and sigma_own of a client, as private as Gaussian noise of m D.
 
     If ``honest`` clients draw N_Z(0, sigma_own^2) for every coordinate, their sum has at least the
     variance sigma^2 = ceil((m D)^2) + 9, and the release of integers with sensitivity D is as
@@ -149,9 +143,6 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
         multiplier: m, as ``gaussian_sigma`` with sensitivity 1 returns it.
         squared_sensitivity: D^2, of the whole vector.
         honest: h, how many clients certainly add their noise and do not show it.
-
-    Returns:
-        sigma^2 of the sum, and sigma_own of each client, rounded up.
 
     Examples:
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)

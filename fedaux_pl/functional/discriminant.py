@@ -25,13 +25,7 @@ class LinearClassifier(NamedTuple):
 
 
 class Discriminant(NamedTuple):
-    """A classifier, and the estimated moments of all rows.
-
-    Attributes:
-        classifier: The linear discriminant.
-        mean: The mean of rows, shape (k,).
-        covariance: Their covariance, shape (k, k): within and between classes.
-    """
+    """A classifier, and the estimated mean (k,) and covariance (k, k) of all rows."""
 
     classifier: LinearClassifier
     mean: Tensor
@@ -90,19 +84,11 @@ def linear_discriminant(
 
 
 def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the posterior mean and variance of class means around their mean.
+    """Compute the posterior means and variances, shapes (C, k), of ``offsets`` m_c - m with noise.
 
-    Model: an entry in direction j is N(0, beta d_j^2): classes differ most where rows vary most. It
-    is observed with noise of variance v_c. beta maximizes the likelihood on a grid around the
-    estimate by moments.
-
-    Args:
-        offsets: m_c - m with noise, shape (C, k).
-        variances: v_c, shape (C,).
-        public: d, shape (k,).
-
-    Returns:
-        The posterior means and variances, shapes (C, k).
+    Model: an entry in direction j is N(0, beta d_j^2): classes differ most where rows vary most, by
+    d = ``public``. It is observed with noise of variance v_c. beta maximizes the likelihood on a
+    grid around the estimate by moments.
     """
     shape = public.square() / public.square().mean()
     noise = variances[:, None]
@@ -124,15 +110,10 @@ def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Te
 def shrink_covariance(matrix: Tensor, noise: float, public: Tensor) -> Tensor:
     """Compute the posterior mean of a covariance that is observed with noise.
 
-    Model: entry ij is N(c d_i [i = j], g c^2 d_i d_j) and is observed with noise, of variance
-    noise^2 on the diagonal and half of it elsewhere. c is that of the trace; g, one for the
-    diagonal and one for the rest, is found by iterated weighted moments. Eigenvalues are at least
-    0.03 times the prior, and the noise that is left is added to the diagonal.
-
-    Args:
-        matrix: Symmetric, shape (k, k).
-        noise: The standard deviation of the noise on the diagonal.
-        public: d, shape (k,).
+    Model: entry ij is N(c d_i [i = j], g c^2 d_i d_j), d = ``public``, and is observed with noise,
+    of variance noise^2 on the diagonal and half of it elsewhere. c is that of the trace; g, one for
+    the diagonal and one for the rest, is found by iterated weighted moments. Eigenvalues are at
+    least 0.03 times the prior, and the noise that is left is added to the diagonal.
     """
     on = torch.eye(len(public), dtype=torch.bool, device=matrix.device)
     prior = max(float(matrix.trace()), 0.2 * float(public.sum())) / float(public.sum()) * public

@@ -20,8 +20,7 @@ from fedaux_pl.functional.class_statistics import (
 from fedaux_pl.functional.discriminant import LinearClassifier
 from fedaux_pl.functional.newton_step import CONSTANT, RESIDUAL_BOUND, residual_factors
 
-STEPS = 2**16
-"""C, the norm 1 in steps."""
+STEPS = 2**16  # C, the norm 1 in steps
 
 INTEGER_RESIDUAL_SENSITIVITY = 4 * STEPS**4
 """D^2 of ``sum_integer_residuals``: a record adds the outer product of two vectors of norm at most
@@ -31,14 +30,11 @@ _CHUNK = 2**16  # rows; products of up to 2^21 rows have entries below 2^53, exa
 
 
 class IntegerWeights(NamedTuple):
-    """The integers with which ``sum_integers`` weighs sums and counts, and what they cost."""
+    """w, the factor of class sums and counts; tau, the entry after a row; D^2 of the vector."""
 
     sums: int
-    """w, the factor of class sums and counts."""
     constant: int
-    """tau, the entry after a row, for the counts."""
     squared_sensitivity: int
-    """D^2 of the whole vector."""
 
 
 def encode_rows(rows: Tensor) -> Tensor:
@@ -47,23 +43,17 @@ def encode_rows(rows: Tensor) -> Tensor:
     Rounding moves a row by at most sqrt(k) / 2. That q has at most the norm C is checked in
     integers, row by row, so that no rounding of floats is part of a proof of privacy.
 
-    Args:
-        rows: Shape (n, k), of norm at most 1.
-
-    Returns:
-        int64, shape (n, k).
-
     Examples:
         >>> encode_rows(torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
         tensor([[39321, 52428],
                 [    0,     0]])
     """
     rounded = (_scale(rows.shape[1]) * rows.double()).round()
-    if not bool((rounded.abs() <= STEPS).all()):
-        raise ValueError(_too_long("holds NaN, infinity or an entry beyond 1"))
+    # bounded entries first: others, or NaN, could overflow in integers
+    short = bool((rounded.abs() <= STEPS).all())
     encoded = rounded.long()
-    if not bool((encoded.square().sum(dim=1) <= STEPS**2).all()):
-        raise ValueError(_too_long("has a norm above 1"))
+    if not short or not bool((encoded.square().sum(dim=1) <= STEPS**2).all()):
+        raise ValueError("got a row with NaN, infinity or a norm above 1: clip rows first")
     return encoded
 
 
@@ -114,15 +104,7 @@ def most_records(rho: float) -> int:
 
 
 def sum_integers(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
-    """Sum the integers of records, in the order of ``sum_statistics`` and exactly.
-
-    Args:
-        rows: Shape (n, k), of norm at most 1.
-        labels: One-hot, shape (n, C).
-        rho: The weight of the second moment.
-
-    Returns:
-        int64, of length C (k + 1) + k (k + 1) / 2.
+    """Sum the integers of records as int64, exactly; arguments and order of ``sum_statistics``.
 
     Examples:
         >>> vector = sum_integers(torch.tensor([[1.0]]), torch.tensor([[0, 1]]), rho=1.0)
@@ -140,9 +122,8 @@ def sum_integers(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
         raise ValueError("got labels that are not one-hot; expected one 1 in each row, zeros else")
     k = rows.shape[1]
     encoded = encode_rows(rows).double()
-    sums = w * torch.cat(
-        [_exact_product(one_hot, encoded), tau * one_hot.sum(dim=0).long()[:, None]], dim=1
-    )
+    counts = tau * one_hot.sum(dim=0).long()[:, None]
+    sums = w * torch.cat([_exact_product(one_hot, encoded), counts], dim=1)
     above, factors = _integer_triangle(k, rows.device)
     entries = _exact_product(encoded, encoded)[above[0], above[1]] * factors
     return torch.cat([sums.flatten(), entries])
@@ -174,15 +155,7 @@ def sum_integer_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassi
     """Sum the outer products of encoded residuals and rows: ``sum_residuals`` in integers.
 
     A record adds u q^T with u from clip(e_y - p) / 0.7 and q from [row, 1/2] / sqrt(1.25), both
-    by ``encode_rows``. D^2 is ``INTEGER_RESIDUAL_SENSITIVITY``.
-
-    Args:
-        rows: Shape (n, k), of norm at most 1.
-        labels: One-hot, shape (n, C).
-        classifier: p = softmax of its logits.
-
-    Returns:
-        int64, of length C (k + 1).
+    by ``encode_rows``. D^2 is ``INTEGER_RESIDUAL_SENSITIVITY``; the vector has length C (k + 1).
 
     Examples:
         >>> classifier = LinearClassifier(torch.zeros(2, 1), torch.zeros(2))
@@ -198,10 +171,7 @@ def sum_integer_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassi
 
 
 def decode_residuals(vector: Tensor, num_classes: int) -> Tensor:
-    """Bring a vector of ``sum_integer_residuals`` to ``sum_residuals``'s units, shape (C, k + 1).
-
-    Noise of sigma steps has the standard deviation ``residuals_unit`` x sigma.
-    """
+    """Bring a vector of ``sum_integer_residuals`` to the units of ``sum_residuals``, (C, k + 1)."""
     table = vector.double().view(num_classes, -1)
     return table * residuals_unit(table.shape[1] - 1, num_classes)
 
@@ -228,7 +198,3 @@ def _exact_product(left: Tensor, right: Tensor) -> Tensor:
     for i in range(0, len(left), _CHUNK):
         total += (left[i : i + _CHUNK].T @ right[i : i + _CHUNK]).long()
     return total
-
-
-def _too_long(what: str) -> str:
-    return f"got a row that {what}; expected finite rows of norm at most 1: clip them first"

@@ -13,12 +13,7 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     It is the mean over the views i of N images, where j is the other view of the same image, of
     l(i, j) = -log( exp(sim(z_i, z_j) / tau) / sum_{k != i} exp(sim(z_i, z_k) / tau) ). Shapes do
     not depend on values and nothing synchronizes with the device, so that the loss can be
-    captured in a CUDA graph.
-
-    Args:
-        first: The projections of one view of each image, shape (N, d).
-        second: The projections of the other view, in the same order.
-        temperature: tau > 0.
+    captured in a CUDA graph. ``first`` and ``second`` are the projections of the two views, (N, d).
 
     Examples:
         >>> views = torch.eye(2)  # equal views of two images with orthogonal projections
@@ -46,14 +41,8 @@ def distillation_loss(
 
     With a temperature tau it is tau^2 D_KL(softmax(log(targets) / tau), softmax(logits / tau))
     (Hinton et al. 2015), and of samples with a label (1 - w) times that plus w times the
-    cross-entropy.
-
-    Args:
-        student_logits: f(x, theta), shape (N, C).
-        targets: Probabilities of the teachers, shape (N, C), rows summing to 1.
-        temperature: tau > 0.
-        labels: Classes, shape (N,), -1 for none; None if no sample has one.
-        label_weight: w, in [0, 1].
+    cross-entropy, w = ``label_weight``. ``targets`` are the teachers' probabilities, shape (N, C),
+    and ``labels``, shape (N,), are -1 for samples without one.
 
     Examples:
         >>> distillation_loss(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # log 2
@@ -79,18 +68,12 @@ def distillation_loss(
 def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: float) -> Tensor:
     """Compute FedProx's mu/2 |theta - theta_0|^2 (Li et al. 2020), summed over all tensors.
 
-    Args:
-        params: The tensors of theta.
-        anchor: The tensors of theta_0, the server's model at the start of the round, in the same
-            order and of the same shapes; they get no gradient.
-        mu: The strength, at least 0.
+    The anchor theta_0 is the server's model at the start of the round; it gets no gradient.
 
     Examples:
         >>> proximal_penalty([torch.tensor([3.0, 4.0])], [torch.zeros(2)], mu=0.1)  # 0.05 * 25
         tensor(1.2500)
     """
-    squares = [
-        (param - origin.detach()).square().sum()
-        for param, origin in zip(params, anchor, strict=True)
-    ]
+    pairs = zip(params, anchor, strict=True)
+    squares = [(param - origin.detach()).square().sum() for param, origin in pairs]
     return 0.5 * mu * torch.stack(squares).sum()

@@ -9,37 +9,24 @@ _MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the others keep their value
 
 
 class MaskedTokens(NamedTuple):
-    """Token ids of which some are masked.
+    """Token ids of which some are masked; K depends on L and the rate only."""
 
-    Attributes:
-        ids: The inputs of the encoder, shape (N, L).
-        positions: The chosen positions, shape (N, K); K depends on L and the rate only.
-        targets: The tokens at these positions before masking, shape (N, K).
-        weights: 1 for a chosen position, 0 where a text has fewer than K of them, shape (N, K).
-    """
-
-    ids: Tensor
-    positions: Tensor
-    targets: Tensor
-    weights: Tensor
+    ids: Tensor  # (N, L), the inputs of the encoder
+    positions: Tensor  # (N, K), the chosen ones
+    targets: Tensor  # (N, K), the tokens at these positions before masking
+    weights: Tensor  # (N, K), 1 for a chosen position, 0 where a text has fewer than K of them
 
 
 def mask_tokens(
     ids: Tensor, rate: float, pad_id: int, mask_id: int, vocabulary: int
 ) -> MaskedTokens:
-    """Choose a fraction of each text's tokens at random and masks most of them.
+    """Choose a fraction of each text's tokens at random and mask most of them.
 
     Of the n tokens between the first and the last of a text, which are special tokens,
     max(1, round(rate n)) are chosen. Each chosen token is replaced by the mask token with
     probability 80 %, by a random token with probability 10 %, and unchanged otherwise. No shape
-    depends on values, and nothing synchronizes with the device.
-
-    Args:
-        ids: Token ids (N, L), padded at the end.
-        rate: The fraction of tokens to choose.
-        pad_id: The id of the padding.
-        mask_id: The id of the mask token.
-        vocabulary: The number of ids; random tokens are drawn from 0 ... vocabulary - 1.
+    depends on values, and nothing synchronizes with the device. ``ids``, shape (N, L), are padded
+    at the end; ``vocabulary`` is their number.
 
     Examples:
         >>> ids = torch.tensor([[2, 7, 8, 9, 3, 0], [2, 7, 3, 0, 0, 0]])

@@ -8,14 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-from fedaux_pl.functional.convex import conjugate_gradients
 from fedaux_pl.functional.discriminant import Discriminant, LinearClassifier
+from fedaux_pl.functional.head_fits import conjugate_gradients
 
-RESIDUAL_BOUND = 0.7
-"""The norm to which residuals e_y - p are clipped."""
-
-CONSTANT = 0.5
-"""The entry after a row, for the bias; a larger one costs more noise in all entries."""
+RESIDUAL_BOUND = 0.7  # the norm to which residuals e_y - p are clipped
+CONSTANT = 0.5  # the entry after a row, for the bias; a larger one costs noise in all entries
 
 RESIDUAL_SENSITIVITY = 2 * RESIDUAL_BOUND * math.sqrt(1 + CONSTANT**2)
 """By how much replacing one record moves ``sum_residuals``.
@@ -29,15 +26,10 @@ _RIDGE = 0.03  # relative to the mean eigenvalue of the Hessian
 
 
 def sum_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassifier) -> Tensor:
-    """Compute sum clip(e_y - p) (x) [row, 1/2], the clipped gradient of logistic regression.
+    """Compute sum clip(e_y - p) (x) [row, 1/2], (C, k + 1), the clipped gradient of a regression.
 
-    Args:
-        rows: Shape (n, k), of norm at most 1.
-        labels: One-hot, shape (n, C).
-        classifier: p = softmax of its logits.
-
-    Returns:
-        Shape (C, k + 1).
+    The rows, shape (n, k), have norm at most 1, the labels, shape (n, C), are one-hot, and p is the
+    softmax of the classifier's logits.
 
     Examples:
         >>> classifier = LinearClassifier(torch.zeros(2, 1), torch.zeros(2))
@@ -46,8 +38,7 @@ def sum_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassifier) ->
                 [-0.4950, -0.2475]])
     """
     residuals, extended = residual_factors(rows, labels, classifier)
-    gradient: Tensor = residuals.T @ extended
-    return gradient
+    return torch.matmul(residuals.T, extended)
 
 
 def residual_factors(
@@ -77,8 +68,8 @@ def newton_step(
     a mean over n records, tr H / (n C (k + 1)).
 
     Args:
-        classifier: That of which ``gradient`` is the gradient, p = softmax of its logits.
-        gradient: g, the mean of ``sum_residuals`` over records with noise, shape (C, k + 1).
+        classifier: That of ``sum_residuals``.
+        gradient: g, the mean of ``sum_residuals`` over n ``records``, shape (C, k + 1).
         noise: The standard deviation of the noise in an entry of g.
         records: n.
         public: Public rows, shape (N, k).
@@ -102,21 +93,15 @@ def newton_step(
         return (moved - p * moved.sum(dim=1, keepdim=True)).T @ x / len(x) + ridge * direction
 
     step = conjugate_gradients(product, gradient, tolerance=0.0, max_iter=1000)
+    step = step.to(classifier.weight)
     weight, bias = step[:, :-1], CONSTANT * step[:, -1]
-    return LinearClassifier(
-        classifier.weight + weight.to(classifier.weight), classifier.bias + bias.to(classifier.bias)
-    )
+    return LinearClassifier(classifier.weight + weight, classifier.bias + bias)
 
 
 def recolor(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    """Move rows as little as possible so that they have another mean and covariance.
+    """Move rows (N, k) as little as possible so that they have another mean and covariance T.
 
-    They are multiplied by the symmetric A with A C A = T for the covariances C of the rows and T.
-
-    Args:
-        rows: Shape (N, k).
-        mean: Shape (k,).
-        covariance: T, shape (k, k).
+    They are multiplied by the symmetric A with A C A = T, where C is the covariance of the rows.
     """
     own = torch.cov(rows.T).view(2 * rows.shape[1:])
     root, inverse = _power(own, 0.5), _power(own, -0.5)

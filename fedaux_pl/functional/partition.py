@@ -1,13 +1,9 @@
 """The split of the private data over clients (FedAUX, appendix B; Hsu et al. 2019).
 
 For every class j a distribution over the n clients is drawn, p_j ~ Dir(alpha). The columns and rows
-of the matrix P = (p_1, p_2, ...) are normalized in turn until all clients get equally many samples;
-then client i gets P_ij M_j of the M_j samples of class j.
-
-Columns and rows can all sum to 1 only if there are as many clients as classes. The iteration
-determines P up to factors of its rows and columns, so it is run here towards the sums that are
-needed: M_j for column j and the same sum for every row. It works on logarithms, because for small
-alpha most entries of P are far below the smallest floating-point number.
+of the matrix P = (p_1, p_2, ...) are normalized in turn towards the sums that are needed: M_j, the
+number of samples, for the column of class j, and the same sum for every row. It works on
+logarithms, because for small alpha most entries of P are below the smallest floating-point number.
 """
 
 import math
@@ -29,17 +25,8 @@ def dirichlet_partition(
 
     With small alpha every client gets samples of few classes, with large alpha all clients get the
     same mixture of classes. Every sample goes to exactly one client, and the sizes of any two
-    clients differ by at most one.
-
-    Args:
-        labels: Integer labels of all samples, shape (N,).
-        num_clients: n, at most N.
-        alpha: The Dirichlet distribution's concentration, greater than 0.
-        seed: The split is a function of the seed and the other arguments.
-        max_iter: The maximum number of iterations; the sizes are exact also without convergence.
-
-    Returns:
-        The sorted indices of each client's samples, int64.
+    clients differ by at most one, also if ``max_iter`` ends the iteration before it has converged.
+    Returns the sorted indices of each client's samples. ``labels`` are integers, shape (N,).
 
     Examples:
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -48,10 +35,8 @@ def dirichlet_partition(
         [[1, 1, 1], [0, 0, 0]]
     """
     if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(
-            f"labels must be integers of shape (N,), but are {labels.dtype} of shape "
-            f"{tuple(labels.shape)}"
-        )
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(f"labels must be integers of shape (N,), but are {got}")
     if not 0 < alpha < math.inf:
         raise ValueError(f"alpha must be positive and finite, but is {alpha}")
     if num_clients < 1:
@@ -80,11 +65,8 @@ def dirichlet_partition(
 
 
 def _log_dirichlet(rng: np.random.Generator, alpha: float, n: int, columns: int) -> Floats:
-    """Logarithms of draws from the symmetric n-dimensional Dirichlet distribution, (n, columns).
-
-    The logarithm of a Gamma(alpha) variable is drawn as log Gamma(alpha + 1) + log(U) / alpha,
-    which does not underflow.
-    """
+    """Logarithms of draws from the symmetric n-dimensional Dirichlet distribution, (n, columns)."""
+    # log Gamma(alpha) is drawn as log Gamma(alpha + 1) + log(U) / alpha, which does not underflow
     uniform = 1 - rng.random((n, columns))
     log_gamma = np.log(rng.standard_gamma(alpha + 1, (n, columns))) + np.log(uniform) / alpha
     return np.asarray(log_gamma - logsumexp(log_gamma, axis=0, keepdims=True))

@@ -2,10 +2,9 @@
 
 Neighboring data sets differ in one record that is replaced: |D_i| is public and not protected.
 
-The guarantee is that of real arithmetic. Noise is drawn in double precision, and releases are
-rounded to a grid, so that their low-order bits tell nothing (Mironov 2012). The analytic sigma is
-enlarged by more than its rounding error for epsilon >= 1e-5 and delta >= 1e-100, as a test with 60
-digits shows, and smaller ones are refused.
+The guarantee is that of real arithmetic; releases are rounded to a grid, so that their low-order
+bits tell nothing (Mironov 2012). The analytic sigma is enlarged by more than its rounding error for
+epsilon >= 1e-5 and delta >= 1e-100, as a test with 60 digits shows, and smaller ones are refused.
 """
 
 import math
@@ -27,13 +26,9 @@ _LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margi
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a scoring head (Theorem 1).
 
-    For rows of norm at most 1 the bound is 2 / (lambda N) + 2 tolerance / lambda; the proof is in
-    ``fedaux_pl.scoring.Logistic``.
-
-    Args:
-        regularization: lambda > 0 of the objective in which the loss is a mean over N samples.
-        num_samples: N = |D_i| + |D^-|.
-        tolerance: The largest gradient norm with which a fit is released; a public constant.
+    For rows of norm at most 1 the bound is 2 / (lambda N) + 2 tolerance / lambda with
+    N = |D_i| + |D^-|; the proof is in ``fedaux_pl.scoring.Logistic``. ``tolerance`` is the largest
+    gradient norm with which a fit is released, a public constant.
 
     Examples:
         >>> scoring_sensitivity(regularization=0.1, num_samples=1000)
@@ -45,7 +40,7 @@ def scoring_sensitivity(regularization: float, num_samples: int, tolerance: floa
 def softmax_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a classification head.
 
-    For J of ``fit_softmax_head``, rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
+    For J of ``fit_softmax_head``, n rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
     (lambda n) + 2 tolerance / lambda. Proof: let W and W' minimize J and J' on neighboring data
     sets. J is lambda-strongly convex, so lambda |W - W'| <= |grad J(W')| (Frobenius norm). At W'
     the gradient of J' is 0, and the gradients of J and J' differ in one record only. The gradient
@@ -54,11 +49,6 @@ def softmax_sensitivity(regularization: float, num_samples: int, tolerance: floa
     at most sqrt(2). Two such gradients differ by at most 2 sqrt(2), and the mean by 2 sqrt(2) / n.
     By the same convexity a head at which the gradient of J has a norm of at most ``tolerance`` is
     within tolerance / lambda of the minimizer, on either data set.
-
-    Args:
-        regularization: lambda > 0 of the objective in which the loss is a mean over n records.
-        num_samples: n = |D_i|.
-        tolerance: The largest gradient norm with which a fit is released; a public constant.
 
     Examples:
         >>> round(softmax_sensitivity(regularization=0.1, num_samples=1000), 5)
@@ -73,10 +63,10 @@ def _regression_sensitivity(
     """2 gradient / (lambda N) + 2 tolerance / lambda for a bound on the gradient of a record."""
     if not 0 < regularization < math.inf:
         raise ValueError(f"lambda must be positive and finite, but is {regularization}")
-    if num_samples < 1:
-        raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"the tolerance must be at least 0 and finite, but is {tolerance}")
+    if num_samples < 1:
+        raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
     return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 
@@ -90,15 +80,6 @@ def gaussian_sigma(
     the sensitivity D. ``classical`` is the paper's sqrt(2 ln(1.25/delta)) D / epsilon, which is
     larger. It is proven only for epsilon < 1 (Dwork and Roth 2014, Theorem A.1) and, because delta
     is continuous in epsilon and sigma, for epsilon = 1.
-
-    Args:
-        epsilon: At least 1e-5.
-        delta: At least 1e-100, less than 1.
-        sensitivity: The l2-sensitivity D, at least 0.
-        mechanism: ``analytic`` or ``classical``.
-
-    Returns:
-        sigma, in units of the released vector.
 
     Examples:
         >>> round(gaussian_sigma(epsilon=0.1, delta=1e-5, sensitivity=1.0), 2)
@@ -160,11 +141,7 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
     """Find the smallest epsilon >= 0 that noise of ``multiplier`` x D attains at ``delta``.
 
     The inverse of ``gaussian_sigma`` with the analytic mechanism, rounded up. Multipliers above
-    4e6, more than any budget needs, count as 4e6.
-
-    Args:
-        delta: At least 1e-300; at 1 and above nothing is guaranteed, and epsilon is 0.
-        multiplier: sigma / D, positive.
+    4e6, more than any budget needs, count as 4e6. From delta = 1 on nothing is guaranteed.
 
     Examples:
         >>> round(gaussian_epsilon(1e-5, gaussian_sigma(0.1, 1e-5, sensitivity=1.0)), 6)
@@ -194,22 +171,14 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
 def clip_rows(features: Tensor, bound: float) -> Tensor:
     """Scale every row that is longer than ``bound`` down to it; the others are unchanged.
 
-    Args:
-        features: Shape (N, d), finite.
-        bound: A positive number that does not depend on private data; at least 1e-31 for float32
-            and 1e-146 for float64, because smaller numbers or their squares are rounded too
-            coarsely.
-
-    Returns:
-        A tensor of the same shape whose rows have a norm of at most ``bound``, rounding included.
+    The norms of the returned rows are at most ``bound``, rounding included. It must not depend on
+    private data, and be at least 1e-31 for float32 and 1e-146 for float64.
 
     Examples:
         >>> clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), bound=1.0)
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    if not 0 < bound < math.inf:
-        raise ValueError(f"the bound must be positive and finite, but is {bound}")
     if features.ndim != 2 or not features.is_floating_point():
         raise ValueError(
             f"features must be floats of shape (samples, features), but are {features.dtype} of "
@@ -218,10 +187,10 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
     dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
     # the squares of a row of this norm must not underflow: it would look short
     least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
-    if bound < least:
+    if not least <= bound < math.inf:
         raise ValueError(
-            f"the bound must be at least {least:.3g} for {features.dtype}, but is {bound}: "
-            "rounding would make rows longer than it"
+            f"the bound must be finite and at least {least:.3g} for {features.dtype}, but is "
+            f"{bound}: rounding would make rows longer than it"
         )
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)
@@ -236,7 +205,7 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
 
 
 def bounded_rows(features: Tensor, bound: float) -> Tensor:
-    """Clip rows to a public bound and divides by it: float64 rows of norm at most 1.
+    """Clip rows to a public bound and divide by it: float64 rows of norm at most 1.
 
     Examples:
         >>> bounded_rows(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), bound=2.0)

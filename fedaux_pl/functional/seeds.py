@@ -1,7 +1,6 @@
-"""Seeds as functions of what is random, not of when it runs.
+"""Seeds as functions of (seed, round, client, stage), not of when something runs.
 
-A seed that depends only on (seed, round, client, stage) makes results independent of resuming, of
-the order of clients and of the number of processes.
+So results do not depend on resuming, the order of clients or the number of processes.
 """
 
 from collections.abc import Iterator
@@ -33,3 +32,19 @@ def isolated_rng(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
+
+
+def sample_clients(num_clients: int, participation: float, seed: int) -> list[int]:
+    """Draw S_t: the ids of max(1, round(C n)) of n clients without replacement, in order.
+
+    Examples:
+        >>> sample_clients(num_clients=20, participation=0.4, seed=3)
+        [1, 2, 3, 10, 11, 14, 16, 18]
+    """
+    if num_clients < 1:
+        raise ValueError(f"there must be at least 1 client, but num_clients is {num_clients}")
+    if not 0 < participation <= 1:
+        raise ValueError(f"participation must lie in (0, 1], but is {participation}")
+    count = max(1, round(participation * num_clients))
+    drawn = np.random.default_rng(seed).choice(num_clients, size=count, replace=False)
+    return sorted(int(client) for client in drawn)

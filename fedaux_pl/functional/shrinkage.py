@@ -19,14 +19,8 @@ def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
     noise, at least 0. If the largest sigma is more than twice the smallest, the noise of one small
     client would hide how all others differ: then vectors count by 1 / s_i^2 in t^2 and by
     1 / (t^2 + s_i^2) in m (DerSimonian and Laird 1986). For released vectors, whose sigmas are
-    public, this is post-processing: it costs no privacy.
-
-    Args:
-        vectors: w_i, shape (n, k).
-        sigmas: The standard deviation of the noise in each entry of w_i, at least 0, shape (n,).
-
-    Returns:
-        The estimates, of the same shape. A single vector, and one without noise, is unchanged.
+    public, this is post-processing: it costs no privacy. A single vector, and one without noise, is
+    unchanged. ``vectors`` have the shape (n, k) and ``sigmas`` (n,).
 
     Examples:
         >>> shrink_to_mean(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))

@@ -1,4 +1,4 @@
-"""The soft labels of an ensemble of teachers.
+"""The soft labels of an ensemble of teachers, and logits in one byte each for them.
 
 A_mean (FedAUX, eq. 2; Lin et al. 2020) and A_s (FedAUX, eq. 3) aggregate the clients' logits
 before the softmax.
@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 MAX_SHARPNESS = 20.0
+
+# The codes 0 to 255 of a sample's scale are powers of 2^(1/4): from 2^-40 to 2^23.75.
+_SCALES = torch.pow(2.0, (torch.arange(256, dtype=torch.float64) - 160) / 4).float()
+_LEVELS = 255
 
 
 def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
@@ -19,9 +23,6 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     Args:
         logits: f_i(x), shape (K, N, C).
         scores: s_i(x), shape (K, N), non-negative and not all 0 for any sample; or None.
-
-    Returns:
-        Probabilities of shape (N, C), in float32 or the logits' dtype if that is wider.
 
     Examples:
         >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
@@ -38,14 +39,12 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
-    if bool((scores < 0).any()):
-        raise ValueError(f"scores must not be negative, but the smallest is {scores.min().item()}")
     scores = scores.to(logits.dtype)
     total = scores.sum(dim=0)
-    if not bool((total > 0).all()):
+    if bool((scores < 0).any()) or not bool((total > 0).all()):
         raise ValueError(
-            f"the scores of sample {int((~(total > 0)).nonzero()[0])} do not sum to a positive "
-            "number: add a small xi to them"
+            f"scores must be at least 0 with a positive sum for each sample, but the smallest is "
+            f"{float(scores.min())} and the smallest sum {float(total.min())}: add a small xi"
         )
     return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
 
@@ -59,10 +58,7 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
     Args:
         logits: f(x) on the data to label, shape (N, C).
         reference: f(x) on D_distill, shape (M, C).
-        sharpness: How far labels are from uniform, above 0.
-
-    Returns:
-        Probabilities of shape (N, C).
+        sharpness: How far labels are from uniform, above 0 and at most 20.
 
     Examples:
         >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
@@ -92,19 +88,15 @@ class SoftLabelSum:
     """
 
     def __init__(self) -> None:
-        self._weighted_logits: Tensor | None = None
-        self._weights: Tensor | None = None
+        self._weighted_logits: Tensor | float = 0.0
+        self._weights: Tensor | float = 0.0
 
     def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
         """Add a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = torch.ones_like(wide[:, 0]) if scores is None else scores.to(wide)
-        weighted = weights[:, None] * wide
-        if self._weighted_logits is None or self._weights is None:
-            self._weighted_logits, self._weights = weighted, weights
-        else:
-            self._weighted_logits = self._weighted_logits + weighted
-            self._weights = self._weights + weights
+        self._weighted_logits = self._weighted_logits + weights[:, None] * wide
+        self._weights = self._weights + weights
 
     def result(self) -> Tensor:
         """Compute the soft labels of all added teachers, shape (N, C)."""
@@ -112,6 +104,61 @@ class SoftLabelSum:
 
     def logits(self) -> Tensor:
         """Compute sum_i s_i(x) f_i(x) / sum_i s_i(x), shape (N, C)."""
-        if self._weighted_logits is None or self._weights is None:
+        if not isinstance(self._weights, Tensor):
             raise ValueError("there are no teachers: add at least one")
         return self._weighted_logits / self._weights[:, None]
+
+
+def pack_logits(logits: Tensor) -> Tensor:
+    """Round logits f(x), shape (N, C), to bytes, shape (N, C + 1).
+
+    Soft labels do not change if a constant is added to all logits of a sample. So only the distance
+    to the largest logit is stored, in multiples of a scale that the last column holds. The scale is
+    at most 2^(1/4) / 255 of the distance between the largest and the smallest logit, and a logit is
+    wrong by at most half of it. Distances beyond 3.6e9 are cut off.
+
+    Examples:
+        >>> packed = pack_logits(torch.tensor([[3.0, 1.0, -2.0]]))
+        >>> packed.shape, packed.dtype
+        (torch.Size([1, 4]), torch.uint8)
+        >>> unpack_logits(packed)
+        tensor([[-0.0000, -2.0108, -4.9939]])
+    """
+    wide = logits.detach().float()
+    distances = wide.amax(dim=1, keepdim=True) - wide
+    scales = _SCALES.to(logits.device)
+    smallest = distances.amax(dim=1) / _LEVELS
+    codes = torch.searchsorted(scales, smallest).clamp(max=len(scales) - 1)
+    levels = (distances / scales[codes][:, None]).round().clamp(max=_LEVELS)
+    return torch.cat([levels, codes[:, None]], dim=1).to(torch.uint8)
+
+
+def unpack_logits(packed: Tensor) -> Tensor:
+    """The logits of ``pack_logits`` less the largest of each sample, shape (N, C), float32.
+
+    They are NaN on the samples that ``spread_packed`` has marked.
+    """
+    scales = _SCALES.to(packed.device)[packed[:, -1].long()]
+    marked = packed[:, :-1].amin(dim=1, keepdim=True) == _LEVELS
+    return (-scales[:, None] * packed[:, :-1]).masked_fill(marked, torch.nan)
+
+
+def spread_packed(packed: Tensor, chosen: Tensor) -> Tensor:
+    """Return packed logits of the chosen ones of N samples as those of all, shape (N, C + 1).
+
+    A sample that is not chosen is marked by the largest value in every column, which no packed
+    logits have: the distance of the largest logit is 0.
+
+    Args:
+        packed: Shape (M, C + 1), see ``pack_logits``.
+        chosen: Bool, shape (N,), M times true.
+
+    Examples:
+        >>> packed = pack_logits(torch.tensor([[3.0, 1.0]]))
+        >>> unpack_logits(spread_packed(packed, torch.tensor([False, True])))
+        tensor([[    nan,     nan],
+                [-0.0000, -1.9975]])
+    """
+    full = packed.new_full((len(chosen), packed.shape[1]), _LEVELS)
+    full[chosen] = packed
+    return full

@@ -7,7 +7,7 @@ Networks of torchvision, timm and one's own are created by name too, see ``creat
 
 from fedaux_pl.models.backbone import load_backbone, save_backbone
 from fedaux_pl.models.classifier import Classifier, of_head
-from fedaux_pl.models.encoder import Encoder
+from fedaux_pl.models.encoder import Encoder, TinyBERT
 from fedaux_pl.models.ensemble import Ensemble, load_exported, save_ensemble, trained_models
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
 from fedaux_pl.models.layers import Norm
@@ -25,7 +25,6 @@ from fedaux_pl.models.registry import (
 )
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet
-from fedaux_pl.models.tinybert import TinyBERT
 
 __all__ = [
     "Classifier",

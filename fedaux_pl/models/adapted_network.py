@@ -1,31 +1,35 @@
-"""Any network for images as a classifier f = g o h, and networks of one's own by class path."""
+"""Any network for images as a classifier f = g o h: of torchvision, of timm, or by class path."""
 
 import inspect
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torchvision
 from torch import Tensor, nn
 
-from fedaux_pl.errors import did_you_mean, first_line
-from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.image_classifier import ImageClassifier
+from fedaux_pl.class_paths import import_class
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.models.classifier import Classifier, check_int
+from fedaux_pl.models.image_classifier import Constants, ImageClassifier, InputNormalization
 
 _ADDED = ("in_channels", "mean", "std")  # options of ImageClassifier that an own class may lack
+_SMALL = 64  # images with fewer pixels on a side get ResNet's stem for small images
+_Size = tuple[int, int] | None
 
 
 class AdaptedNetwork(ImageClassifier):
     """A linear head g on the outputs of any network for images.
 
     Args:
-        num_classes: Number of outputs, at least 1.
         network: Maps standardized images to features of shape (N, feature_dim), or to maps that
             have so many values. Its state-dict entries begin with ``network.``.
-        feature_dim: Length of the feature vector of an image.
         name: What messages call it.
         head: The network's own head; its method ``features`` is then called in place of it.
-        **options: ``in_channels``, ``mean`` and ``std``, see ``ImageClassifier``.
+        **options: ``in_channels``, ``mean`` and ``std``, see ``InputNormalization``.
 
     Examples:
         >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
@@ -61,10 +65,7 @@ class AdaptedNetwork(ImageClassifier):
         return torch.flatten(self.network(x), 1)
 
     def check_inputs(self, x: Tensor) -> None:
-        """Raise a ValueError or TypeError for images that the network cannot read, or misreads.
-
-        One image of every new size passes through the network.
-        """
+        """Raise an error for images that the network misreads; one of every new size is tried."""
         super().check_inputs(x)
         size = tuple(x.shape[2:])
         if len(x) and size not in self._readable:
@@ -93,31 +94,11 @@ class AdaptedNetwork(ImageClassifier):
 
 
 def find_class(name: str) -> Callable[..., nn.Module]:
-    """Import the class of a network by its class path; return it, or what adapts it.
-
-    Raises:
-        ValueError: If there is no such class, or if it is not an architecture.
-    """
-    module_name, _, class_name = name.rpartition(".")
+    """Import the class of a network by its class path; return it, or what adapts it."""
     try:
-        module = import_module(module_name)
-    except Exception as error:  # the module's own code runs: of any class
-        is_missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(
-            f"{error.name}."
-        )
-        reason = "" if is_missing else f" ({type(error).__name__}: {error})"
-        raise ValueError(
-            f"model {name!r}: the module {module_name} cannot be imported{reason}; correct the "
-            "name, or add its folder to the Python path (PYTHONPATH=FOLDER)."
-        ) from error
-    kind: Any = getattr(module, class_name, None)
-    if not _is_network(kind):
-        classes = [other for other, member in vars(module).items() if _is_network(member)]
-        got = "does not exist" if kind is None else "is no torch.nn.Module"
-        raise ValueError(
-            f"model {name!r}: {class_name} {got} in {module_name}"
-            f"{did_you_mean(class_name, classes)}; name a class of a network."
-        )
+        kind: Any = import_class(name, nn.Module)
+    except ImportError as error:
+        raise ValueError(f"model {name!r}: {error}.") from error
     parameters = inspect.signature(kind).parameters
     if "num_classes" not in parameters:
         raise ValueError(
@@ -128,10 +109,7 @@ def find_class(name: str) -> Callable[..., nn.Module]:
 
 
 def _adapter(name: str, kind: type[nn.Module]) -> Callable[..., AdaptedNetwork]:
-    """Return a function that creates a network of the class ``kind`` and adapts it.
-
-    Its options are those of the class, with ``in_channels``, ``mean`` and ``std``.
-    """
+    """Return a function that adapts a network of a class; it adds ``_ADDED`` to its options."""
     own = inspect.signature(kind).parameters
 
     def create(num_classes: int, **options: Any) -> AdaptedNetwork:
@@ -163,5 +141,226 @@ def _adapter(name: str, kind: type[nn.Module]) -> Callable[..., AdaptedNetwork]:
     return create
 
 
-def _is_network(member: Any) -> bool:
-    return isinstance(member, type) and issubclass(member, nn.Module)
+@cache
+def torchvision_names() -> tuple[str, ...]:
+    """Return the names of torchvision's classifiers, without the prefix."""
+    return tuple(torchvision.models.list_models(module=torchvision.models))
+
+
+@dataclass(frozen=True)
+class LibraryFactory:
+    """Create a classifier of torchvision or timm as f = g o h.
+
+    The last linear layer becomes ``head``. Auxiliary outputs (of GoogLeNet and Inception) are left
+    out. torchvision's ResNets (ResNeXt and Wide ResNet are some) read images of less than 64 pixels
+    by a 3x3 convolution with stride 1 and without max-pooling, as is usual for CIFAR. A Vision
+    Transformer is created for the size of the images. Names of timm may have the tag of weights, as
+    ``resnet10t.c3_in1k``.
+    """
+
+    library: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.library == "timm" and find_spec("timm") is None:
+            raise ValueError(
+                f"model {self.full_name!r} needs timm, which is not installed; run `pip install "
+                "timm`, or choose a model of torchvision, such as torchvision/resnet18."
+            )
+        known: Sequence[str] = torchvision_names()
+        if self.library == "timm":
+            known = () if _timm().is_model(self.name) else _timm().list_models()
+        if known and self.name not in known:
+            raise ValueError(
+                f"{self.library} has no classifier {self.name!r}{did_you_mean(self.name, known)}; "
+                f"{self.library}'s list_models() lists them."
+            )
+
+    def __call__(
+        self,
+        num_classes: int,
+        *,
+        in_channels: int = 3,
+        image_size: int | Sequence[int] | None = None,
+        small_images: bool | None = None,
+        weights: str | bool | None = None,
+        pretrained: bool = True,
+        mean: Constants | None = None,
+        std: Constants | None = None,
+    ) -> AdaptedNetwork:
+        """Create the network, with random weights unless ``weights`` are asked for.
+
+        Args:
+            num_classes: Number of outputs, at least 1.
+            in_channels: Number of channels of the images. With another number than 3, the first
+                convolution uses its filters of red, green and blue in turn.
+            image_size: The height and width of the images; None if not known.
+            small_images: Whether a ResNet gets the stem for small images; None if and only if the
+                images are known to have less than 64 pixels on a side.
+            weights: The name of torchvision's weights, such as ``DEFAULT`` or ``IMAGENET1K_V1``;
+                true for those of timm. They are downloaded.
+            pretrained: Whether to load them: a federation passes what its method says.
+            mean: See ``InputNormalization``; by default that of the weights, if there are any.
+            std: See ``InputNormalization``; by default that of the weights, if there are any.
+        """
+        size, chosen = _height_and_width(image_size), self._find_weights(weights)
+        loads = bool(weights) and pretrained
+        if self.library == "timm":
+            network, dim = self._create_timm(in_channels, size, loads)
+        else:
+            trained = chosen if loads else None
+            network, dim = self._create_torchvision(num_classes, in_channels, size, trained)
+        if small_images is None:
+            is_small = size is not None and min(size) < _SMALL
+            small_images = isinstance(network, torchvision.models.ResNet) and is_small
+        if small_images:
+            self._shrink_stem(network, keep=loads)
+        constants = {} if chosen is None else _constants(chosen, in_channels)
+        if hasattr(network, "transform_input"):  # GoogLeNet, Inception: trained in [-1, 1]
+            constants = dict.fromkeys(constants, 0.5)
+        constants |= {k: v for k, v in (("mean", mean), ("std", std)) if v is not None}
+        return AdaptedNetwork(
+            num_classes, network, dim, name=self.full_name, in_channels=in_channels, **constants
+        )
+
+    @property
+    def full_name(self) -> str:
+        """The name with its prefix."""
+        return f"{self.library}/{self.name}"
+
+    def check_options(self, **options: Any) -> None:
+        """Raise an error for wrong options, without building or loading anything."""
+        for name in ("small_images", "pretrained", *["weights"] * (self.library == "timm")):
+            if not isinstance(value := options.get(name), bool | None):
+                raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
+        InputNormalization(options.get("in_channels", 3), options.get("mean"), options.get("std"))
+        _height_and_width(options.get("image_size"))
+        self._find_weights(options.get("weights"))
+
+    def _find_weights(self, name: str | bool | None) -> Any:
+        """Return timm's configuration, or the entry of torchvision's enumeration; None for none."""
+        if self.library == "timm":
+            return _timm().get_pretrained_cfg(self.name) if name else None
+        if name is None:
+            return None
+        known: Any = torchvision.models.get_model_weights(self.name).__members__
+        if str(name).upper() not in known:
+            raise ValueError(
+                f"{self.full_name} has no weights {name!r}{did_you_mean(str(name), known)}; pass "
+                f"one of {', '.join(known)}, or leave it out for random weights."
+            )
+        return known[str(name).upper()]
+
+    def _create_torchvision(
+        self, num_classes: int, in_channels: int, size: _Size, weights: Any
+    ) -> tuple[nn.Module, int]:
+        """Return the network without its head, and the number of features."""
+        options: dict[str, Any] = {"weights": weights, "progress": False}
+        if weights is None:  # weights have their number of classes
+            options["num_classes"] = check_int("num_classes", num_classes)
+            if self.name in ("googlenet", "inception_v3"):
+                options["init_weights"] = True  # the default, with a warning
+        if size is not None and self.name.startswith("vit_"):
+            if size[0] != size[1]:
+                raise ValueError(f"{self.full_name} reads square images only, not of size {size}.")
+            options["image_size"] = size[0]
+        if size is not None and self.name.startswith("maxvit"):
+            options["input_size"] = size
+        network = self._call(torchvision.models.get_model, options, size)
+        for name in ("AuxLogits", "aux1", "aux2"):
+            if getattr(network, name, None) is not None:
+                setattr(network, name, None)
+                network.aux_logits = False
+        if hasattr(network, "transform_input"):
+            network.transform_input = False
+        _replace_channels(network, in_channels, keep_response=weights is not None)
+        return network, _take_head(network, self.full_name).in_features
+
+    def _create_timm(self, in_channels: int, size: _Size, loads: bool) -> tuple[nn.Module, int]:
+        options: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels, "pretrained": loads}
+        if size is not None and _timm().get_pretrained_cfg(self.name).fixed_input_size:
+            options["img_size"] = size
+        network = self._call(_timm().create_model, options, size)
+        return network, int(network.head_hidden_size)
+
+    def _call(self, create: Callable[..., Any], options: dict[str, Any], size: _Size) -> Any:
+        """Let the library create the network; its errors name the remedy."""
+        try:
+            return create(self.name, **options)
+        except OSError as error:  # URLError is one
+            raise ConfigurationError(
+                f"the weights of {self.full_name} cannot be downloaded ({first_line(error)}): "
+                "leave out model_options.weights, or put their file into the library's cache "
+                f"({torch.hub.get_dir()}/checkpoints for torchvision)"
+            ) from error
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"{self.full_name} cannot be created for images of size {size} "
+                f"({first_line(error)}); change `size` of the data source, or choose another model."
+            ) from error
+
+    def _shrink_stem(self, network: nn.Module, *, keep: bool) -> None:
+        if not isinstance(network, torchvision.models.ResNet):
+            raise ValueError(
+                f"small_images is for ResNets of torchvision, and {self.full_name} is none; leave "
+                "it out."
+            )
+        old = network.conv1
+        new = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+        if keep:
+            new.weight.data.copy_(old.weight[:, :, 2:5, 2:5])  # the center of a 7x7 filter
+        network.conv1, network.maxpool = new, nn.Identity()
+
+
+def _timm() -> Any:
+    import timm
+
+    return timm
+
+
+def _height_and_width(size: int | Sequence[int] | None) -> _Size:
+    if size is None:
+        return None
+    values = tuple(size) if isinstance(size, Sequence) else (size, size)
+    if len(values) != 2:
+        raise ValueError(f"image_size={size!r} must be one number or (height, width).")
+    return check_int("image_size", values[0]), check_int("image_size", values[1])
+
+
+def _constants(weights: Any, in_channels: int) -> dict[str, Any]:
+    """Return mean and std of the weights' images; for other than RGB images the mean of each."""
+    weights = weights.transforms() if hasattr(weights, "transforms") else weights  # torchvision's
+    values = {"mean": list(weights.mean), "std": list(weights.std)}
+    return {k: v if len(v) == in_channels else sum(v) / len(v) for k, v in values.items()}
+
+
+def _replace_channels(network: nn.Module, in_channels: int, *, keep_response: bool) -> None:
+    """Give the first convolution other input channels, with its filters in turn.
+
+    For trained weights, ``keep_response`` scales them: a gray image has the same response.
+    """
+    name, old = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
+    if old.in_channels == in_channels:
+        return
+    shape: dict[str, Any] = {k: getattr(old, k) for k in ("kernel_size", "stride", "padding")}
+    new = nn.Conv2d(in_channels, old.out_channels, **shape, bias=old.bias is not None)
+    with torch.no_grad():
+        scale = old.in_channels / in_channels if keep_response else 1.0
+        new.weight.copy_(scale * old.weight[:, torch.arange(in_channels) % old.in_channels])
+        if old.bias is not None and new.bias is not None:
+            new.bias.copy_(old.bias)
+    network.set_submodule(name, new)
+
+
+def _take_head(network: nn.Module, name: str) -> nn.Linear:
+    """Replace the last layer of a network, which must be linear, by the identity; return it."""
+    layers = [(n, m) for n, m in network.named_modules() if any(True for _ in m.parameters(False))]
+    where, last = layers[-1]
+    if not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"{name} has no linear head: its last layer is {type(last).__name__}; choose a model "
+            "that ends with nn.Linear, such as torchvision/resnet18."
+        )
+    network.set_submodule(where, nn.Identity())
+    return last

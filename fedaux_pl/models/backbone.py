@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,11 +14,8 @@ from fedaux_pl.models.classifier import of_head
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
     """Save the weights of h as safetensors, for ``load_backbone``, and return the path.
 
-    The file also has the name and the options of the architecture, for messages.
-
-    Args:
-        path: The file to write, such as ``h0.safetensors``; it is replaced if it exists.
-        model: A network f = g o h whose head is called ``head``; the head is left out.
+    The file also has the name and the options of the architecture, for messages, but nothing of the
+    layer that is called ``head``. It is replaced if it exists.
     """
     state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
     write_tensors(Path(path), state, _describe(model))
@@ -27,10 +23,10 @@ def save_backbone(path: str | Path, model: nn.Module) -> Path:
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
-    """Load the weights of h, such as a pre-trained h_0, and leave the head g as it is.
+    """Load the weights of h, such as a pre-trained h_0, and leave the layer ``head`` as it is.
 
     Args:
-        model: A network f = g o h whose head is called ``head``.
+        model: A network f = g o h.
         state: The state dict of h, whose entries of a head are ignored, or a file that
             ``save_backbone`` has written.
 
@@ -56,12 +52,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
     own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
     given = {key: value for key, value in state.items() if not of_head(key)}
-    differing = sorted(
-        key
-        for key in own.keys() | given.keys()
-        if key not in own or key not in given or own[key].shape != given[key].shape
-    )
-    if differing:
+    shapes = [{(key, value.shape) for key, value in part.items()} for part in (own, given)]
+    if differing := sorted({key for key, _ in shapes[0] ^ shapes[1]}):
         raise ValueError(
             f"{source} are not of this architecture: {len(differing)} entries are missing, "
             f"unexpected or of another shape, such as '{differing[0]}'; create the model "
@@ -78,14 +70,13 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
 
 def _describe(model: nn.Module) -> dict[str, str]:
     """Return what a file says about the architecture of its weights."""
-    created: dict[str, Any] | None = getattr(model, "created_as", None)
-    name = type(model).__name__
-    if created is not None:
-        name = f"{created['name']} {json.dumps(created['options'], default=str, sort_keys=True)}"
-    normalize = getattr(model, "normalize", None)
-    if not isinstance(normalize, nn.Module):
-        return {"architecture": name}
-    return {"architecture": name, "normalization": normalize.extra_repr()}
+    about = {"architecture": type(model).__name__}
+    if (created := getattr(model, "created_as", None)) is not None:
+        options = json.dumps(created["options"], default=str, sort_keys=True)
+        about["architecture"] = f"{created['name']} {options}"
+    if isinstance(normalize := getattr(model, "normalize", None), nn.Module):
+        about["normalization"] = normalize.extra_repr()
+    return about
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -12,10 +12,6 @@ from torch import Tensor, nn
 class Classifier(nn.Module, ABC):
     """A network f = g o h: a linear head g on features h(x).
 
-    Args:
-        num_classes: Number of outputs, at least 1.
-        feature_dim: Length of the feature vector of a sample.
-
     Attributes:
         inputs: The kind of inputs, which determines how h_0 is pre-trained on unlabeled data.
         fixed_size_inputs: Whether all inputs of a data set have the same size, so that predictions
@@ -50,10 +46,7 @@ class Classifier(nn.Module, ABC):
         return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
-        """Raise a ValueError if the model cannot read an input of a data set.
-
-        Called once before training, with all inputs of the data set.
-        """
+        """Raise a ValueError if the model cannot read all inputs of a data set, before training."""
 
     def recipe(self) -> dict[str, Any]:
         """Return the ``name`` and ``options`` with which ``create_model`` creates it elsewhere."""

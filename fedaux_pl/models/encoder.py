@@ -166,8 +166,7 @@ class Encoder(Classifier):
 
         With ``causal`` a token attends only to itself and earlier ones, for next-token prediction.
         """
-        outputs: Any = self.encoder(**self.encoder_inputs(ids, causal=causal))
-        last: Tensor = outputs.last_hidden_state
+        last: Tensor = self.encoder(**self.encoder_inputs(ids, causal=causal)).last_hidden_state
         return last
 
     def encoder_inputs(self, ids: Tensor, *, causal: bool = False) -> dict[str, Tensor]:
@@ -228,10 +227,7 @@ class Encoder(Classifier):
         return self.pool(self.states(ids), ids)
 
     def trimmed(self, ids: Tensor) -> Tensor:
-        """Cut off trailing positions that are padding in every text; on the CPU only.
-
-        On other devices finding the longest text would synchronize with the device in every step.
-        """
+        """Cut off trailing padding of all texts; on the CPU only, as others would synchronize."""
         if ids.device.type != "cpu":
             return ids
         return ids[:, : max(1, int(self.lengths(ids).max()))]
@@ -242,10 +238,53 @@ class Encoder(Classifier):
         return ((x != self.pad_id) * positions).amax(dim=1)
 
 
-def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of parts with at most ``max_tokens`` tokens, padding included.
+@register("tinybert")
+class TinyBERT(Encoder):
+    """TinyBERT with 4 layers of width 312, general distillation, as in FedAUX's text experiments.
 
-    The lengths are in ascending order. A text longer than ``max_tokens`` is a part by itself.
+    Jiao et al., "TinyBERT: Distilling BERT for Natural Language Understanding", 2020. The arguments
+    are those of ``Encoder``; random weights need neither network nor folder.
+
+    Examples:
+        >>> model = TinyBERT(num_classes=4, pretrained=False)
+        >>> model.feature_dim, model.vocabulary, model.max_length
+        (312, 30522, 512)
+    """
+
+    _model_type: ClassVar[str | None] = "bert"
+    _VALUES: ClassVar[dict[str, Any]] = {
+        "vocab_size": 30522,
+        "hidden_size": 312,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 12,
+        "intermediate_size": 1200,
+        "max_position_embeddings": 512,
+    }
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        source: str | Path = "huawei-noah/TinyBERT_General_4L_312D",
+        pooling: Pooling = "mean",
+        pretrained: bool = True,
+        length: int | None = None,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            source=source if pretrained else None,
+            config=None if pretrained else self._VALUES,
+            pooling=pooling,
+            pretrained=pretrained,
+            mask_id=103,  # of BERT's English vocabulary, which TinyBERT shares
+            length=length,
+        )
+
+
+def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of parts with at most ``max_tokens`` tokens, or with one text.
+
+    The lengths are in ascending order; padding counts.
     """
     start = 0
     while start < len(lengths):

@@ -26,8 +26,7 @@ def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
     """Create the models of a federation with the weights of its loaded checkpoint, by name.
 
     Raises:
-        ConfigurationError: If a model cannot be created here, such as one of a class that is not on
-            the Python path, or if the weights are of another architecture.
+        ConfigurationError: If a model cannot be created here, or the weights do not fit.
     """
     federation, weights = checkpoint["federation"], checkpoint["state_dict"]
     settings, shape = federation["settings"], federation["input_shape"]
@@ -40,9 +39,8 @@ def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
         try:
             models[name] = create_for(shape, name, len(federation["classes"]), **options)
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(
-                f"the checkpoint's model cannot be created: {error}"
-            ) from error
+            problem = f"the checkpoint's model cannot be created: {error}"
+            raise ConfigurationError(problem) from error
         _load(models[name], own, f"the checkpoint's {name}")
     return models
 
@@ -89,17 +87,13 @@ def save_ensemble(
 ) -> list[str]:
     """Write the weights of each model as safetensors, and last ``config.json``; return the names.
 
-    Args:
-        folder: The folder, which is created if needed.
-        models: What ``trained_models`` has created.
-        federation: The entry ``federation`` of the checkpoint.
+    ``models`` are those of ``trained_models``, ``federation`` is the entry of the checkpoint.
     """
     entries = []
     for name, model in models.items():
         recipe: dict[str, Any] = model.recipe()  # type: ignore[operator]
-        file = "model.safetensors"
-        if len(models) > 1:
-            file = f"model-{name.replace('/', '_')}.safetensors"
+        suffix = f"-{name.replace('/', '_')}" if len(models) > 1 else ""
+        file = f"model{suffix}.safetensors"
         about = {"architecture": json.dumps(recipe, default=str)}
         write_tensors(folder / file, model.state_dict(), about)
         entries.append({**recipe, "file": file, "normalization": _normalization(model)})
@@ -119,11 +113,9 @@ def save_ensemble(
 def load_exported(folder: str | Path) -> Ensemble:
     """Load a folder that ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
 
-    A network that was named by its class path is imported from the Python path.
-
-    Returns:
-        A module that maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities.
-        Its ``config`` has the names of the classes and the shape of the inputs.
+    The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
+    ``config`` has the names of the classes and the shape of the inputs. A network that was named by
+    its class path is imported from the Python path.
 
     Raises:
         ConfigurationError: If the folder is not a complete export, or a model cannot be created.

@@ -30,8 +30,8 @@ class InputNormalization(nn.Module):
 
     Args:
         in_channels: Number of channels of the images.
-        mean: One number, or one per channel.
-        std: One number, or one per channel, greater than zero.
+        mean: One number, or one per channel; None for the default.
+        std: One number, or one per channel, greater than zero; None for the default.
 
     Examples:
         >>> normalize = InputNormalization(in_channels=1)
@@ -45,11 +45,12 @@ class InputNormalization(nn.Module):
     def __init__(
         self,
         in_channels: int = 3,
-        mean: Constants = DEFAULT_MEAN,
-        std: Constants = DEFAULT_STD,
+        mean: Constants | None = DEFAULT_MEAN,
+        std: Constants | None = DEFAULT_STD,
     ) -> None:
         super().__init__()
         self.in_channels = check_int("in_channels", in_channels)
+        mean, std = DEFAULT_MEAN if mean is None else mean, DEFAULT_STD if std is None else std
         for name, value, positive in (("mean", mean, False), ("std", std, True)):
             constants = _channel_constants(name, value, in_channels, positive=positive)
             self.register_buffer(name, constants, persistent=False)
@@ -80,15 +81,7 @@ class InputNormalization(nn.Module):
 
 
 class ImageClassifier(Classifier):
-    """A classifier that standardizes its images.
-
-    Args:
-        num_classes: Number of outputs, at least 1.
-        feature_dim: Length of the feature vector of an image.
-        in_channels: Number of channels of the images, usually 1 or 3.
-        mean: See ``InputNormalization``; None for its default.
-        std: See ``InputNormalization``; None for its default.
-    """
+    """A classifier that standardizes its images, see ``InputNormalization``."""
 
     inputs: ClassVar[Literal["images", "tokens"]] = "images"
 
@@ -102,8 +95,7 @@ class ImageClassifier(Classifier):
         std: Constants | None = None,
     ) -> None:
         super().__init__(num_classes, feature_dim)
-        given = {k: v for k, v in (("mean", mean), ("std", std)) if v is not None}
-        self.normalize = InputNormalization(in_channels, **given)
+        self.normalize = InputNormalization(in_channels, mean, std)
 
     def check_inputs(self, x: Tensor) -> None:
         """Raise a ValueError or TypeError for images that ``InputNormalization`` misreads."""
@@ -148,12 +140,9 @@ class FeatureClassifier(ImageClassifier):
 
 
 def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
-    """Raise a ValueError for floating-point images with NaN, or with values outside [0, 1].
+    """Raise a ValueError for floating-point images with NaN or, in unit range, beyond [0, 1].
 
-    Args:
-        x: Images of any shape; uint8 images need no check.
-        unit_range: Whether they must lie in [0, 1].
-        hint: What else the caller could do, for the message.
+    ``hint`` is what else the caller could do, for the message.
     """
     if not x.is_floating_point() or not x.numel():
         return

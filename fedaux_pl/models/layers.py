@@ -52,8 +52,7 @@ def group_count(channels: int) -> int:
 def norm_factory(norm: Norm) -> Callable[[int], nn.Module]:
     """Return a constructor of norm layers that takes the channel count.
 
-    ``norm`` is ``"batch"`` for BatchNorm, or ``"group"`` for GroupNorm, with which the output for
-    an image does not depend on the other images of its batch.
+    With ``"group"``, GroupNorm, the output for an image does not depend on others of its batch.
     """
     if norm == "batch":
         return nn.BatchNorm2d

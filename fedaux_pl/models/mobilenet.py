@@ -37,13 +37,9 @@ class MobileNetV2(FeatureClassifier):
     dropout before the linear layer: the outputs are a linear function of the features.
 
     Args:
-        num_classes: Number of outputs, at least 1.
-        in_channels: Number of channels of the images.
         width: Multiplier on all channel counts, which are rounded to multiples of 8. Width 1 is
             the network of the paper, with 1280 features.
         norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
-        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
-        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
     Examples:
         >>> MobileNetV2(10, width=0.25).feature_dim

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.models.adapted_network import find_class
+from fedaux_pl.models.adapted_network import LibraryFactory, find_class, torchvision_names
 from fedaux_pl.models.classifier import Classifier
-from fedaux_pl.models.library_networks import LibraryFactory, torchvision_names
 
 _Factory = TypeVar("_Factory", bound=Callable[..., Classifier])
 
@@ -16,13 +15,9 @@ _FACTORIES: dict[str, Callable[..., Classifier]] = {}
 
 
 def register(name: str) -> Callable[[_Factory], _Factory]:
-    """Make an architecture available to ``create_model`` under ``name``.
+    """Decorate a class, or a function that returns a model, for ``create_model`` by ``name``.
 
-    Decorates a class, or a function that returns a model, which takes ``num_classes`` and its
-    options as keyword arguments::
-
-        @register("mynet")
-        class MyNet(FeatureClassifier): ...
+    It takes ``num_classes`` and its options as keyword arguments.
     """
 
     def decorate(factory: _Factory) -> _Factory:
@@ -53,7 +48,7 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         num_classes: Number of outputs, at least 1.
         **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
             ``norm``, ``mean`` and ``std``; see ``fedaux_pl.models.encoder.Encoder`` for those
-            of text, ``fedaux_pl.models.library_networks.LibraryFactory`` for torchvision's and
+            of text, ``fedaux_pl.models.adapted_network.LibraryFactory`` for torchvision's and
             timm's.
 
     Raises:
@@ -90,10 +85,7 @@ def check_model(name: str, **options: Any) -> None:
 
 
 def check_imported(names: Iterable[str]) -> None:
-    """Raise a ConfigurationError if a class path is of a module that is not imported.
-
-    For names from a file, which must not choose what is imported.
-    """
+    """Raise a ConfigurationError if a file names a class of a module that is not imported."""
     for name in names:
         module = name.partition("-")[0].rpartition(".")[0]
         if _is_class_path(name) and module not in sys.modules:
@@ -106,17 +98,11 @@ def check_imported(names: Iterable[str]) -> None:
 def create_for(
     input_shape: Sequence[int], name: str, num_classes: int, *, pretrained: bool, **options: Any
 ) -> Classifier:
-    """Create a model for data of a given shape.
+    """Create a model for samples of shape (C, H, W), images, or (L,), token ids.
 
     ``in_channels`` and ``image_size`` = (H, W), or ``length``, which the shape determines, and
-    ``pretrained`` are passed to architectures that have such a parameter.
-
-    Args:
-        input_shape: The shape of one sample: (C, H, W) of images, (L,) of token ids.
-        name: See ``create_model``.
-        num_classes: See ``create_model``.
-        pretrained: Whether to load the pre-trained weights of architectures that have some.
-        **options: See ``create_model``; they override the values from the shape.
+    ``pretrained`` are passed to architectures that have such a parameter, unless they are among the
+    options. See ``create_model`` for the other arguments.
 
     Examples:
         >>> model = create_for((1, 28, 28), "resnet8", 10, pretrained=False, width=0.125)

@@ -22,12 +22,8 @@ class ResNet8(FeatureClassifier):
     ``fc``. So weights can be exchanged with torchvision's ``ResNet(BasicBlock, [1, 1, 1, 1])``.
 
     Args:
-        num_classes: Number of outputs, at least 1.
-        in_channels: Number of channels of the images.
         width: Multiplier on all channel counts, which are rounded to multiples of 8.
         norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
-        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
-        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
     Examples:
         >>> import torch

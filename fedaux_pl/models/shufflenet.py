@@ -24,10 +24,6 @@ _FIRST_STAGE_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     """Interleave groups of adjacent channels: the first of every group, then the second, ...
 
-    Args:
-        x: Feature maps of shape (N, C, H, W), with C divisible by ``groups``.
-        groups: Number of groups.
-
     Examples:
         >>> channel_shuffle(torch.arange(6.0).view(1, 6, 1, 1), groups=2).flatten().tolist()
         [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
@@ -41,16 +37,8 @@ class ShuffleUnit(nn.Module):
     """Grouped 1x1 convolution, channel shuffle, depthwise 3x3 and grouped 1x1, with a shortcut.
 
     With stride 1 the shortcut is added. With stride 2 it is average-pooled and concatenated, and
-    the convolutions compute only the remaining ``out_channels - in_channels`` channels.
-
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output: equal to ``in_channels`` with stride 1, more with
-            stride 2.
-        stride: 1 or 2.
-        groups: Groups of the second 1x1 convolution and of the shuffle.
-        first_groups: Groups of the first 1x1 convolution.
-        norm_layer: Constructor of a norm layer.
+    the convolutions compute only the remaining ``out_channels - in_channels`` channels. The first
+    1x1 convolution has ``first_groups``, the second and the shuffle ``groups``.
     """
 
     def __init__(
@@ -93,14 +81,10 @@ class ShuffleNet(FeatureClassifier):
     """ShuffleNet with 2 groups: stages of 200, 400 and 800 channels and 800 features.
 
     Args:
-        num_classes: Number of outputs, at least 1.
-        in_channels: Number of channels of the images.
         width: Multiplier on all channel counts. Those of the first stage are rounded to multiples
             of ``4 * groups``, because the inner layers of a unit have a quarter of its channels.
         groups: 1, 2, 3, 4 or 8. As in the paper, more groups come with more channels.
         norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
-        mean: See ``fedaux_pl.models.image_classifier.InputNormalization``.
-        std: See ``fedaux_pl.models.image_classifier.InputNormalization``.
 
     Examples:
         >>> ShuffleNet(10, width=0.25, groups=3).feature_dim

@@ -20,14 +20,7 @@ class ClassifierModule(OptimizedModule):
     """A classifier f = g o h under Lightning; subclasses define the training loss.
 
     Validation and test batches are (inputs, labels). ``predict_step`` returns class probabilities
-    of batches of inputs, with or without labels.
-
-    Args:
-        model: The name of an architecture, or f, with ``features``, ``head`` and ``feature_dim``.
-        num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
-        trained: ``full`` trains all parameters, ``head`` trains g only.
-        optimizer: The optimizer of the trained parameters.
-        model_options: Further arguments of ``create_model``.
+    of batches of inputs, with or without labels. The arguments are those of ``ClientModule``.
     """
 
     def __init__(
@@ -60,7 +53,7 @@ class ClassifierModule(OptimizedModule):
         self.test_metrics = metrics.clone(prefix="test/")
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode; a frozen h stays in evaluation mode and keeps its statistics."""
+        """Set training mode; a frozen h stays in evaluation mode."""
         super().train(mode)
         if self.head_only:
             self.model.eval()
@@ -68,7 +61,7 @@ class ClassifierModule(OptimizedModule):
         return self
 
     def on_train_start(self) -> None:
-        """Set training mode, because the Trainer does not change the mode of a module."""
+        """Set training mode: the Trainer does not change it."""
         self.train()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class ClientModule(ClassifierModule):
         return self
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
-        """Load the model's weights in place, before training starts, and set the anchor."""
+        """Load the model's weights in place and set the anchor."""
         super().start_from(state)
         if self.mu > 0:  # under StageRunner
             self.set_anchor()
@@ -100,14 +100,11 @@ class ClientModule(ClassifierModule):
             self.anchor = [tensor.clone() for tensor in current]
 
     def set_correction(self, correction: Mapping[str, Tensor]) -> None:
-        """Set what is added to the gradients.
+        """Set what is added to the gradients of a ``corrected`` module.
 
         Args:
             correction: A tensor for each trained parameter, by its name in the model; empty for
                 zeros. Other entries are ignored.
-
-        Raises:
-            ValueError: If the module is not ``corrected``, or a parameter has no entry.
         """
         if not self.corrected:
             raise ValueError("this ClientModule has no correction: create it with corrected=True")
@@ -125,7 +122,6 @@ class ClientModule(ClassifierModule):
             torch._foreach_zero_(self.corrections)
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that require a gradient, by their names in the model."""
         return {k: p for k, p in self.model.named_parameters() if p.requires_grad}
 
     def on_train_start(self) -> None:
@@ -149,10 +145,9 @@ class ClientModule(ClassifierModule):
         return loss
 
     def _correction_term(self) -> Tensor:
-        """Return <theta, c> - stop_gradient(<theta, c>), whose gradient is the correction c.
+        """Return <theta, c> - stop_gradient(<theta, c>): its gradient is c, its value 0.
 
-        Its value is 0, so that losses stay comparable. As a part of the loss it is scaled by a
-        GradScaler and captured by a CUDA graph with it.
+        As a part of the loss it is scaled by a GradScaler and captured by a CUDA graph with it.
         """
         if not self.corrections:
             self.set_correction({})

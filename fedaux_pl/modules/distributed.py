@@ -21,19 +21,11 @@ def current_processes() -> Processes:
 
 
 def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
-    """Concatenate the rows of all processes, with gradients.
+    """Concatenate the rows of all processes, shape (count, ...), with gradients.
 
     A row gets a gradient from the loss of every process. If all compute the same loss, gradients
     are ``world_size`` times too large until they are averaged over the processes, as DDP and
-    ``average_gradients`` do.
-
-    Args:
-        own: The rows ``processes.part(count)``; there may be none.
-        count: The number of rows of all processes together.
-        processes: The processes, in the order of their rows.
-
-    Returns:
-        All rows, shape (count, ...).
+    ``average_gradients`` do. ``own`` are the rows ``processes.part(count)``; there may be none.
     """
     if processes.world_size == 1:
         return own
@@ -100,8 +92,8 @@ def _update_running_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor
 def _statistics(rows: Tensor, processes: Processes) -> tuple[Tensor, Tensor, Tensor]:
     """The mean and variance of each row over all processes, and the number of entries of a row.
 
-    They need one reduction: every process contributes its count, means and squared deviations
-    (Chan et al. 1979), which avoids the cancellation of E[x^2] - E[x]^2.
+    Counts, means and squared deviations (Chan et al. 1979) avoid the cancellation of
+    E[x^2] - E[x]^2.
     """
     channels, own_count = rows.shape
     own_mean = rows.sum(dim=1) / max(own_count, 1)

@@ -126,15 +126,13 @@ def _check_encoder(encoder: Any, objective: Objective) -> None:
             f"{type(encoder).__name__} lacks {', '.join(missing)}: language modeling "
             "needs an encoder of text (see fedaux_pl.models.Encoder)"
         )
-    if objective != "masked":
-        return
     mask, vocabulary = encoder.mask_id, encoder.vocabulary
-    if mask is None:
+    if objective == "masked" and mask is None:
         raise ValueError(
             "the encoder has no mask token: set mask_id of the model, give it a source whose "
             "tokenizer has a mask token, or choose objective 'next'"
         )
-    if mask >= vocabulary:
+    if objective == "masked" and mask >= vocabulary:
         raise ValueError(
             f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {vocabulary - 1}: give "
             "model and tokenizer the same source"

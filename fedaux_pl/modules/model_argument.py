@@ -19,10 +19,6 @@ def resolve_model(
     """Create a model by name with these options of ``create_model``, or check a given module.
 
     A module without ``feature_dim`` gets it from its head.
-
-    Raises:
-        TypeError: If the module lacks something.
-        ValueError: If the module that a checkpoint was made with is not given.
     """
     if not isinstance(options, Mapping | None):
         raise TypeError(
@@ -70,11 +66,8 @@ def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
 
 
 def without_head(model: nn.Module) -> nn.Module:
-    """Return h: a shallow copy that shares all parameters but the head's with the model.
-
-    Of a model that torch.compile has wrapped, h is not compiled: only its ``forward`` would be.
-    """
-    model = getattr(model, "_orig_mod", model)
+    """Return h: a shallow copy that shares all parameters but the head's with the model."""
+    model = getattr(model, "_orig_mod", model)  # torch.compile's: only ``forward`` is compiled
     backbone = copy.copy(model)
     backbone._modules = {**model._modules, "head": nn.Identity()}
     return backbone
@@ -89,13 +82,7 @@ def save_arguments(
     """Save the arguments of the constructor that calls this and of its subclasses in checkpoints.
 
     Of a network the checkpoint has a note that it is not saved, which ``load_from_checkpoint``
-    passes on to ``resolve_model``.
-
-    Args:
-        module: The LightningModule that is created.
-        model: Its argument ``model``.
-        ignore: The arguments of which ``plain`` has the values.
-        **plain: Further values.
+    passes on to ``resolve_model``. ``plain`` has values in place of the arguments ``ignore``.
     """
     frame: Any = inspect.currentframe()
     module.save_hyperparameters(ignore=["model", *ignore], frame=frame.f_back)

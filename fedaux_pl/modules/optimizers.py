@@ -96,10 +96,7 @@ class OptimizerSettings:
 
 
 class MeanLoss(MeanMetric):
-    """The weighted mean of losses, in float32 also in a module of half precision.
-
-    The sums of an epoch would stop growing in bfloat16, which has 8 bits.
-    """
+    """The weighted mean of losses, in float32: sums of an epoch stop growing in bfloat16."""
 
     def _apply(
         self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
@@ -110,16 +107,11 @@ class MeanLoss(MeanMetric):
 class OptimizedModule(pl.LightningModule):
     """A LightningModule with one optimizer, which logs its mean training loss.
 
-    Args:
-        model: The argument ``model`` of the subclass, for checkpoints.
-        optimizer: The optimizer of all parameters that require a gradient.
-        **plain: Values that checkpoints hold in place of the subclass's arguments.
-
-    Attributes:
-        option: The option of ``Federation`` that sets its optimizer, for error messages.
+    ``model`` and ``plain``, values in place of the subclass's arguments, are for checkpoints.
     """
 
     option: ClassVar[str] = ""
+    """The option of ``Federation`` that sets its optimizer, for error messages."""
 
     def __init__(self, model: str | nn.Module, optimizer: OptimizerSettings, **plain: Any) -> None:
         super().__init__()

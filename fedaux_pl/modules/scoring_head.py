@@ -1,8 +1,4 @@
-"""The scoring head of one client as a LightningModule (FedAUX, 3.4 and 3.5).
-
-Algorithm 1, P2: fit a logistic regression that separates D_i from D^- in the features of h_0.
-P3: release its weight with noise that makes the release (epsilon, delta)-private, and turn the
-released weight into scores on D_distill.
+"""The scoring head of one client as a LightningModule (FedAUX, 3.4 and 3.5; Algorithm 1, P2, P3).
 
 The guarantee covers the released weight and everything computed from it and public data. It does
 not cover the fit: the metrics that it logs are for the client only, and so is the weight before
@@ -128,7 +124,7 @@ class ScoringHead(pl.LightningModule):
         self._fit(positives, negatives)
 
     def _fit(self, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        """``fit_features``; returns the rows of norm at most 1 that the head was fitted to."""
+        """Fit the head and return the rows of norm at most 1 that it was fitted to."""
         for name, rows in (("samples of the client", positives), ("negatives", negatives)):
             if not len(rows):
                 raise ValueError(
@@ -160,7 +156,7 @@ class ScoringHead(pl.LightningModule):
         return []
 
     def on_train_start(self) -> None:
-        """Check that there is one process: a head belongs to one client."""
+        """Check that there is one process."""
         self.train()  # the Trainer does not change the mode of modules
         if self.trainer.world_size > 1:
             raise PrivacyError(
@@ -218,10 +214,6 @@ class ScoringHead(pl.LightningModule):
 
         Returns:
             The released weight, float64 of shape (d,), which ``forward`` applies.
-
-        Raises:
-            PrivacyError: If nothing is fitted, the fit did not reach its tolerance, or there was a
-                release before and ``compose`` is not set.
         """
         if epsilon is None:
             raise PrivacyError("epsilon is None: call release_without_privacy to add no noise")

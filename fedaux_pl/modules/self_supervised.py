@@ -25,14 +25,8 @@ class SelfSupervised(OptimizedModule):
 
     Validation computes kNN accuracy if batches are (inputs, labels). With two data loaders the
     first has the neighbors and the second the queries; with one, the samples of each batch are
-    neighbors and queries in turn. ``forward`` returns the features.
-
-    Args:
-        model: The name of an architecture, or f, whose head is not used.
-        knn_k: The number of neighbors of the kNN accuracy.
-        optimizer: The optimizer of all parameters.
-        model_options: Further arguments of ``create_model``.
-        **plain: See ``OptimizedModule``.
+    neighbors and queries in turn. ``forward`` returns the features. The arguments are those of
+    ``SimCLR``, and values that checkpoints hold in place of others.
     """
 
     option: ClassVar[str] = "pretraining"
@@ -65,10 +59,7 @@ class SelfSupervised(OptimizedModule):
         return save_backbone(path, self.backbone)
 
     def share_batches(self, processes: Processes) -> None:
-        """Divide each batch among processes that all get the same batches, as ``SimCLR`` does.
-
-        Without an override every process computes the whole batch.
-        """
+        """Divide each batch among processes; without an override each computes all of it."""
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect the features of labeled inputs for the kNN accuracy."""
@@ -97,9 +88,7 @@ class SelfSupervised(OptimizedModule):
 class KNNAccuracy(Metric):
     """Accuracy of weighted k-nearest-neighbor classification (Wu et al. 2018).
 
-    Neighbors and queries are labeled feature vectors. The k neighbors with the highest cosine
-    similarity to a query vote for its label; the accuracy is the fraction of queries with a correct
-    vote.
+    The k neighbors with the highest cosine similarity to a query vote for its label.
 
     Args:
         k: The number of neighbors that vote; all of them if there are fewer.
@@ -150,8 +139,7 @@ class KNNAccuracy(Metric):
         """Compute the accuracy, in [0, 1]."""
         if not self.ready:
             raise ValueError("there are no neighbors or no queries: call update for both first")
-        # Imported here because the import takes seconds.
-        from lightly.utils.benchmarking.knn import knn_predict
+        from lightly.utils.benchmarking.knn import knn_predict  # the import takes seconds
 
         neighbors, labels = cat(self.neighbors).T.contiguous(), cat(self.neighbor_labels)
         queries, expected = cat(self.queries), cat(self.query_labels)

@@ -69,8 +69,7 @@ class SimCLR(SelfSupervised):
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        # Imported here because the import takes seconds.
-        from lightly.models.modules.heads import SimCLRProjectionHead
+        from lightly.models.modules.heads import SimCLRProjectionHead  # takes seconds
 
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, but is {temperature}")
@@ -93,19 +92,15 @@ class SimCLR(SelfSupervised):
 
         All processes sample the same views, and each computes those of its part of the images.
         BatchNorm uses the statistics of the whole batch and gradients are averaged, so that the
-        weights do not depend on the number of processes, apart from rounding. With ``Processes()``
-        each process computes whole batches, and the weights do not even differ by rounding.
+        weights depend on the number of processes by rounding only. With ``Processes()`` each
+        process computes whole batches, and they do not.
         """
         self._sharing = processes
         self._same_batches = True
         self.is_distributed = processes.world_size > 1
 
     def check_batch(self, batch: Batch) -> None:
-        """Raise a ValueError for images with NaN, or outside [0, 1]; see ``InputNormalization``.
-
-        Views are computed from images in [0, 1]. Given views may be standardized, for a model with
-        mean=0, std=1.
-        """
+        """Raise a ValueError for NaN, or images outside [0, 1]; given views may be standardized."""
         images = first_entry(batch)
         if isinstance(images, Tensor):
             check_pixels(images, unit_range=True)

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _REFERENCE: dict[str, Any] = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.3}
+_HOLLOW: dict[str, Any] = {
+    "linestyle": "none", "marker": "o", "markersize": 7.0, "markerfacecolor": "none",
+    "markeredgewidth": 1.2,
+}  # fmt: skip
 _HEAT = "cividis"  # the same order in every color vision and in gray
 _MOST_COLUMNS = 4
 _PANEL = (3.2, 2.6)  # inches
@@ -60,13 +64,7 @@ _CAPTIONS = {
 
 @dataclass(frozen=True)
 class FigureItem:
-    """A figure of a report.
-
-    Attributes:
-        name: The stem of its files.
-        caption: What it shows, in one or two sentences.
-        figure: The figure of matplotlib.
-    """
+    """A figure of a report: the stem of its files, what it shows, and matplotlib's figure."""
 
     name: str
     caption: str
@@ -101,6 +99,7 @@ def _draw_series(
 
     The reference is a dashed black line at its mean.
     """
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
     x, series, reference = layout.get("x"), layout["series"], layout.get("reference")
@@ -113,92 +112,76 @@ def _draw_series(
     ticks = [place[x] for place in places(competing, sweep.axes, [x]) if x in place] if x else []
     at, is_log = x_positions(ticks)
     legend: dict[str, Artist] = {}
+    is_published = False
     for place, axes in panels:
         axes.grid(color=FAINT, linewidth=0.6)
         is_empty = True
         for index, label in enumerate(sweep.axes[series]):
             inside = [g for g in groups if g.is_at({**place, series: label})]
+            if not inside:
+                continue
             group = find(inside, place)
-            if label == reference and group is not None and group.mean is not None:
-                line: Artist = axes.axhline(group.mean, label=label, **_REFERENCE)
+            line: Artist | None = None
+            if label == reference:
+                if group.accuracies:
+                    line = axes.axhline(group.mean, label=label, **_REFERENCE)
+            elif x is None:
+                line = _draw_curve(axes, group, index, label)
+                is_empty &= line is None
+            else:
+                found = [find(inside, {x: tick}) for tick in at]
+                line = _draw_line(axes, list(at.values()), found, index, label)
+                has_published = not all(math.isnan(g.published_mean) for g in found)
+                is_published |= has_published
+                is_empty &= not (has_published or any(g.accuracies for g in found))
+            if line is not None:
                 legend.setdefault(label, line)
-            elif label != reference and group is not None:
-                style = series_style(index)
-                if x is None:
-                    is_empty &= not _draw_curve(axes, group, index, label, legend)
-                else:
-                    found = [find(inside, {x: tick}) for tick in at]
-                    is_empty &= not _draw_line(axes, list(at.values()), found, label, style, legend)
         if x is None:
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if is_empty:
             _mark_not_run(axes)
     if x is not None:
         label_x(panels, at, is_log)
-    if published := legend.pop("published", None):  # the last entry
-        legend["published"] = published
+    if is_published:
+        legend["published"] = Line2D([], [], markeredgecolor=MUTED, **_HOLLOW)
     _add_legend(figure, legend)
     return figure
 
 
 def _draw_line(
-    axes: "Axes",
-    at: Sequence[float],
-    found: Sequence[Group | None],
-    label: str,
-    style: dict[str, Any],
-    legend: dict[str, "Artist"],
-) -> bool:
-    """Draw one line, which a missing value interrupts, with published values as hollow markers.
-
-    Returns:
-        Whether there is any value.
-    """
-    from matplotlib.lines import Line2D
-
-    means = [math.nan if g is None or g.mean is None else g.mean for g in found]
-    spreads = [math.nan if g is None or g.std is None else g.std for g in found]
+    axes: "Axes", at: Sequence[float], found: Sequence[Group], index: int, label: str
+) -> "Artist":
+    """Draw a line, which a missing value interrupts, with published values as hollow markers."""
+    style = series_style(index)
+    means, spreads = [group.mean for group in found], [group.std for group in found]
     [line] = axes.plot(at, means, label=label, **style)
     if not all(map(math.isnan, spreads)):
         bars: dict[str, Any] = {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5}
         axes.errorbar(at, means, spreads, color=style["color"], **bars)
-    legend.setdefault(label, line)
-    hollow: dict[str, Any] = {
-        "linestyle": "none", "marker": style["marker"], "markersize": style["markersize"] + 1.5,
-        "markerfacecolor": "none", "markeredgewidth": 1.2,
-    }  # fmt: skip
-    pairs = zip(at, found, strict=True)
-    points = [(place, g.published_mean) for place, g in pairs if g and g.published_mean is not None]
-    if points:
+    pairs = [(place, group.published_mean) for place, group in zip(at, found, strict=True)]
+    if points := [pair for pair in pairs if not math.isnan(pair[1])]:
+        hollow = _HOLLOW | {"marker": style["marker"], "markersize": style["markersize"] + 1.5}
         axes.plot(*zip(*points, strict=True), markeredgecolor=style["color"], **hollow)
-        legend["published"] = Line2D([], [], **hollow | {"marker": "o", "markeredgecolor": MUTED})
-    return bool(points) or not all(map(math.isnan, means))
+    return line
 
 
-def _draw_curve(
-    axes: "Axes", group: Group, index: int, label: str, legend: dict[str, "Artist"]
-) -> bool:
-    """Draw the rounds that all finished seeds have; without one, all unfinished seeds.
-
-    Returns:
-        Whether there is any round.
-    """
+def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist | None":
+    """Draw the rounds that all finished seeds have; without one, all unfinished seeds."""
     done = [result for result in group.results if result.state == CellState.DONE and result.curve]
     curves = [result.curve for result in done or group.results if result.curve]
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     if not rounds:
-        return False
+        return None
     means = [statistics.fmean(curve[t] for curve in curves) for t in rounds]
     step = max(1, len(rounds) // _MARKS)
     style = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
     [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **style)
-    legend.setdefault(label, line)
     if len(curves) > 1:
         spreads = [statistics.stdev(curve[t] for curve in curves) for t in rounds]
         low = [m - s for m, s in zip(means, spreads, strict=True)]
         high = [m + s for m, s in zip(means, spreads, strict=True)]
         axes.fill_between(rounds, low, high, color=style["color"], alpha=0.18, linewidth=0)
-    return True
+    return line
 
 
 def _draw_heatmap(
@@ -217,27 +200,28 @@ def _draw_heatmap(
     most = max(map(len, rows))
     size = (0.62 * max(map(len, columns)) + 0.75, 0.42 * most + 0.75)
     figure, panels = create_panels(separate, names, size, names[x], names[y], is_shared=False)
-    means = [group.mean for group in groups if group.mean is not None]
+    means = [group.mean for group in groups if group.accuracies]
     scale = Normalize(min(means, default=0.0), max(means, default=1.0))
     colors = colormaps[_HEAT].with_extremes(bad=NO_DATA)
     frame: dict[str, Any] = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5}
     for (_, axes), found, below, beside in zip(panels, inside, rows, columns, strict=True):
         grid = [[find(found, r | c) for c in beside] for r in below]
-        values = [[math.nan if g is None or g.mean is None else g.mean for g in r] for r in grid]
-        axes.imshow(values, colors, scale, aspect="auto")
+        axes.imshow([[group.mean for group in row] for row in grid], colors, scale, aspect="auto")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        framed = leading([group for row in grid for group in row])
-        is_empty = all(math.isnan(value) for row in values for value in row)
-        for i, j in itertools.product(range(len(below)), range(0 if is_empty else len(beside))):
-            is_gap = math.isnan(value := values[i][j])
-            ink = MUTED if is_gap else "black" if scale(value) > 0.55 else "white"
-            text = ABSENT if is_gap else f"{value:.1f}"
-            axes.text(j, i, text, ha="center", va="center", fontsize=TICK_SIZE, color=ink)
-            if i * len(beside) + j in framed:
-                axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
-        if is_empty:
+        cells = list(itertools.chain(*grid))
+        if not any(group.accuracies for group in cells):
             _mark_not_run(axes)
+            cells = []
+        framed = leading(cells)
+        for n, group in enumerate(cells):
+            i, j = divmod(n, len(beside))
+            text, ink = ABSENT, MUTED
+            if group.accuracies:
+                text, ink = f"{group.mean:.1f}", "black" if scale(group.mean) > 0.55 else "white"
+            axes.text(j, i, text, ha="center", va="center", fontsize=TICK_SIZE, color=ink)
+            if n in framed:
+                axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
         spare = (most - len(below)) / 2  # cells have the same height in all panels
         axes.set_ylim(len(below) - 0.5 + spare, -0.5 - spare)
         ticks = [place.get(x, ABSENT) for place in beside]
@@ -254,17 +238,13 @@ def _draw_heatmap(
 
 
 def series_style(index: int) -> dict[str, Any]:
-    """Return color, marker and dashes of a series; each differs, for prints in gray.
-
-    Args:
-        index: The position of its label on the axis, so that a method looks the same in all figures
-            of a sweep.
-    """
+    """Return color, marker and dashes of the label at a position of its axis, for all figures."""
+    marker = _MARKERS[index % len(_MARKERS)]
     return {
         "color": COLORS[index % len(COLORS)],
-        "marker": _MARKERS[index % len(_MARKERS)],
-        "linestyle": _DASHES[index % len(_DASHES)],
-        "markersize": 7.5 if _MARKERS[index % len(_MARKERS)] == "*" else 5.5,
+        "marker": marker,
+        "linestyle": _DASHES[index % len(_DASHES)],  # for prints in gray
+        "markersize": 7.5 if marker == "*" else 5.5,
         "linewidth": 1.6,
     }
 
@@ -282,14 +262,7 @@ def create_panels(
     With two axes or more, the last one makes the columns if every combination is there: its labels
     are the titles of the first row, and the others stand at the left. Otherwise the panels fill
     rows one after another, each with its own title.
-
-    Args:
-        separate: The labels of each panel.
-        names: How the axes are written.
-        size: The width and height of a panel in inches.
-        x: The label of the x-axis.
-        y: The label of the y-axis.
-        is_shared: Whether all panels have the same limits and ticks.
+    ``names`` are those of the axes, ``size`` is that of a panel in inches.
     """
     from matplotlib.figure import Figure
 
@@ -373,18 +346,17 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """
     values = {label: number(label) for label in labels}
-    numbers = sorted({value for value in values.values() if value is not None})
-    words = [label for label, value in values.items() if value is None]
-    if len(numbers) < 2 or len(words) > 1:
+    numbers = sorted({value for value in values.values() if not math.isnan(value)})
+    words = sum(map(math.isnan, values.values()))
+    if len(numbers) < 2 or words > 1:
         return {label: float(i) for i, label in enumerate(labels)}, False
     positive = [value for value in numbers if value > 0]
     is_log = len(positive) > 1 and numbers[0] >= 0 and positive[-1] > 10 * positive[0]
+    before, after = 0.0, 2 * numbers[-1] - numbers[-2]
     if is_log:
         before, after = positive[0] ** 2 / positive[1], positive[-1] ** 2 / positive[-2]
-    else:
-        before, after = 0.0, 2 * numbers[-1] - numbers[-2]
-    place = {None: after, 0.0: before}
-    return {label: place.get(value, value or 0.0) for label, value in values.items()}, is_log
+    at = {k: after if math.isnan(value) else value or before for k, value in values.items()}
+    return at, is_log
 
 
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:

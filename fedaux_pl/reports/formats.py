@@ -71,16 +71,16 @@ def header_spans(header: Sequence[Sequence[str]]) -> list[list[tuple[str, int, i
         >>> header_spans([["", "a", "a", "b"], ["x", "1", "2", "2"]])[0]
         [('', 0, 1), ('a', 1, 2), ('b', 3, 1)]
     """
+    columns = list(zip(*header, strict=True))
     lines = []
-    for depth, line in enumerate(header):
+    for depth in range(1, len(header) + 1):
         spans: list[tuple[str, int, int]] = []
-        for column, label in enumerate(line):
-            above = [upper[column - 1 : column + 1] for upper in header[: depth + 1]]
-            is_same = column > 1 and all(pair[0] == pair[1] for pair in above)
-            if is_same and depth < len(header) - 1:
-                spans[-1] = (label, spans[-1][1], spans[-1][2] + 1)
+        for j, column in enumerate(columns):
+            is_same = j > 1 and column[:depth] == columns[j - 1][:depth]
+            if is_same and depth < len(header):
+                spans[-1] = (*spans[-1][:2], spans[-1][2] + 1)
             else:
-                spans.append((label, column, 1))
+                spans.append((column[depth - 1], j, 1))
         lines.append(spans)
     return lines
 
@@ -171,18 +171,13 @@ def to_html(table: TableItem) -> str:
 
 
 def to_text(table: TableItem, width: int = 120) -> str:
-    """Return aligned columns for a terminal; the best is marked by a star.
-
-    Args:
-        table: The table.
-        width: The characters of a line: a wider table is written in parts, one below another.
-    """
+    """Return aligned columns, the best marked by a star; wider than ``width``, it is in parts."""
     return "\n\n".join(_text_part(part) for part in split_columns(table, width))
 
 
 def split_columns(table: TableItem, width: int) -> list[TableItem]:
     """Return the table in parts of at most ``width`` characters, each with the first column."""
-    widths = _widths(table.header, _marked(table))
+    widths = _widths(table)
     parts: list[list[int]] = [[0]]
     for column in range(1, len(widths)):
         if len(parts[-1]) > 1 and sum(widths[j] + 2 for j in [*parts[-1], column]) - 2 > width:
@@ -200,14 +195,14 @@ def split_columns(table: TableItem, width: int) -> list[TableItem]:
 
 
 def _marked(table: TableItem) -> list[list[str]]:
-    """Return the texts of the rows, a star before the best."""
     return _entries(table, str, lambda text: f"*{text}")
 
 
-def _widths(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> list[int]:
+def _widths(table: TableItem) -> list[int]:
     """Return the characters of each column; a wide label widens the last column below it."""
-    widths = [max(map(len, column)) for column in zip(header[-1], *rows, strict=True)]
-    for line in reversed(header_spans(header)):
+    columns = zip(table.header[-1], *_marked(table), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    for line in reversed(header_spans(table.header)):
         for label, first, count in line:
             below = sum(widths[first : first + count]) + 2 * (count - 1)
             widths[first + count - 1] += max(0, len(label) - below)
@@ -215,8 +210,7 @@ def _widths(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> l
 
 
 def _text_part(table: TableItem) -> str:
-    rows = _marked(table)
-    widths = _widths(table.header, rows)
+    widths = _widths(table)
     align = [str.ljust if is_text else str.rjust for is_text in text_columns(table)]
     lines = []
     for spans in header_spans(table.header):
@@ -226,7 +220,7 @@ def _text_part(table: TableItem) -> str:
             heads.append(label.center(width) if count > 1 else align[first](label, width))
         lines.append(heads)
     lines.append(["-" * (sum(widths) + 2 * (len(widths) - 1))])
-    for row in rows:
+    for row in _marked(table):
         cells = zip(align, row, widths, strict=True)
         lines.append([put(text, width) for put, text, width in cells])
     return "\n".join("  ".join(line).rstrip() for line in lines)
@@ -236,10 +230,7 @@ def _entries(
     table: TableItem, escape: Callable[[str], str], embolden: Callable[[str], str]
 ) -> list[list[str]]:
     """Return the escaped texts of the rows, the best of them in bold."""
-    return [
-        [
-            embolden(escape(text)) if (i, j) in table.bold else escape(text)
-            for j, text in enumerate(row)
-        ]
-        for i, row in enumerate(table.rows)
-    ]
+    rows = [[escape(text) for text in row] for row in table.rows]
+    for i, j in table.bold:
+        rows[i][j] = embolden(rows[i][j])
+    return rows

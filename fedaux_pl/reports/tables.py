@@ -1,5 +1,6 @@
 """The tables of a sweep: ours beside the published values, the best in bold, and all cells."""
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,6 @@ from fedaux_pl.reports.values import (
     places,
     short_names,
     shown,
-    value_text,
 )
 from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list, split_metric
@@ -31,15 +31,16 @@ def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
     the others show all cells.
     """
     tables = []
+    over, name = split_metric(sweep.metric)
     for layout in sweep.tables:
         rows, metrics = as_list(layout["rows"]), layout.get("metrics", ())
         others = as_list(layout.get("best", layout.get("columns", ())))
         own = shown(groups, sweep.axes, rows + others)
-        if metrics:
-            header, texts, bold = _fill_metrics(sweep, own, rows, metrics)
+        if "best" in layout:
+            header, texts, bold = _fill_best(sweep, own, rows, others)
         else:
-            fill = _fill_best if "best" in layout else _fill
-            header, texts, bold = fill(sweep, own, rows, others)
+            measured = {metric: measure(own, f"{over} {metric}") for metric in metrics}
+            header, texts, bold = _fill(sweep, measured or {name: own}, rows, others)
         about = describe_metric(sweep, own, metrics)
         parts = [layout.get("caption", ""), about, _BOLD if bold else ""]
         caption = " ".join(filter(None, parts))
@@ -51,53 +52,41 @@ _Filled = tuple[Sequence[Sequence[str]], list[list[str]], set[tuple[int, int]]]
 
 
 def _fill(
-    sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], columns: Sequence[str]
+    sweep: Sweep, measured: dict[str, list[Group]], rows: Sequence[str], columns: Sequence[str]
 ) -> _Filled:
-    """Return header, rows and bold entries of a table of all cells."""
+    """Return header, rows and bold entries of a table of all cells, by the name of each metric."""
     names = short_names(sweep.axes)
-    row_places = places(groups, sweep.axes, rows)
+    own = next(iter(measured.values()))  # the same places for each metric
+    row_places = places(own, sweep.axes, rows)
     texts = [[place_text(r, names)] for r in row_places]
     # rows compete with those that differ in the last axis only
     above = [tuple(r.get(axis) for axis in rows[:-1]) for r in row_places]
-    blocks = [[i for i, own in enumerate(above) if own == first] for first in dict.fromkeys(above)]
+    blocks = [[i for i, a in enumerate(above) if a == first] for first in dict.fromkeys(above)]
     heads: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
-    is_published = any(group.published for group in groups)
+    is_published = any(group.published for group in own)
     # labels that the figures draw as a reference, such as Centralized, do not compete
     references = {figure["reference"] for figure in sweep.figures if figure.get("reference")}
-    for column_place in places(groups, sweep.axes, columns):
-        column = [find(groups, r | column_place) for r in row_places]
-        labels = [value_text(names[a], label) for a, label in column_place.items()]
-        labels += [""] * (len(columns) - len(labels))
-        name = split_metric(sweep.metric)[1]
-        heads.append([*labels, "ours"] if is_published else labels or [name])
-        competing = [
-            None if group and references & {*group.coordinates.values()} else group
-            for group in column
-        ]
-        for block in blocks:
-            best = leading([competing[i] for i in block])
-            bold |= {(block[i], len(heads)) for i in best}
-        for text, group in zip(texts, column, strict=True):
-            text.append(entry(group))
-        if any(group and group.published for group in column):
-            heads.append([*labels, PAPER])
+    for metric, groups in measured.items():
+        for place in places(groups, sweep.axes, columns):
+            column = [find(groups, r | place) for r in row_places]
+            labels = [place_text({axis: place[axis]}, names) for axis in place]
+            labels += [""] * (len(columns) - len(labels))
+            heads.append([*labels, "ours"] if is_published else labels or [metric])
+            competing = [
+                Group() if references & {*group.coordinates.values()} else group for group in column
+            ]
+            for block in blocks:
+                best = leading([competing[i] for i in block])
+                bold |= {(block[i], len(heads)) for i in best}
             for text, group in zip(texts, column, strict=True):
-                text.append((group and group.published) or ABSENT)
+                text.append(entry(group))
+            if any(group.published for group in column):
+                heads.append([*labels, PAPER])
+                for text, group in zip(texts, column, strict=True):
+                    text.append(group.published or ABSENT)
     first = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
     return list(zip(first, *heads, strict=True)), texts, bold
-
-
-def _fill_metrics(
-    sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], metrics: Sequence[str]
-) -> _Filled:
-    """Return header, rows and bold entries of a table with a column for each metric."""
-    over = split_metric(sweep.metric)[0]
-    parts = [_fill(sweep, measure(groups, f"{over} {name}"), rows, ()) for name in metrics]
-    header, first, _ = parts[0]
-    texts = [[row[0], *(own[i][1] for _, own, _ in parts)] for i, row in enumerate(first)]
-    bold = {(i, column) for column, (*_, own) in enumerate(parts, 1) for i, _ in own}
-    return [[header[-1][0], *metrics]], texts, bold
 
 
 def _fill_best(
@@ -109,40 +98,35 @@ def _fill_best(
     texts = []
     for place in places(groups, sweep.axes, rows):
         inside = [group for group in groups if group.is_at(place)]
-        means = [(group.mean, group) for group in inside]
-        text = [place_text(place, names), *_best(means, best, entry)]
+        text = [place_text(place, names), *_best(inside, best, lambda group: group.mean, entry)]
         if is_published:
-            means = [(group.published_mean, group) for group in inside]
-            text += _best(means, best, lambda group: group.published)
+            text += _best(inside, best, lambda g: g.published_mean, lambda g: g.published)
         texts.append(text)
-    first = ", ".join(names[axis] for axis in rows)
-    name = split_metric(sweep.metric)[1]
-    header = [[first, *[*(names[axis] for axis in best), name] * (1 + is_published)]]
+    columns = [*(names[axis] for axis in best), split_metric(sweep.metric)[1]]
+    header = [[", ".join(names[axis] for axis in rows), *columns * (1 + is_published)]]
     if is_published:
-        width = len(best) + 1
-        header.insert(0, ["", *["ours"] * width, *[PAPER] * width])
+        header.insert(0, ["", *["ours"] * len(columns), *[PAPER] * len(columns)])
     return header, texts, set()
 
 
 def _best(
-    means: Sequence[tuple[float | None, Group]],
+    groups: Sequence[Group],
     axes: Sequence[str],
+    value: Callable[[Group], float],
     describe: Callable[[Group], str],
 ) -> list[str]:
-    """Return the labels of the group with the best mean, and its description."""
-    known = [(mean, group) for mean, group in means if mean is not None]
+    """Return the labels of the group with the best value, and its description."""
+    known = [group for group in groups if not math.isnan(value(group))]
     if not known:
         return [ABSENT] * (len(axes) + 1)
-    group = max(known, key=lambda pair: -pair[0] if pair[1].is_lower_better else pair[0])[1]
+    group = max(known, key=lambda g: -value(g) if g.is_lower_better else value(g))
     return [*(group.coordinates.get(axis, ABSENT) for axis in axes), describe(group)]
 
 
-def entry(group: Group | None) -> str:
+def entry(group: Group) -> str:
     """Return the text of a group: ``61.4 ± 0.8 (3)``, ``61.4 (1)``, ``(3/100 rounds)``, a gap."""
-    if group is None:
-        return ABSENT
-    if group.mean is not None:
-        spread = "" if group.std is None else f" ± {group.std:.1f}"
+    if group.accuracies:
+        spread = "" if math.isnan(group.std) else f" ± {group.std:.1f}"
         return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
     idle = (CellState.MISSING, CellState.DONE)  # done, but without this metric
     begun = [result for result in group.results if result.state not in idle]
@@ -178,7 +162,7 @@ def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
     rows = []
     for group in groups:
         for result in group.results:
-            cell, made = result.cell, result.description
+            cell, made = result.cell, result.cell.read_description()
             accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
             about = [cell.seed, result.state, result.rounds, accuracy, group.published]
             command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])

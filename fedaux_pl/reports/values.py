@@ -1,16 +1,18 @@
 """What the cells of a sweep have measured, grouped over the seeds, and how places are written."""
 
+import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, split_metric
 
 ABSENT = "\N{EN DASH}"
 """What stands in the place of a missing value."""
+_WORDS = ("true", "false", "inf", "null")  # labels that say nothing without their axis
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,6 @@ class Result:
         curve: The accuracy by round, on validation data if there are any.
         is_validated: Whether the curve is that of validation data; ``accuracy`` is then the one on
             the test data of the round that is best on the validation data.
-        description: What its cell.json says of the process that made it.
-        error: The first line of the error of a failed cell.
         is_lower_better: Whether a lower value of the metric is better.
     """
 
@@ -36,14 +36,12 @@ class Result:
     accuracy: float | None = None
     curve: Mapping[int, float] = field(default_factory=dict)
     is_validated: bool = False
-    description: Mapping[str, Any] = field(default_factory=dict)
-    error: str = ""
     is_lower_better: bool = False
 
 
 @dataclass(frozen=True)
 class Group:
-    """The cells that differ in their seeds only.
+    """The cells that differ in their seeds only; without results, a place where there are none.
 
     Attributes:
         coordinates: Their labels.
@@ -51,8 +49,8 @@ class Group:
         published: The published value, as text; empty if there is none.
     """
 
-    coordinates: Mapping[str, str]
-    results: Sequence[Result]
+    coordinates: Mapping[str, str] = field(default_factory=dict)
+    results: Sequence[Result] = ()
     published: str = ""
 
     @property
@@ -61,9 +59,14 @@ class Group:
         return [result.accuracy for result in self.results if result.accuracy is not None]
 
     @property
-    def mean(self) -> float | None:
-        """The mean over the finished seeds; None without one."""
-        return statistics.fmean(self.accuracies) if self.accuracies else None
+    def mean(self) -> float:
+        """The mean over the finished seeds; NaN without one."""
+        return statistics.fmean(self.accuracies) if self.accuracies else math.nan
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the sample (n - 1); NaN for fewer than two seeds."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else math.nan
 
     @property
     def is_lower_better(self) -> bool:
@@ -71,13 +74,8 @@ class Group:
         return any(result.is_lower_better for result in self.results)
 
     @property
-    def std(self) -> float | None:
-        """The standard deviation of the sample (n - 1); None for fewer than two seeds."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
-
-    @property
-    def published_mean(self) -> float | None:
-        """The published value as a number, without its spread."""
+    def published_mean(self) -> float:
+        """The published value as a number, without its spread; NaN if there is none."""
         return number(self.published.split("±")[0].strip().removesuffix("%"))
 
     def is_at(self, place: Mapping[str, str]) -> bool:
@@ -101,10 +99,7 @@ def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
 
 def measure(groups: Sequence[Group], metric: str) -> list[Group]:
     """Read another metric of the same cells, such as "last f1"; nothing is published of it."""
-    return [
-        Group(group.coordinates, [_read(metric, result.cell) for result in group.results])
-        for group in groups
-    ]
+    return [Group(g.coordinates, [_read(metric, r.cell) for r in g.results]) for g in groups]
 
 
 def metric_label(metric: str) -> str:
@@ -119,10 +114,7 @@ def metric_label(metric: str) -> str:
 
 
 def _read(metric: str, cell: Cell) -> Result:
-    state, run, made = cell.state, cell.load_run(), cell.read_description()
-    error = (cell.error() or "") if state == CellState.FAILED else ""
-    if run is None:
-        return Result(cell, state, description=made, error=error)
+    state, run = cell.state, cell.load_run()
     (over, column), is_validated = split_metric(metric), bool(run.values("val/accuracy"))
     is_lower, prefix = run.is_lower_better(column), "val/" * is_validated
     curve = {t: 100 * value for t, value in run.values(prefix + column).items()}
@@ -134,8 +126,8 @@ def _read(metric: str, cell: Cell) -> Result:
         best = min if is_lower else max
         accuracy = best(curve.values()) if over == "best" else curve[max(curve)]
     accuracy = accuracy if state == CellState.DONE else None
-    rounds = int(run.curve[-1]["round"])
-    return Result(cell, state, rounds, accuracy, curve, is_validated, made, error, is_lower)
+    rounds = int(run.curve[-1]["round"]) if run.curve else 0
+    return Result(cell, state, rounds, accuracy, curve, is_validated, is_lower)
 
 
 def shown(
@@ -154,26 +146,23 @@ def shown(
     ]
 
 
-def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group | None:
-    """Return the group at a place; of several, the one with most coordinates."""
+def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group:
+    """Return the group at a place; of several the one with most coordinates, else an empty one."""
     found = [group for group in groups if group.is_at(place)]
-    return max(found, key=lambda group: len(group.coordinates), default=None)
+    return max(found, key=lambda group: len(group.coordinates), default=Group())
 
 
-def leading(groups: Sequence[Group | None]) -> list[int]:
+def leading(groups: Sequence[Group]) -> list[int]:
     """Return the positions of the best mean, and of those whose band mean ± std overlaps its band.
 
     Numbers are compared as they are printed; one seed has no spread. Without a second mean there
     is nothing to compare.
     """
-    bands = {
-        i: (
-            round(-group.mean if group.is_lower_better else group.mean, 1),
-            round(group.std or 0, 1),
-        )
-        for i, group in enumerate(groups)
-        if group is not None and group.mean is not None
-    }
+    bands = {}
+    for i, group in enumerate(groups):
+        if group.accuracies:
+            mean = round(-group.mean if group.is_lower_better else group.mean, 1)
+            bands[i] = mean, 0.0 if math.isnan(group.std) else round(group.std, 1)
     mean, std = max(bands.values(), default=(0.0, 0.0))
     overlapping = [i for i, (m, s) in bands.items() if round(m + s - (mean - std), 1) >= 0]
     return overlapping if len(bands) > 1 else []
@@ -193,18 +182,18 @@ def places(
     return sorted(largest, key=lambda p: [axes[a].index(p[a]) if a in p else -1 for a in chosen])
 
 
-def number(label: str) -> float | None:
-    """Return the finite number that a label says; None if it says none.
+def number(label: str) -> float:
+    """Return the finite number that a label says; NaN if it says none.
 
     Examples:
         >>> number("1.0e-5"), number("FedAVG"), number("inf")
-        (1e-05, None, None)
+        (1e-05, nan, nan)
     """
     try:
         value = float(label)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def short_names(axes: Iterable[str]) -> dict[str, str]:
@@ -214,27 +203,22 @@ def short_names(axes: Iterable[str]) -> dict[str, str]:
         >>> short_names(["method", "model.local.lr", "model.server.lr"])
         {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
     """
-    parts = {axis: axis.split(".") for axis in axes}
-    short = {}
-    for axis, own in parts.items():
-        others = [other for other in parts.values() if other is not own]
-        depths = range(1, len(own) + 1)
-        depth = next((d for d in depths if all(o[-d:] != own[-d:] for o in others)), len(own))
-        short[axis] = ".".join(own[-depth:])
-    return short
+    ends = {axis: [axis.split(".", n)[-1] for n in range(axis.count("."), -1, -1)] for axis in axes}
+    counts = Counter(itertools.chain(*ends.values()))
+    return {axis: next((e for e in own if counts[e] == 1), axis) for axis, own in ends.items()}
 
 
-def value_text(axis: str, label: str) -> str:
-    """Return a label that can stand alone: a number, true or false has its axis before it.
+def place_text(place: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Return a place in one line; a number, true or false has its axis before it.
 
     Examples:
-        >>> value_text("alpha", "0.01"), value_text("method", "FedAVG")
-        ('alpha = 0.01', 'FedAVG')
+        >>> place_text({"data.alpha": "0.01", "method": "FedAVG"}, {"data.alpha": "alpha"})
+        'alpha = 0.01, FedAVG'
+        >>> place_text({}, {})
+        'all'
     """
-    says_itself = number(label) is None and label.lower() not in ("true", "false", "inf", "null")
-    return label if says_itself else f"{axis} = {label}"
-
-
-def place_text(coordinates: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Return a place in one line, such as ``FedAVG, alpha = 0.01``; ``all`` if it is empty."""
-    return ", ".join(value_text(names[a], label) for a, label in coordinates.items()) or "all"
+    texts = []
+    for axis, label in place.items():
+        says_itself = math.isnan(number(label)) and label.lower() not in _WORDS
+        texts.append(label if says_itself else f"{names[axis]} = {label}")
+    return ", ".join(texts) or "all"

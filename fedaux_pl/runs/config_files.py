@@ -20,19 +20,16 @@ _OF_SWEEPS = re.compile(r"^(axes|grids):", re.MULTILINE)
 
 
 def config_names() -> list[str]:
-    """The configurations that come with the package, such as ``quickstart``, ``methods/feddf``."""
+    """Return the package's configurations, such as ``quickstart`` and ``methods/feddf``."""
     paths = (path for path in FOLDER.rglob("*.yaml") if path.parent.name != _SWEEPS)
     return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
 
 
 def complete_configs(args: Sequence[str]) -> list[str]:
-    """Replaces names of the package's configurations by files, and adds that of a resumed run.
+    """Replace names of the package's configurations by files, and add that of a resumed run.
 
     A command line with a checkpoint and without a configuration takes the config.yaml of the run
     that wrote the checkpoint.
-
-    Args:
-        args: The command line after the verb.
 
     Raises:
         ConfigurationError: If a name is unknown or that of a sweep file, or if there is no such
@@ -42,7 +39,12 @@ def complete_configs(args: Sequence[str]) -> list[str]:
     for position, value in _values(args, "--config"):
         prefix = "--config=" if args[position].startswith("--config=") else ""
         complete[position] = prefix + (found := _find_config(value))
-        _refuse_sweep(found)
+        text = Path(found).read_text(errors="replace") if Path(found).is_file() else ""
+        if of_sweep := _OF_SWEEPS.search(text):
+            raise ConfigurationError(
+                f"config must be a configuration of one run, but {found} is a file of fedaux-pl "
+                f"sweep (it has {of_sweep[1]}): run fedaux-pl sweep {found}"
+            )
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
         return complete
@@ -51,7 +53,7 @@ def complete_configs(args: Sequence[str]) -> list[str]:
 
 
 def _find_config(value: str) -> str:
-    """The path of a configuration; a value that is no name of one is not changed."""
+    """Return the path of a configuration; a value that is no name of one is not changed."""
     name = value.removeprefix("configs/")
     if Path(value).is_file() or any(character in value for character in "{\n"):
         return value
@@ -70,24 +72,11 @@ def _find_config(value: str) -> str:
     )
 
 
-def _refuse_sweep(value: str) -> None:
-    """Raises a ConfigurationError for a sweep file."""
-    if not Path(value).is_file():
-        return
-    found = _OF_SWEEPS.search(Path(value).read_text(errors="replace"))
-    if found is not None:
-        raise ConfigurationError(
-            f"config must be a configuration of one run, but {value} is a file of fedaux-pl sweep "
-            f"(it has {found[1]}): run fedaux-pl sweep {value}"
-        )
-
-
 def _config_of_run(args: Sequence[str]) -> Path | None:
-    """The config.yaml of the run whose checkpoint is given, if there is one."""
-    paths = [value for _, value in _values(args, "--ckpt_path")]
-    given = paths[-1] if paths else None  # the parser takes the last one, too
-    roots = [Path(value) for _, value in _values(args, "--trainer.default_root_dir")]
-    root = roots[-1] if roots else Path("logs")
+    """Return the config.yaml of the run whose checkpoint is given, if there is one."""
+    *_, given = None, *(value for _, value in _values(args, "--ckpt_path"))  # the last one counts
+    *_, folder = "logs", *(value for _, value in _values(args, "--trainer.default_root_dir"))
+    root = Path(folder)
     has_model = any(argument.startswith("--model") for argument in args)
     if given == "last" and has_model and find_last(root) is None:
         return None  # fit begins a new run
@@ -99,7 +88,7 @@ def _config_of_run(args: Sequence[str]) -> Path | None:
 
 
 def _values(args: Sequence[str], option: str) -> Iterator[tuple[int, str]]:
-    """The positions in ``args`` and the values of an option."""
+    """Yield the positions in ``args`` and the values of an option."""
     for position, argument in enumerate(args):
         if argument.startswith(f"{option}="):
             yield position, argument.partition("=")[2]

@@ -107,10 +107,7 @@ def _load(name: str, file: Path) -> Run:
 
 
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Group runs that differ in their seeds only, by a label that tells the groups apart.
-
-    Runs of different length, such as one that still runs, are not in the same group.
-    """
+    """Group runs of the same length and settings but seeds, by labels that tell groups apart."""
     groups: dict[str, list[Run]] = {}
     for run in runs:  # without settings, each run is a group of its own
         key = json.dumps(run.without_seeds, sort_keys=True) if run.settings else run.name
@@ -120,25 +117,24 @@ def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method of each run, with the settings that tell it from the others."""
-    parts = [[run.method or run.name] for run in runs]
-    for described in (
-        [run.data for run in runs],
-        [f"alpha {run.settings.get('data/alpha')}" for run in runs],
-    ):
+    """Return the method of each run, with the settings that tell it from the others."""
+    labels = [run.method or run.name for run in runs]
+    alphas = [f"alpha {run.settings.get('data/alpha')}" for run in runs]
+    for described in ([run.data for run in runs], alphas):
         if len(set(described)) > 1:
-            for part, text in zip(parts, described, strict=True):
-                part.append(text)
-    labels = [", ".join(filter(None, part)) for part in parts]
-    for i, label in enumerate(list(labels)):
-        twins = [run for run, part in zip(runs, parts, strict=True) if part == parts[i]]
-        if len(twins) > 1:
-            labels[i] = f"{label}, {_difference(runs[i], twins)}"
-    return labels
+            pairs = zip(labels, described, strict=True)
+            labels = [", ".join(filter(None, pair)) for pair in pairs]
+    twins = {
+        label: [r for r, own in zip(runs, labels, strict=True) if own == label] for label in labels
+    }
+    return [
+        f"{label}, {_difference(run, twins[label])}" if twins[label][1:] else label
+        for run, label in zip(runs, labels, strict=True)
+    ]
 
 
 def _difference(run: Run, twins: Sequence[Run]) -> str:
-    """One or two settings that other runs do not have; else the name of the run."""
+    """Return one or two settings that other runs do not have; else the name of the run."""
     differing = [
         f"{path.rsplit('/', 1)[-1]} {value}"
         for path, value in run.without_seeds.items()
@@ -149,7 +145,7 @@ def _difference(run: Run, twins: Sequence[Run]) -> str:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of paths, as few as tell all of them apart."""
+    """Return the last parts of paths, as few as tell all of them apart."""
     for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -158,5 +154,5 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _natural_key(path: Path) -> list[tuple[str, int]]:
-    """Sorts version_10 after version_9."""
+    """Sort version_10 after version_9."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", str(path))]

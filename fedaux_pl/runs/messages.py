@@ -91,7 +91,7 @@ def clarify(
     meanings: Mapping[str, str],
     options: Collection[str] = (),
 ) -> str:
-    """Rewrites a message of jsonargparse to one line; a message of unknown form is not changed.
+    """Rewrite a message of jsonargparse to one line; a message of unknown form is not changed.
 
     Args:
         message: The message of jsonargparse.
@@ -131,12 +131,9 @@ def clarify(
         allowed = f"one of {', '.join(names)}, or the import path of your own class"
         if early := re.search(r"value: NestedArg\(key='([\w.]+)'", reason):
             return f"{key}.{early[1]} needs a class for {key}: add --{key} before it, {allowed}"
-        wrong = (
-            r"(?:import path string:|Not a valid subclass of \w+\. Got value:|Import path) (\S+)"
-        )
+        wrong = r"(?:import path string:|subclass of \w+\. Got value:|Import path) (\S+)"
         if name := re.search(wrong, reason):
-            hint = did_you_mean(name[1], names)
-            return f"{key} must be {allowed}, but is {name[1]}{hint}"
+            return f"{key} must be {allowed}, but is {name[1]}{did_you_mean(name[1], names)}"
     if owners:
         owned = ".".join(keys[: len(owners)])
         chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
@@ -150,8 +147,7 @@ def clarify(
             if now := [new for new in own if new.rpartition(".")[2] == current]:
                 return f"{owned}.{option} is now {owned}.{now[0]}"
             meant = same[0] if same and "." in option else did_you_mean(option, own)
-            problem = f"{owners[-1]} has no option {option}{meant}"
-            return f"{owned}: {problem}; all options: {show_help}"
+            return f"{owned}: {owners[-1]} has no option {option}{meant}; all options: {show_help}"
         if missing := re.search(r"arguments are required: (.*)", message):
             first = missing[1].split(",")[0]
             what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
@@ -164,23 +160,17 @@ def clarify(
 
 
 def class_names(roots: Mapping[str, type], key: str) -> list[str]:
-    """The classes that an option accepts by name; empty if it does not take a class.
+    """Return the classes that an option such as "model.algorithm" accepts by name; or none.
 
     These are the imported subclasses of the class in the option's type, a user's own included.
-
-    Args:
-        roots: The class behind the first part of the key.
-        key: The option, such as "model.algorithm" or "model.algorithm.scorer".
     """
-    is_foreign = {
-        owner.__name__: not owner.__module__.startswith("fedaux_pl.")
-        for owner in _classes(roots, key)
-    }
-    return sorted(is_foreign, key=lambda name: (is_foreign[name], name)) if "." in key else []
+    found = _classes(roots, key) if "." in key else []
+    is_foreign = {kind.__name__: not kind.__module__.startswith("fedaux_pl.") for kind in found}
+    return sorted(is_foreign, key=lambda name: (is_foreign[name], name))
 
 
 def _classes(roots: Mapping[str, type], key: str) -> list[type]:
-    """The classes that an option accepts by name; the class behind a key without dots."""
+    """Return the classes that an option accepts by name; the class behind a key without dots."""
     root, *parameters = key.split(".")
     owners = [roots[root]] if root in roots else []
     for name in parameters:
@@ -192,7 +182,7 @@ def _classes(roots: Mapping[str, type], key: str) -> list[type]:
 
 
 def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str]:
-    """The options of the class of that name which an option accepts, and of their defaults."""
+    """Yield the options of the class of that name which an option accepts."""
     for kind in (kind for kind in _classes(roots, key) if kind.__name__ == owner):
         for name, parameter in signature(kind).parameters.items():
             yield name
@@ -201,7 +191,7 @@ def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str
 
 
 def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
-    """The message about an option that does not exist, and the one that was probably meant."""
+    """Return the message about an option that does not exist, with the one probably meant."""
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
     if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
@@ -217,7 +207,7 @@ def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
 
 
 def concrete_subclasses(base: type) -> Iterator[type]:
-    """Yields the imported subclasses of a class that can be created by name."""
+    """Yield the imported subclasses of a class that can be created by name."""
     subclasses: list[type] = base.__subclasses__()
     for subclass in subclasses:
         is_private = subclass.__name__.startswith("_") or "<locals>" in subclass.__qualname__
@@ -228,7 +218,7 @@ def concrete_subclasses(base: type) -> Iterator[type]:
 
 
 def _innermost(message: str) -> str:
-    """The lines that belong to the last "Parser key": those that are indented below it."""
+    """Return the lines that belong to the last "Parser key": those that are indented below it."""
     *_, last = re.split(r"^(?=.*Parser key)", message, flags=re.MULTILINE)
     first, *others = last.splitlines() or [""]
     indent = len(first) - len(first.lstrip())
@@ -237,7 +227,7 @@ def _innermost(message: str) -> str:
 
 
 def _allowed_values(message: str) -> str:
-    """The expected types in words; empty if one of them is unknown."""
+    """Return the expected types in words; empty if one of them is unknown."""
     allowed: dict[str, None] = {}
     for expected in re.findall(r"Expected an? (.+?)(?:\. Got value: .*)?$", message, re.MULTILINE):
         if literal := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected):

@@ -27,7 +27,7 @@ from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.trainer import PRECISION_ALIASES, PRECISIONS, check_trainer
+from fedaux_pl.federation.checks import PRECISION_ALIASES, PRECISIONS, check_trainer
 from fedaux_pl.runs.config_files import complete_configs
 from fedaux_pl.runs.messages import clarify
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
@@ -206,11 +206,13 @@ class FederationCLI(LightningCLI):
             kwargs["logger"] = RunLogger(root) if self.save_config_callback else False
         if settings.accelerator == "auto" and MPSAccelerator.is_available():
             kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
-        if settings.strategy == "auto" and not _is_one_device(settings.devices, settings.num_nodes):
+        devices = settings.devices  # 'auto' and -1 can mean several
+        count = len(devices) if isinstance(devices, list) else devices
+        if settings.strategy == "auto" and (settings.num_nodes != 1 or count not in (1, "1")):
             kwargs["strategy"] = ClientParallel()
         given = self.config_init.trainer
-        plugins = [AtomicCheckpointIO(background="last.ckpt"), *_as_list(given.plugins)]
-        kwargs["plugins"] = plugins
+        own_io = AtomicCheckpointIO(background="last.ckpt")
+        kwargs["plugins"] = [own_io, *_as_list(given.plugins)]
         has_bar = any(isinstance(one, ProgressBar) for one in _as_list(given.callbacks))
         if settings.enable_progress_bar is not False and not has_bar:
             self.trainer_defaults["callbacks"].append(FederationProgress())
@@ -236,27 +238,17 @@ class ConfigResolver(FederationCLI):
         super().__init__("fit", [])
 
     def resolve(self, args: Sequence[str]) -> dict[str, Any]:
-        """Return all settings of a command line, defaults and links included, as plain values.
-
-        Raises:
-            ConfigurationError: If an option is wrong, or there is no configuration of that name.
-        """
+        """Return all settings of a command line, defaults and links included, as plain values."""
         super().parse_arguments(self.parser, complete_configs(args))
         options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
         settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))
         return settings
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Create model and data of the last command line, so that wrong values are refused.
+        """Create model and data of the settings just resolved, so that wrong values are refused.
 
         Not if both were created before, but for the seed. No Trainer is created: its devices can be
         those of another machine.
-
-        Args:
-            settings: What ``resolve`` returned.
-
-        Raises:
-            UsageError: If a class refuses its arguments.
         """
         parts = [{**settings[name], "seed": None} for name in ("model", "data")]
         if all(part in self._created for part in parts):
@@ -279,24 +271,9 @@ class ConfigResolver(FederationCLI):
         """Create nothing."""
 
 
-def parse(verb: str, args: Sequence[str]) -> FederationCLI:
-    """Parse a command line and create model, data and Trainer, without running anything.
-
-    Raises:
-        UsageError: If an option is wrong.
-    """
-    return FederationCLI(verb, args)
-
-
 def _as_list(given: Any) -> list[Any]:
-    """What Lightning takes as None, one object or a list."""
+    """Return what Lightning takes as None, one object or a list."""
     return given if isinstance(given, list) else [] if given is None else [given]
-
-
-def _is_one_device(devices: Any, num_nodes: int) -> bool:
-    """Whether exactly one device is requested; 'auto' and -1 can mean several."""
-    count = len(devices) if isinstance(devices, list) else devices
-    return num_nodes == 1 and count in (1, "1")
 
 
 def _report_failure(args: threading.ExceptHookArgs) -> None:

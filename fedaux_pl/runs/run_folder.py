@@ -66,7 +66,7 @@ class RunFolder(SaveConfigCallback):
         self._is_new = False
         self._held = ExitStack()  # the lock
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         """Remember which checkpoint callbacks have no folder; Lightning gives them one later."""
         self.callbacks_without_dirpath = [
             callback
@@ -74,27 +74,18 @@ class RunFolder(SaveConfigCallback):
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None
         ]
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: Any) -> None:
         """Add the name of the folder, for checkpoints outside of it (Lightning's for SLURM)."""
         if self.folder is not None:
             checkpoint[_KEY] = self.folder.name
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: Any) -> None:
         """Find the folder of a resumed run, before other callbacks are restored."""
         path, saved = Path(str(trainer.ckpt_path)), str(checkpoint.get(_KEY, ""))
         self._enter(_folder_of_checkpoint(path, _runs(trainer), saved))
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Claim the folder and write config.yaml: the settings and the checkpoint are accepted.
-
-        Raises:
-            ConfigurationError: If another process runs in this folder, or if the processes of this
-                run have found different checkpoints.
-        """
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Claim the folder and write config.yaml: the settings and the checkpoint are accepted."""
         checkpoint = str(trainer.ckpt_path)
         if (first := trainer.strategy.broadcast(checkpoint)) != checkpoint:
             raise ConfigurationError(
@@ -113,13 +104,11 @@ class RunFolder(SaveConfigCallback):
             if isinstance(part, RunLogger | FederationReport):
                 part.folder = self.folder
 
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Unlock the folder."""
         self._held.close()
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Unlock the folder; remove it if a new run has written nothing but its settings."""
         if self._is_new and self.folder is not None and self.folder.is_dir():
             names = {path.name for path in self.folder.iterdir()}
@@ -128,7 +117,7 @@ class RunFolder(SaveConfigCallback):
         self._held.close()
 
     def _enter(self, folder: Path | None) -> None:
-        """Makes it the folder of the run and of its checkpoints."""
+        """Make it the folder of the run and of its checkpoints."""
         self.folder = folder
         if folder is not None:
             for callback in self.callbacks_without_dirpath:
@@ -174,7 +163,7 @@ def run_name(federation: Any) -> str:
 
 
 def _claim(runs: Path, name: str) -> Path:
-    """Creates a folder of that name, numbered from 2 on; two processes never get the same one."""
+    """Create a folder of that name, numbered from 2 on; two processes never get the same one."""
     runs.mkdir(parents=True, exist_ok=True)
     for folder in runs.iterdir():
         _remove_scratch(folder)
@@ -187,7 +176,7 @@ def _claim(runs: Path, name: str) -> Path:
 
 
 def _remove_scratch(folder: Path) -> None:
-    """Removes what a killed process was writing, unless another one has resumed its run."""
+    """Remove what a killed process was writing, unless another one has resumed its run."""
     left = list(folder.rglob(f".*{SCRATCH}"))
 
     def skip() -> NoReturn:
@@ -201,7 +190,7 @@ def _remove_scratch(folder: Path) -> None:
 
 
 def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:
-    """The run's folder if the checkpoint is inside it, or beside the runs as SLURM's are."""
+    """Return the run's folder if the checkpoint is in it, or beside the runs as SLURM's are."""
     checkpoint, inside = checkpoint.resolve(), runs.resolve()
     if checkpoint.is_relative_to(inside):
         name = checkpoint.relative_to(inside).parts[0]

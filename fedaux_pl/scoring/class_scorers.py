@@ -15,20 +15,11 @@ from torch import Tensor
 from fedaux_pl.functional import (
     LinearClassifier,
     fit_softmax_head,
+    integer_statistics,
     softmax_sensitivity,
     statistics_sensitivity,
     sum_residuals,
     sum_statistics,
-)
-from fedaux_pl.functional.integer_statistics import (
-    INTEGER_RESIDUAL_SENSITIVITY,
-    decode_residuals,
-    decode_statistics,
-    integer_weights,
-    residuals_unit,
-    statistics_unit,
-    sum_integer_residuals,
-    sum_integers,
 )
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
@@ -52,10 +43,7 @@ class ClassScorer(Scorer):
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
         """Compute what is released, before noise, as a vector.
 
-        Args:
-            rows: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
-            labels: Their one-hot labels, shape (|D_i|, C).
-            negatives: The rows of D^-, (|D^-|, k); empty unless ``uses_negatives``.
+        Arguments are those of ``Scorer.vector``, and the one-hot labels, shape (|D_i|, C).
         """
 
 
@@ -84,8 +72,7 @@ class SummableScorer(ClassScorer):
 class ClassStatistics(SummableScorer):
     """Releases the sums of rows and the counts of records class by class, and the second moment.
 
-    Sums over records, not means: sums of several clients can be added up, by the server or before
-    it. ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
+    ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
 
     Attributes:
         second_moment: rho, the weight of the second moment; up to 1/2 it costs the sums nothing,
@@ -129,20 +116,20 @@ class ClassStatistics(SummableScorer):
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integers``."""
-        return sum_integers(rows, labels, self.second_moment)
+        return integer_statistics.sum_integers(rows, labels, self.second_moment)
 
     @property
     def squared_sensitivity(self) -> int:
         """That of ``functional.integer_weights``."""
-        return integer_weights(self.second_moment).squared_sensitivity
+        return integer_statistics.integer_weights(self.second_moment).squared_sensitivity
 
     def unit(self, row_length: int, num_classes: int) -> float:
         """That of the class sums."""
-        return statistics_unit(row_length, self.second_moment)
+        return integer_statistics.statistics_unit(row_length, self.second_moment)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The vector of ``class_vector``."""
-        return decode_statistics(integers, num_classes, self.second_moment)
+        return integer_statistics.decode_statistics(integers, num_classes, self.second_moment)
 
 
 @dataclass(frozen=True)
@@ -179,11 +166,7 @@ class ClassCounts(ClassScorer):
 class Residuals(SummableScorer):
     """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
 
-    Attributes:
-        weight: The weight of the classifier, shape (C, k). It may depend on what was released
-            before: the cost of releases with Gaussian noise adds up in the same way if each is
-            chosen by the earlier ones (see ``spent``).
-        bias: Its bias, shape (C,).
+    The classifier, shapes (C, k) and (C,), may depend on what was released before (see ``spent``).
     """
 
     what = "the gradient of a classifier on its feature rows"
@@ -207,20 +190,20 @@ class Residuals(SummableScorer):
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integer_residuals``."""
         classifier = LinearClassifier(self.weight.to(rows), self.bias.to(rows))
-        return sum_integer_residuals(rows, labels, classifier)
+        return integer_statistics.sum_integer_residuals(rows, labels, classifier)
 
     @property
     def squared_sensitivity(self) -> int:
         """That of ``functional.sum_integer_residuals``."""
-        return INTEGER_RESIDUAL_SENSITIVITY
+        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY
 
     def unit(self, row_length: int, num_classes: int) -> float:
         """The same for all entries."""
-        return residuals_unit(row_length, num_classes)
+        return integer_statistics.residuals_unit(row_length, num_classes)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The gradient, shape (C (k + 1),)."""
-        return decode_residuals(integers, num_classes).flatten()
+        return integer_statistics.decode_residuals(integers, num_classes).flatten()
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """That of ``sum_residuals``."""
@@ -291,13 +274,11 @@ class ScoresAndHead(ClassScorer):
         return {"the scores": self.share, "the head": 1 - self.share}
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Compute [r w, W], shape (k + C (k + 1),).
-
-        Raises:
-            PrivacyError: If a solver does not reach its tolerance.
-        """
+        """Compute [r w, W], shape (k + C (k + 1),), unless a solver misses its tolerance."""
+        # [row, 1] / sqrt(2) has a norm of at most 1 if the row has
+        extended = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) / math.sqrt(2)
         head, gradient_norm = fit_softmax_head(
-            _with_constant(rows), labels, self.regularization, tolerance=self.tolerance
+            extended, labels, self.regularization, tolerance=self.tolerance
         )
         check_converged(gradient_norm, self.tolerance)
         weight = self.scorer.vector(rows, negatives).to(head)
@@ -330,12 +311,7 @@ class ScoresAndHead(ClassScorer):
 
     def scale(self, num_positives: int, num_negatives: int) -> float:
         """r, the factor of w in the vector."""
-        ratio = self._head_sensitivity(num_positives) / self.scorer.sensitivity(
-            num_positives, num_negatives if self.uses_negatives else 0
-        )
+        num_negatives = num_negatives if self.uses_negatives else 0
+        own = self.scorer.sensitivity(num_positives, num_negatives)
+        ratio = self._head_sensitivity(num_positives) / own
         return ratio * math.sqrt(self.share / (1 - self.share))
-
-
-def _with_constant(rows: Tensor) -> Tensor:
-    """[row, 1] / sqrt(2), whose norm is at most 1 if that of the row is."""
-    return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) / math.sqrt(2)

@@ -2,9 +2,7 @@
 
 The server fits a map to the features of D_aux (D^- and D_distill together) and sends it to the
 clients with h_0. A row depends on one record and on public data, so replacing one record of a
-client changes at most one row; the norm of every row is at most 1. Features after ReLU and pooling
-have a large common mean, which leaves little of the norm to the differences between classes:
-centering removes it, and whitening makes the variances of the principal components more equal.
+client changes at most one row; the norm of every row is at most 1.
 """
 
 import math
@@ -27,21 +25,15 @@ _CHUNK = 8192
 class PublicMap:
     """row(x) = clip((h_0(x) - center) @ directions, bound) / bound.
 
-    Attributes:
-        center: Shape (d,), float64 on the CPU; None for 0.
-        directions: Shape (d, k), float64 on the CPU; None for the identity.
-        unit: Whether every row but 0 is scaled to norm 1 before it is clipped.
-        bound: The norm to which rows are clipped.
-
     Examples:
         >>> PublicMap(center=torch.tensor([1.0, 0.0]), unit=True).rows(torch.tensor([[4.0, 4.0]]))
         tensor([[0.6000, 0.8000]], dtype=torch.float64)
     """
 
-    center: Tensor | None = None
-    directions: Tensor | None = None
-    unit: bool = False
-    bound: float = 1.0
+    center: Tensor | None = None  # shape (d,), float64 on the CPU; None for 0
+    directions: Tensor | None = None  # shape (d, k), likewise; None for the identity
+    unit: bool = False  # whether every row but 0 is scaled to norm 1 before it is clipped
+    bound: float = 1.0  # the norm to which rows are clipped
 
     def project(self, features: Tensor) -> Tensor:
         """Map features (N, d) to float64 of shape (N, k), without clipping."""

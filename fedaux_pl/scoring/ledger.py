@@ -1,11 +1,11 @@
 """The ledger: every release with secret noise that was made on this machine.
 
-It stands in the state folder of the machine that holds the data, whatever the folder of a run. Each
-release is one numbered file, written under a lock before the release leaves, and never changed. The
-file holds what was released, so that a run with the same settings uses it again, and the keyed
-digests of the records that the release is about. What several releases cost together is computed
-record by record: it does not matter how the records were split over clients, or which others were
-there. A release that cannot be read or written stops the run.
+It stands in the state folder of the machine that holds the data. Each release is one numbered file,
+written under a lock before the release leaves, and never changed. It holds what was released, so
+that a run with the same settings uses it again, and the keyed digests of the records that it is
+about, or their checksum if an earlier file has them. What several releases cost together is
+computed record by record, however these were split over clients. A release that cannot be read or
+written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -15,6 +15,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,12 @@ Digests = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the clients of a federation have released together.
+    """What the clients of a federation have released together."""
 
-    Attributes:
-        key: The settings and the data of the release.
-        heads: The released heads, packed by ``records.pack``.
-        releases: The record of each client's release.
-        digests: The keyed digests of each client's records; a record may have several.
-    """
-
-    key: str
-    heads: Mapping[str, Tensor]
+    key: str  # the settings and the data of the release
+    heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
     releases: Mapping[int, Release]
-    digests: Mapping[int, Digests]
+    digests: Mapping[int, Digests]  # of each client's records; a record may have several
 
 
 @dataclass(frozen=True)
@@ -74,17 +68,10 @@ class ReleaseKey:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What all releases about a record cost together, for the record with the largest cost.
-
-    Attributes:
-        releases: Their number.
-        epsilon: Infinite if one of them guarantees nothing.
-        delta: The delta at which epsilon is stated.
-        folder: The ledger.
-    """
+    """What all releases about a record cost together, for the record with the largest cost."""
 
     releases: int
-    epsilon: float
+    epsilon: float  # infinite if one of them guarantees nothing
     delta: float
     folder: Path
 
@@ -96,40 +83,38 @@ class PrivacySpent:
             f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
         )
 
+    def describe_one(self, release: Release) -> str:
+        """Return the guarantee of one release, and the total after it."""
+        return (
+            f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private; spent so far: "
+            f"epsilon {self.epsilon:.4g} in at most {self.releases} about a record"
+        )
+
 
 class Ledger:
-    """The releases of this machine, see the text above.
-
-    Args:
-        key_id: The name of the key of the digests. Digests of different keys cannot be compared.
-        folder: The folder of the files; by default in the state folder of the machine.
-    """
+    """The releases of this machine, whose digests have the key ``key_id``."""
 
     def __init__(self, key_id: str, folder: Path | None = None) -> None:
         self.key_id = key_id
         self.folder = folder or state_folder() / "ledger"
+        self._known: dict[str, Digests] = {}  # of the entries read last, by their checksum
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other processes between reading the ledger and adding to it."""
-
-        def wait() -> None:
-            print(f"waiting for another run that has locked {self.folder / 'lock'}", flush=True)
-
+        path = self.folder / "lock"
+        about = f"waiting for another run that has locked {path}"
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.folder / "lock", wait))
+                stack.enter_context(locked(path, partial(print, about, flush=True)))
             except OSError as error:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield
 
     def entries(self) -> list[Entry]:
-        """Read all releases.
-
-        Raises:
-            PrivacyError: If a file is damaged or missing: what was spent is then unknown.
-        """
+        """Read all releases; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
+        self._known.clear()
         for number, path in enumerate(paths, start=1):
             if path.name != _name(number):
                 raise PrivacyError(self._refusal("read", f"{_name(number)} is missing"))
@@ -143,27 +128,41 @@ class Ledger:
             stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
+            digests = {client: self._find(own) for client, own in stored["digests"].items()}
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
         return Entry(
             stored["key"],
             stored["heads"],
             {client: Release(**release) for client, release in stored["releases"].items()},
-            {client: t.numpy().view(np.uint64) for client, t in stored["digests"].items()},
+            digests,
         )
+
+    def _find(self, own: Tensor | str) -> Digests:
+        """Return stored digests, or those of an earlier entry with this checksum."""
+        if isinstance(own, Tensor):
+            digests: Digests = own.numpy().view(np.uint64)
+            own = _checksum(digests.tobytes()).decode()
+            self._known.setdefault(own, digests)
+        if own not in self._known:
+            raise ValueError("an earlier entry about the same records was replaced")
+        return self._known[own]
 
     def add(self, entry: Entry) -> None:
         """Append a release; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
+        digests: dict[int, Tensor | str] = {}
+        for client, own in entry.digests.items():
+            unique = np.unique(own)
+            checksum = _checksum(unique.tobytes()).decode()
+            is_known = checksum in self._known
+            digests[client] = checksum if is_known else torch.from_numpy(unique.view(np.int64))
         content = {
             "key_id": self.key_id,
             "key": entry.key,
             "heads": dict(entry.heads),
             "releases": {client: asdict(release) for client, release in entry.releases.items()},
-            "digests": {
-                client: torch.from_numpy(np.unique(own).view(np.int64))
-                for client, own in entry.digests.items()
-            },
+            "digests": digests,
         }
         torch.save(content, buffer)
         path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
@@ -179,27 +178,31 @@ class Ledger:
         delta: float,
         planned: Sequence[Entry] = (),
         alone: bool = False,
+        entries: Sequence[Entry] | None = None,
     ) -> PrivacySpent:
-        """Compute what the releases about these records cost.
+        """Compute what the releases about the records with these digests cost at this delta.
 
         Args:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             planned: Releases that are not made yet, to know their cost before.
             alone: Whether to state what they cost if secure sums protect nothing.
+            entries: What ``entries`` has returned; None to read it.
         """
-        pairs = [
-            (np.unique(entry.digests[client]), release)  # a record may occur twice in D_i
-            for entry in [*self.entries(), *planned]
-            for client, release in entry.releases.items()
-        ]
+        entries = self.entries() if entries is None else entries
+        groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
+        for entry in [*entries, *planned]:
+            for client, release in entry.releases.items():
+                groups.setdefault(entry.digests[client].tobytes(), []).append(release)
+        # a record may occur twice in D_i
+        pairs = [(np.unique(np.frombuffer(own, np.uint64)), rs) for own, rs in groups.items()]
         owned = np.concatenate([own for own, _ in pairs])
-        release_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
+        group_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
         known, position = np.unique(owned, return_inverse=True)
-        costs = np.array([(r.mu_alone if alone else r.mu) ** 2 for _, r in pairs])
-        cost = np.bincount(position, weights=costs[release_of])
+        costs = [sum((r.mu_alone if alone else r.mu) ** 2 for r in rs) for _, rs in pairs]
+        cost = np.bincount(position, weights=np.array(costs)[group_of])
         cost[~np.isin(known, np.concatenate(digests))] = -1
-        releases = [pairs[i][1] for i in release_of[position == cost.argmax()]]
+        releases = [r for i in group_of[position == cost.argmax()] for r in pairs[i][1]]
         return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
 
     def _refusal(self, done: str, reason: object) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
 from fedaux_pl.scoring.feature_maps import Whitened
 from fedaux_pl.scoring.release import Part, Privacy
@@ -21,15 +20,10 @@ _COUNT_SHARES = 0.02, 0.2  # the least and the largest share of the counts in th
 
 @dataclass(frozen=True)
 class PublicNumbers:
-    """What is public about the data of all clients.
+    """What is public about the data of all clients."""
 
-    Attributes:
-        sizes: |D_i| of the clients of each architecture.
-        classes: The number of classes.
-    """
-
-    sizes: Mapping[str, Sequence[int]]
-    classes: int
+    sizes: Mapping[str, Sequence[int]]  # |D_i| of the clients of each architecture
+    classes: int  # their number
 
     @property
     def records(self) -> float:
@@ -41,22 +35,16 @@ class PublicNumbers:
         """The mean number of records of a client."""
         return self.records * len(self.sizes) / sum(map(len, self.sizes.values()))
 
-    @property
-    def clients(self) -> int:
-        """The smallest number of clients that share an architecture."""
-        return min(map(len, self.sizes.values()))
+    def noises(self, privacy: Privacy) -> int:
+        """Return how many noises are added up in a sum over the clients of an architecture."""
+        return 1 if privacy.sums == "secure" else min(map(len, self.sizes.values()))
 
 
 def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Scoring:
     """Choose what the options of a scoring leave open, and the release's part of the budget.
 
-    Args:
-        scoring: The scoring of a method.
-        numbers: None if they are not known before the release, as with real sites.
-        counts: Whether the server needs the class counts of each client.
-
-    Raises:
-        ConfigurationError: If an option is open and the numbers are not known.
+    ``numbers`` are None if they are not known before the release, as with real sites: then no
+    option may be open. ``counts``: whether the server needs the class counts of each client.
 
     Examples:
         >>> from fedaux_pl import FedClassMeans
@@ -71,10 +59,10 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
-    opened = isinstance(feature_map, Whitened) and feature_map.dimensions is None
-    opened |= isinstance(scorer, ClassStatistics) and scorer.releases is None
-    opened |= is_secure and counts and privacy.count_share is None
-    if numbers is None and opened:
+    no_dimensions = isinstance(feature_map, Whitened) and feature_map.dimensions is None
+    no_releases = isinstance(scorer, ClassStatistics) and scorer.releases is None
+    no_share = is_secure and counts and privacy.count_share is None
+    if numbers is None and (no_dimensions or no_releases or no_share):
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
             "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
@@ -87,8 +75,9 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
         if isinstance(scorer, ClassStatistics) and scorer.releases is None:
             scorer = replace(scorer, releases=choose_releases(privacy, numbers))
     if isinstance(feature_map, Whitened) and feature_map.whitening is None:
-        whitening = choose_whitening(scorer, feature_map.dimensions or _LARGEST)
-        feature_map = replace(feature_map, whitening=whitening)
+        # more for a vector of each client in many dimensions
+        is_low = isinstance(scorer, ClassStatistics) or (feature_map.dimensions or _LARGEST) < 64
+        feature_map = replace(feature_map, whitening=0.5 if is_low else 0.75)
     part = Part()
     if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
         part = Part(1 / scorer.releases)
@@ -103,10 +92,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
 def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
     """Return a further release of a planned scoring of class statistics.
 
-    Args:
-        scoring: What ``plan`` has returned.
-        tensors: The public tensors that clients get for it: the classifier of ``Residuals``; none
-            for ``ClassCounts``.
+    ``tensors`` are the classifier of ``Residuals``, which clients get; none for ``ClassCounts``.
     """
     if tensors:
         return replace(scoring, scorer=Residuals(**tensors))
@@ -118,17 +104,15 @@ def has_counts(scoring: Scoring) -> bool:
     return scoring.part.secure and _rest(scoring) > 1e-9  # rounding
 
 
+def has_second(scoring: Scoring) -> bool:
+    """Return whether a planned scoring has a second release, of ``Residuals``."""
+    return isinstance(scoring.scorer, ClassStatistics) and scoring.scorer.releases == 2
+
+
 def _rest(scoring: Scoring) -> float:
     """The share of the budget that secure sums leave."""
     assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
     return 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
-
-
-def _multiplier(privacy: Privacy) -> float:
-    """The noise of a release of sensitivity 1 with the whole budget; 0 without noise."""
-    if privacy.epsilon is None:
-        return 0.0
-    return gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
 
 
 def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) -> int:
@@ -137,36 +121,26 @@ def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) 
     It is near n / (C m J^(1/4)) for class statistics of n records and C classes, where J noises of
     m times the sensitivity are added up, and near |D_i| / m for a vector of each client.
     """
-    if (multiplier := _multiplier(privacy)) == 0:
+    if (multiplier := privacy.record(1.0).sigma) == 0:
         return _LARGEST
     if isinstance(scorer, ClassStatistics):
-        noise = numbers.classes * multiplier * _noises(privacy, numbers) ** 0.25
+        noise = numbers.classes * multiplier * numbers.noises(privacy) ** 0.25
         ratio = numbers.records / noise
     else:
         ratio = numbers.client_size / multiplier
     return int(min(max(2.0 ** round(math.log2(ratio)), _LEAST), _LARGEST))
 
 
-def choose_whitening(scorer: Scorer, dimensions: int) -> float:
-    """Return the whitening of rows: more for a vector of each client in many dimensions."""
-    return 0.5 if isinstance(scorer, ClassStatistics) or dimensions < 64 else 0.75
-
-
 def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return 2 if the noise is small enough for a second release to pay."""
-    noise = _multiplier(privacy) * math.sqrt(_noises(privacy, numbers))
+    noise = privacy.record(1.0).sigma * math.sqrt(numbers.noises(privacy))
     return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
-
-
-def _noises(privacy: Privacy, numbers: PublicNumbers) -> int:
-    """The number of noises that are added up in a sum over clients."""
-    return 1 if privacy.sums == "secure" else numbers.clients
 
 
 def count_share(privacy: Privacy, numbers: PublicNumbers | None) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
     assert numbers is not None  # noqa: S101 - for mypy: plan has refused it
-    noise = math.sqrt(2) * _multiplier(privacy) / numbers.client_size
+    noise = math.sqrt(2) * privacy.record(1.0).sigma / numbers.client_size
     needed = (noise / _COUNT_NOISE) ** 2
     least, largest = _COUNT_SHARES
     return min(max(needed, least), largest)

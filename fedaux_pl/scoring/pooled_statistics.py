@@ -19,33 +19,19 @@ from fedaux_pl.scoring.release import ReleasedHead
 
 @dataclass(frozen=True)
 class PooledStatistics:
-    """The statistics of the clients of one architecture.
+    """The statistics of the clients of one architecture."""
 
-    Attributes:
-        means: The mean row of each class with noise, shape (C, k).
-        variances: The variance of the noise in an entry of each mean, shape (C,).
-        priors: The shares of the classes, shape (C,).
-        moment: The sum of r r^T with noise, shape (k, k).
-        noise: The standard deviation of the noise in its diagonal.
-    """
-
-    means: Tensor
-    variances: Tensor
-    priors: Tensor
-    moment: Tensor
-    noise: float
+    means: Tensor  # the mean row of each class with noise, shape (C, k)
+    variances: Tensor  # of the noise in an entry of each mean, shape (C,)
+    priors: Tensor  # the shares of the classes, shape (C,)
+    moment: Tensor  # the sum of r r^T with noise, shape (k, k)
+    noise: float  # the standard deviation of the noise in its diagonal
 
 
 def pool_statistics(
     heads: Sequence[ReleasedHead], num_classes: int, rho: float
 ) -> PooledStatistics:
-    """Pool what the clients of an architecture have released.
-
-    Args:
-        heads: Their releases of ``ClassStatistics``, or their secure sum.
-        num_classes: C.
-        rho: The weight of the second moment in them.
-    """
+    """Pool the clients' ``ClassStatistics`` with weight rho of the second moment, or their sum."""
     vectors, sigmas = stack_heads(heads)
     constant, _ = statistics_sensitivity(rho)
     parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
@@ -62,10 +48,7 @@ def pool_statistics(
 def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
     """Return the known class counts of each client, shape (n, C).
 
-    Args:
-        heads: The clients' releases of ``ClassStatistics`` or, if rho is None, ``ClassCounts``.
-        num_classes: C.
-        rho: The weight of the second moment in them.
+    The heads are ``ClassStatistics`` with this weight rho or, if it is None, ``ClassCounts``.
     """
     counts, sigmas = stack_heads(heads)
     if rho is not None:

@@ -1,16 +1,17 @@
-"""Released heads as tensors for caches and checkpoints, and as sentences for the log."""
+"""Released heads as tensors, in the ledger, where each is made once, and as sentences."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.functional import gaussian_epsilon
+from fedaux_pl.processes import Processes
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import PrivacySpent
+from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -44,30 +45,94 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead]:
-    """Convert tensors to released heads, with the settings under which they were released.
-
-    Sensitivity and sigma are those of the release: ``Scoring.check_release`` compares them with
-    what the settings need.
-    """
+    """Convert tensors to released heads, with the settings under which they were released."""
     heads = []
+    maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
+    parts: dict[int, dict[str, Tensor]] = {}  # of each client
+    for entry in tensors.keys() - {"numbers", "clients"}:
+        name, _, owner = entry.rpartition("/")
+        parts.setdefault(int(owner), {})[name] = tensors[entry]
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
-        own = {
-            name.removesuffix(f"/{client}"): tensor
-            for name, tensor in tensors.items()
-            if name.endswith(f"/{client}")
-        }
+        own = parts[client]
         weight = own.pop("weight")
         members = tuple(own.pop("members").tolist()) if "members" in own else ()
-        public_map = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
+        key = (bound, *(id(own[name]) for name in sorted(own)))
+        if key not in maps:
+            maps[key] = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
         record = scoring.record(sensitivity, bool(simulated), summands=len(members) or 1)
         release = replace(record, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
         if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
-        heads.append(ReleasedHead(client, weight, public_map, release, members))
+        heads.append(ReleasedHead(client, weight, maps[key], release, members))
     return heads
+
+
+def release_once(
+    ledger: Ledger,
+    keys: Sequence[str],
+    records: Mapping[int, Digests],
+    scoring: Scoring,
+    release: Callable[[], Sequence[ReleasedHead]],
+    *,
+    restored: Sequence[ReleasedHead] = (),
+    check: Callable[[Sequence[Entry]], None] | None = None,
+    processes: Processes | None = None,
+) -> tuple[list[ReleasedHead], PrivacySpent]:
+    """Return the heads in the ledger, or new ones that are recorded there; and their total cost.
+
+    Later runs and requests get the recorded ones. The ledger is not locked while new heads are
+    computed. If another run has recorded the same release meanwhile, its heads are returned, and
+    the new ones are dropped.
+
+    Args:
+        ledger: The ledger of this machine.
+        keys: What determines the release. A new entry has the first key; a recorded one is used if
+            it has any of them.
+        records: The keyed digests of each client's records.
+        scoring: What is released.
+        release: Computes the heads, in all processes together.
+        restored: Heads that were released before, such as those of a checkpoint. They are recorded
+            if the ledger does not have them.
+        check: Raises, given all entries, if a new release is not allowed. It is called before the
+            heads are computed, and again before they are recorded.
+        processes: The processes of the run. Only the first one reads and writes the ledger.
+    """
+    processes = processes or Processes()
+
+    def record(made: dict[str, Tensor] | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
+        with ledger.locked():
+            entries = ledger.entries()
+            if restored:
+                found = [e.heads for e in entries if made is not None and _same(made, e.heads)]
+            else:
+                found = [entry.heads for entry in entries if entry.key in keys]
+            if not found:
+                if check is not None:
+                    check(entries)
+                if made is None:
+                    return None
+                releases = {head.client: head.release for head in unpack(made, scoring)}
+                entries.append(Entry(keys[0], made, releases, records))
+                ledger.add(entries[-1])
+                found = [made]
+            digests, delta = list(records.values()), scoring.privacy.delta
+            return found[-1], ledger.total(digests, delta, entries=entries)
+
+    made = pack(restored) if restored else None
+    recorded = processes.broadcast(record(made) if processes.first else None)
+    if recorded is None:
+        made = pack(release())
+        recorded = processes.broadcast(record(made) if processes.first else None)
+        assert recorded is not None  # noqa: S101 - for mypy
+    heads, total = recorded
+    return unpack(heads, scoring), total
+
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def describe_privacy(
@@ -77,10 +142,7 @@ def describe_privacy(
 ) -> list[str]:
     """Return one sentence for each kind of release, for their total and for what is not covered.
 
-    Args:
-        heads: What the clients have released.
-        total: What all releases about their records cost, if the ledger has them.
-        privacy: That of all releases together, if there are several kinds.
+    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
     """
     releases = _most_noise(heads)
     has_pins = privacy is not None and bool(privacy.pins)
@@ -104,14 +166,7 @@ def describe_all(
     total: PrivacySpent | None = None,
     besides: str = "",
 ) -> list[str]:
-    """Return the sentences about clients that send one release and no model.
-
-    Args:
-        heads: What the clients have released.
-        scoring: What they release, and at which privacy.
-        total: What all releases about their records cost, if the ledger has them.
-        besides: What leaves a client besides; empty for nothing.
-    """
+    """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
     if (attempts := scoring.privacy.attempts) > 1:
@@ -134,8 +189,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     text += _conditions(privacy)
     if not isinstance(scorer, ClassScorer) or not scorer.shares:
         return text
-    sigma = gaussian_sigma(privacy.epsilon, privacy.delta, 1.0, privacy.mechanism)
-    delta = privacy.delta / len(scorer.shares)
+    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(scorer.shares)
     parts = {
         name: gaussian_epsilon(delta, sigma / math.sqrt(share))
         for name, share in scorer.shares.items()
@@ -162,10 +216,9 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 
 def _describe(release: Release, has_pins: bool) -> str:
+    summed = f"the sum over {release.summands} clients of {release.what}"
     if release.mechanism == "none" and release.summands > 1:
-        return (
-            f"NOT private: the sum over {release.summands} clients of {release.what} has NO noise"
-        )
+        return f"NOT private: {summed} has NO noise"
     if release.mechanism == "none":
         return f"NOT private: each client released {release.what} WITHOUT noise"
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
@@ -185,11 +238,10 @@ def _describe(release: Release, has_pins: bool) -> str:
             f"their masks, and (epsilon {release.epsilon_alone:.4g}, delta {release.delta:g})-"
             f"private whatever the others do ({noise})"
         )
-        what = f"the sum over {release.summands} clients of {release.what}"
         if release.simulated:
             return (
-                f"simulated: {what} would with secret noise be {guarantee} {alone}. Here the noise "
-                "comes from the seed of the run and protects nothing"
+                f"simulated: {summed} would with secret noise be {guarantee} {alone}. Here the "
+                "noise comes from the seed of the run and protects nothing"
             )
         server = (
             "also against a server that breaks the protocol: the keys of all clients are pinned"
@@ -197,7 +249,7 @@ def _describe(release: Release, has_pins: bool) -> str:
             else "ONLY against a server that keeps to the protocol: without pins it could sign for "
             "the clients (fedaux-pl sites pin)"
         )
-        return f"{what} is {guarantee} {alone}; {server}"
+        return f"{summed} is {guarantee} {alone}; {server}"
     if release.simulated:
         return (
             f"simulated: the release of {release.what} by each client would be {guarantee} with "

@@ -35,31 +35,21 @@ _MARGIN = 1 + 1e-8  # more than the rounding errors of composing parts
 class Release:
     """The record of one release: what it cost and how it was made.
 
-    Attributes:
-        epsilon: Infinite for a release without noise.
-        delta: The delta of the guarantee; 0 without noise.
-        sigma: The standard deviation of the noise in every coordinate; 0 without noise.
-        sensitivity: The l2-sensitivity for which sigma was chosen; 0 without noise.
-        mechanism: ``analytic`` or ``classical``; ``none`` without noise.
-        flaw: Why (epsilon, delta) does not hold; empty if it holds.
-        what: The name of what was released.
-        simulated: Whether the noise came from a seed. Whoever knows or guesses the seed can remove
-            it, so (epsilon, delta) is what the release would cost with secret noise.
-        summands: The number of clients of a secure sum, whose (epsilon, delta) it is; 1 if the
-            server sees each client's vector. Sigma and sensitivity are those of one client.
-        colluders: The number of them that may tell the server their noise and masks.
+    A simulated release has its noise from a seed. Whoever knows or guesses the seed can remove it:
+    (epsilon, delta) is what it would cost with secret noise. Of a secure sum, sigma and sensitivity
+    are those of one client, (epsilon, delta) is that of the sum.
     """
 
-    epsilon: float
+    epsilon: float  # infinite without noise; delta, sigma and sensitivity are 0 then
     delta: float
-    sigma: float
-    sensitivity: float
-    mechanism: str
-    flaw: str = ""
+    sigma: float  # of the noise in every coordinate
+    sensitivity: float  # in the l2-norm
+    mechanism: str  # analytic or classical; none without noise
+    flaw: str = ""  # why (epsilon, delta) does not hold
     what: str = "its scoring head"
     simulated: bool = False
-    summands: int = 1
-    colluders: int = 1
+    summands: int = 1  # the clients of a secure sum; 1 if the server sees each vector
+    colluders: int = 1  # those of them that may tell the server their noise and masks
 
     @property
     def is_private(self) -> bool:
@@ -185,14 +175,7 @@ class Privacy:
         part: Part | None = None,
         summands: int = 1,
     ) -> Release:
-        """Return the record of a release of a vector with this l2-sensitivity.
-
-        Args:
-            sensitivity: The bound on how far replacing one record can move the vector.
-            simulated: Whether the noise comes from a seed.
-            part: The release's part of all that clients release; by default it is all.
-            summands: The number of clients whose sum is released.
-        """
+        """Return the record of a release of a vector with this l2-sensitivity."""
         if self.epsilon is None:
             return Release(math.inf, 0.0, 0.0, 0.0, "none", summands=summands)
         part, epsilon = part or Part(), self.epsilon
@@ -227,8 +210,7 @@ class Privacy:
             part: The release's part of all that clients release; by default it is all.
 
         Returns:
-            The vector with noise (without if epsilon is None), float64 on the CPU, and the record.
-            With secret noise its entries are on a grid, see ``round_to_grid``.
+            The vector with noise, float64 on the CPU, on a grid if it is secret; and the record.
         """
         record = self.record(sensitivity, noise_seed is not None, part)
         vector = vector.detach().cpu().double()
@@ -247,22 +229,13 @@ class Privacy:
 
 @dataclass(frozen=True)
 class ReleasedHead:
-    """What a client sends before the first round: a vector after noise, and how to use it.
-
-    Attributes:
-        client: The client's id.
-        weight: w_i, float64 of shape (k,); with noise unless epsilon is None.
-        public_map: How features become rows. Public, except with the flawed
-            ``norm_bound="private"``, where the bound depends on the client's data.
-        release: The record of the release.
-        members: The clients of a secure sum, of which ``client`` is the first; empty otherwise.
-    """
+    """What a client sends before the first round: a vector after noise, and how to use it."""
 
     client: int
-    weight: Tensor
-    public_map: PublicMap
+    weight: Tensor  # w_i, float64 of shape (k,)
+    public_map: PublicMap  # public, except the bound of the flawed ``norm_bound="private"``
     release: Release
-    members: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()  # of a secure sum, of which ``client`` is the first
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -287,15 +260,10 @@ def spent(
     2022, Corollary 3.3). A mu-GDP release is (epsilon, delta)-private for every epsilon >= 0 with
     the delta of the analytic Gaussian mechanism at sigma / D = 1 / mu. Both need independent noise.
 
-    Args:
-        releases: The records of releases with independent noise. A release that is flawed, has no
-            noise or is simulated guarantees nothing: it costs an infinite epsilon.
-        delta: The delta at which to state the total; None for the sum of the records' deltas.
-        alone: Whether to state what holds if secure sums protect nothing.
-
-    Returns:
-        The smaller epsilon of basic and Gaussian composition, and delta. Basic composition applies
-        only if delta is at least the sum of the records' deltas.
+    A release that is flawed, has no noise or is simulated costs an infinite epsilon. Returned is
+    the smaller epsilon of both compositions; the basic one applies only if delta is at least the
+    sum of the records' deltas, which is the default. ``alone`` states what holds if secure sums
+    protect nothing.
 
     Examples:
         >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
@@ -321,11 +289,9 @@ def spent(
 def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
     """Round to multiples of a power of 2 between sigma / 2048 and sigma / 1024.
 
-    The low-order bits of a sum in floating point tell its terms (Mironov 2012): 0 plus noise can
-    have any digits, but the sum of 0.1 and noise near -0.1 ends in zero bits. A multiple of the
-    grid stands for all numbers around it. Rounding errors then matter only at the borders between
-    them, which a sum meets with a probability of about 2^-42 in each entry if it is not much larger
-    than sigma.
+    The low-order bits of a sum in floating point tell its terms (Mironov 2012). A multiple of the
+    grid stands for all numbers around it: rounding errors matter only at the borders between them,
+    which an entry meets with a probability of about 2^-42 if it is not much larger than sigma.
 
     Examples:
         >>> 1024 * round_to_grid(torch.tensor([0.12345678]).double(), sigma=1.0)

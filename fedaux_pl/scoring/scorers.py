@@ -71,10 +71,6 @@ class Mean(Scorer):
     n, whose norm is at most (|r'| + |r|) / n <= 2 / n, because every row has a norm of at most 1.
     r' = -r with |r| = 1 attains the bound.
 
-    No solver has to converge, and sigma is proportional to 1 / |D_i|. With features that are
-    centered and whitened by public statistics, <w_i, row(x)> is large if x lies in the direction of
-    the client's data.
-
     Examples:
         >>> import torch
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -147,11 +143,7 @@ class Logistic(Scorer):
         return "" if self.normalized else unnormalized
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Compute the minimizer of J.
-
-        Raises:
-            PrivacyError: If the solver does not reach the tolerance.
-        """
+        """Compute the minimizer of J; raise a PrivacyError if the tolerance is not reached."""
         weight, gradient_norm = self.fit(positives, negatives)
         check_converged(gradient_norm, self.tolerance)
         return weight

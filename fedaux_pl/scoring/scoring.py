@@ -13,14 +13,7 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import (
-    LARGEST_NOISE,
-    VERSION,
-    Part,
-    Privacy,
-    Release,
-    ReleasedHead,
-)
+from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Part, Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -62,13 +55,10 @@ class Scoring:
             if not isinstance(part := getattr(self, name), base):
                 raise ValueError(f"{name} must be a {base.__name__} object, but is {part!r}")
         bound = self.norm_bound
-        if bound not in ("negatives", "unit", "private") and not (
-            isinstance(bound, int | float) and 0 < bound < math.inf
-        ):
-            raise ValueError(
-                "norm_bound must be 'negatives', 'unit', 'private' or a positive number, but is "
-                f"{bound!r}"
-            )
+        is_positive = isinstance(bound, int | float) and 0 < bound < math.inf
+        if bound not in ("negatives", "unit", "private") and not is_positive:
+            expected = "'negatives', 'unit', 'private' or a positive number"
+            raise ValueError(f"norm_bound must be {expected}, but is {bound!r}")
         if self.shrink and bound == "private":
             raise ValueError(
                 "shrink compares the vectors of clients, but norm_bound 'private' scales each of "
@@ -78,9 +68,10 @@ class Scoring:
     @property
     def flaw(self) -> str:
         """Why (epsilon, delta) does not hold with these options; empty if it holds."""
-        is_private_bound = self.norm_bound == "private"
-        of_bound = "the norm bound is the largest of private data" if is_private_bound else ""
-        return "; ".join(filter(None, [of_bound, self.scorer.flaw]))
+        flaws = [self.scorer.flaw] if self.scorer.flaw else []
+        if self.norm_bound == "private":
+            flaws.insert(0, "the norm bound is the largest of private data")
+        return "; ".join(flaws)
 
     @property
     def depends_on_negatives(self) -> bool:
@@ -104,27 +95,20 @@ class Scoring:
         """
         parts = {} if self.part == Part() else {"part": {"share": self.part.share, "summands": 1}}
         sums = self.privacy.sum_settings() if self.part.secure else {}
-        return (
-            parts
-            | sums
-            | {
-                "scorer": plain_settings(self.scorer),
-                "feature_map": plain_settings(self.feature_map),
-                "norm_bound": self.norm_bound,
-                "epsilon": self.privacy.epsilon,
-                "delta": self.privacy.delta,
-                "mechanism": self.privacy.mechanism,
-                "version": VERSION,
-            }
-        )
+        return {
+            **parts,
+            **sums,
+            "scorer": plain_settings(self.scorer),
+            "feature_map": plain_settings(self.feature_map),
+            "norm_bound": self.norm_bound,
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "mechanism": self.privacy.mechanism,
+            "version": VERSION,
+        }
 
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
-        """Fit the public map, at the server.
-
-        Args:
-            features: h_0(x) on D_aux, shape (N, d).
-            negatives: h_0(x) on D^-, shape (|D^-|, d).
-        """
+        """Fit the public map to h_0(x) on D_aux, shape (N, d), and on D^-, at the server."""
         public_map = self.feature_map.fit(features)
         if self.norm_bound == "unit":
             return replace(public_map, unit=True)
@@ -192,14 +176,7 @@ class Scoring:
     def check_release(
         self, head: ReleasedHead, num_positives: int, num_negatives: int, name: str = ""
     ) -> None:
-        """Raise a PrivacyError unless a head has the noise that these settings need.
-
-        Args:
-            head: A new head, a stored one, or one that a site sent.
-            num_positives: |D_i|.
-            num_negatives: |D^-|.
-            name: The client's name, for the message; by default its number.
-        """
+        """Raise a PrivacyError unless a new, stored or received head has the noise it needs."""
         found, sensitivity = head.release, self.sensitivity(num_positives, num_negatives)
         needed = self.record(sensitivity, found.simulated, found.summands)
         # a sum of integers has a little more noise, because rows are rounded
@@ -216,10 +193,8 @@ class Scoring:
     def largest_entry(self, num_positives: int, num_negatives: int) -> float:
         """Bound the entries of a release: the scorer's largest norm plus the largest noise."""
         sigma = self.record(self.sensitivity(num_positives, num_negatives), simulated=False).sigma
-        norm = self.scorer.largest_norm(num_positives, num_negatives)
-        return (
-            norm * (1 + 1e-9) + LARGEST_NOISE * sigma
-        )  # 1e-9: rounding can make a row longer than 1
+        norm = self.scorer.largest_norm(num_positives, num_negatives) * (1 + 1e-9)  # rounding
+        return norm + LARGEST_NOISE * sigma
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
         """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""

@@ -25,19 +25,12 @@ ReadBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The sum over the clients of one architecture.
-
-    Attributes:
-        scoring: What is summed up.
-        row_length: k.
-        num_classes: C.
-        summands: The number of clients.
-    """
+    """The sum over the clients of one architecture."""
 
     scoring: Scoring
     row_length: int
     num_classes: int
-    summands: int
+    summands: int  # the number of clients
 
     @property
     def scorer(self) -> SummableScorer:
@@ -49,9 +42,9 @@ class SecureSum:
     def own_sigma(self) -> int:
         """The noise of each client in steps; 0 without noise."""
         privacy = self.scoring.privacy
-        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
-        if multiplier == 0:
+        if privacy.epsilon is None:
             return 0
+        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
         honest = self.summands - privacy.colluders
         return noise_of_sum(multiplier, self.scorer.squared_sensitivity, honest)[1]
 
@@ -65,9 +58,7 @@ class SecureSum:
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
         """Return what a client adds to the sum: its integers with its noise, on the CPU.
 
-        Args:
-            integers: Its vector, int64.
-            read: Returns random bytes: those of the operating system, or ``seeded_bytes``.
+        ``read`` returns random bytes: those of the operating system, or ``seeded_bytes``.
         """
         integers = integers.cpu()
         if (sigma := self.own_sigma) == 0:

@@ -20,12 +20,8 @@ from nvflare.fuel.f3.streaming.stream_const import StreamDataType
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-SERVER = "server"
-"""The name of the server on the transport."""
-
-CHUNK = 2**20
-"""The bytes of a stream that come in one message; only its last one may be shorter."""
-
+SERVER = "server"  # its name on the transport
+CHUNK = 2**20  # the bytes of a stream in one message; only the last one may be shorter
 # for how long the transport keeps what a peer has sent, and how much of it: its own choice
 _HINTS = (
     Stream.RETRY_TIMEOUT,
@@ -43,12 +39,8 @@ class MessageFilter:
     chunk, and keeps what has come of a stream that never ends. Therefore a request has one stream,
     a peer one request at a time, and a stream no more bytes than are expected.
 
-    Args:
-        cell: The cell.
-        peers: The names that may speak to it.
-        route: The channel and the topic of the streams.
-        limit: The bytes that a peer's stream for a request may have; None if nobody waits for it.
-        tell: Prints a line.
+    ``peers`` may speak to the cell, ``route`` is the channel and the topic of the streams, and
+    ``limit`` returns the bytes of a peer's stream for a request; None if nobody waits for it.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The files from which NVFlare's own tool makes certificates, and what to do with them."""
 
 from collections.abc import Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,6 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
 
     For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
     profile, and one participant file a site. Returns what to do next, as text.
-
-    Raises:
-        ValueError: If a name or the port is not possible.
-        ConfigurationError: If the folder has a project already.
     """
     for name in names:
         check_name(name)
@@ -45,15 +42,7 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
         "builders": [{"path": f"nvflare.lighter.impl.{builder}"} for builder in _BUILDERS],
     }
     kits = folder / "kits" / PROJECT / "prod_00"
-    sites = {
-        "sites": {
-            "names": list(names),
-            "certificates": str(kits / host),
-            "host": host,
-            "port": port,
-        },
-        "data": {"holds": "public"},
-    }
+    sites = {"names": list(names), "certificates": str(kits / host), "host": host, "port": port}
     profile = {
         "name": PROJECT,
         "scheme": "grpc",
@@ -62,7 +51,7 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     }
     files: dict[str, Any] = {
         "project.yml": project,
-        "sites.yaml": sites,
+        "sites.yaml": {"sites": sites, "data": {"holds": "public"}},
         "own_keys/profile.yml": profile,
     }
     for name, member in zip((host, *names), (server, *clients), strict=True):
@@ -72,14 +61,10 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     )
     if len(names) >= MIN_SITES:
         text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))
-    for file, content in files.items():
-        _write(folder / file, yaml.safe_dump(content, sort_keys=False))
-    _write(folder / "NEXT.txt", text + "\n")
+    texts = {name: yaml.safe_dump(content, sort_keys=False) for name, content in files.items()}
+    for name, content in (texts | {"NEXT.txt": text + "\n"}).items():
+        write_text_atomically(folder / name, methodcaller("write", content))
     return text
-
-
-def _write(path: Path, text: str) -> None:
-    write_text_atomically(path, lambda file: file.write(text))
 
 
 _NEXT = """\

@@ -12,7 +12,7 @@ transport, noise and ledger are the callers'. One attempt of three sites in one 
     >>> answers = {}
     >>> for name, member in members.items():
     ...     session = member.open(agreement, 1, messages)  # refuses a list that is not right
-    ...     vector = torch.tensor([1, -2])  # with noise for session.honest sites, in the ledger
+    ...     vector = torch.tensor([1, -2])  # with its noise, in the ledger
     ...     answers[name] = session.transcript, session.mask(vector)
     >>> add_masked(answers, list(members))
     tensor([ 3, -6])
@@ -29,7 +29,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -61,11 +61,7 @@ _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
 
 
 def signing_key(name: str) -> Ed25519PrivateKey:
-    """Return the signing key of a site on this machine, created at the first call.
-
-    Raises:
-        ConfigurationError: If the name is not possible, or the file of the key is damaged.
-    """
+    """Return the signing key of a site on this machine, created at the first call."""
     try:
         check_name(name)
     except ValueError as error:
@@ -97,18 +93,11 @@ def agreement_digest(agreement: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class KeyMessage:
-    """The key of a site in one attempt.
-
-    Attributes:
-        name: The site.
-        key: Its X25519 public key, made for this attempt.
-        signer: Its Ed25519 public key, the pin.
-        signature: That of the signer.
-    """
+    """The key of a site in one attempt."""
 
     name: str
-    key: str
-    signer: str
+    key: str  # its X25519 public key, made for this attempt
+    signer: str  # its Ed25519 public key, the pin
     signature: str = ""
 
     def statement(self, agreement: str, attempt: int) -> bytes:
@@ -117,10 +106,9 @@ class KeyMessage:
 
 
 def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, str]) -> KeyMessage:
-    """Read a key message from anybody; the server can use it, too, to leave out a damaged one.
+    """Read a key message from anybody.
 
-    Raises:
-        RefusalError: If it is damaged, not of a pinned site, or not signed for this attempt.
+    Raises a RefusalError if it is damaged, not of a pinned site, or not signed for this attempt.
     """
     values = message if isinstance(message, Mapping) else {}
     names = [field.name for field in fields(KeyMessage)]
@@ -152,16 +140,10 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
 
 
 class Member:
-    """One site in secure sums, attempt by attempt.
+    """One site with its signing key in secure sums, attempt by attempt.
 
-    Args:
-        name: The site.
-        key: Its signing key.
-        pins: The pin of every site of the run, as all have agreed; empty for a run without pins.
-        colluders: The number t of sites that may show the server their masks and noise.
-
-    Raises:
-        ConfigurationError: If the pins are no pins, or do not have this site's key.
+    All sites have agreed on ``pins``, one of each site; a run may have none. Up to ``colluders``
+    sites may show the server their masks and noise.
     """
 
     def __init__(
@@ -186,13 +168,8 @@ class Member:
     def keys(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
         """Make a fresh key for an attempt and return the key message, for JSON.
 
-        Args:
-            agreement: The digest of what this site has agreed on.
-            attempt: Its number, which the server chooses.
-            after: The largest number in this site's ledger.
-
-        Raises:
-            RefusalError: If the number is not larger than all before.
+        ``agreement`` is the digest of what this site has agreed on. The server chooses the number
+        of the attempt, which must be above all before and above ``after``, that of the ledger.
         """
         last = max(self._last, after)
         if type(attempt) is not int or not last < attempt <= MAX_ATTEMPT:
@@ -201,7 +178,7 @@ class Member:
         public = secret.public_key().public_bytes_raw().hex()
         unsigned = KeyMessage(self.name, public, pin(self._signing))
         signature = self._signing.sign(unsigned.statement(agreement, attempt)).hex()
-        own = KeyMessage(self.name, public, unsigned.signer, signature)
+        own = replace(unsigned, signature=signature)
         self._last, self._pending = attempt, (agreement, attempt, own, secret)
         return asdict(own)
 
@@ -209,10 +186,6 @@ class Member:
         """Check the key messages of all sites of an attempt, and agree on masks with each.
 
         A key opens one session: whatever is refused here needs new keys from all sites.
-
-        Raises:
-            RefusalError: If the list does not have this site's message, has a name or key twice, a
-                message that `read_keys` refuses, or fewer than ``least`` sites.
         """
         if self._pending is None or self._pending[1] != attempt:
             raise RefusalError("message", "there is no unused key for this attempt")
@@ -240,7 +213,7 @@ class Member:
             for name, keys in members.items()
             if name != own.name
         }
-        return Session(own.name, masks, transcript, len(found) - self.colluders)
+        return Session(own.name, masks, transcript)
 
 
 def _agree(secret: X25519PrivateKey, transcript: bytes, own: str, other: KeyMessage) -> bytes:
@@ -259,27 +232,17 @@ class Session:
     Attributes:
         names: The sites that take part, sorted.
         transcript: The hash of their key messages, in hexadecimal digits; sent with the vector.
-        honest: The number of sites whose noise must suffice, |S| - t.
     """
 
-    def __init__(
-        self, name: str, keys: Mapping[str, bytes], transcript: bytes, honest: int
-    ) -> None:
-        self.names, self.honest = sorted([name, *keys]), honest
-        self.transcript = transcript.hex()
+    def __init__(self, name: str, keys: Mapping[str, bytes], transcript: bytes) -> None:
+        self.names, self.transcript = sorted([name, *keys]), transcript.hex()
         self._name, self._keys = name, dict(keys)
 
     def mask(self, vector: Tensor) -> Tensor:
         """Return v_i + sum_{j > i} m_ij - sum_{j < i} m_ij modulo 2^64, once.
 
-        Args:
-            vector: int64, shape (d,), with this site's noise.
-
-        Returns:
-            The residues as int64 (two's complement), on the CPU.
-
-        Raises:
-            RefusalError: If a vector was masked before: the keys are gone.
+        The vector, int64 of shape (d,), has this site's noise. The residues are int64 (two's
+        complement), on the CPU. Afterwards the keys are gone.
         """
         if vector.dtype != torch.int64 or vector.ndim != 1:
             raise TypeError(
@@ -298,18 +261,11 @@ class Session:
 
 
 def add_masked(answers: Mapping[str, tuple[str, Tensor]], names: Sequence[str]) -> Tensor:
-    """Return the sum of the sites' vectors, at the server.
+    """Return the sum of the sites' vectors modulo 2^64, at the server, int64 of shape (d,).
 
-    Args:
-        answers: Transcript and masked vector by site.
-        names: The sites whose key messages were sent to all.
-
-    Returns:
-        The sum modulo 2^64 as int64, shape (d,).
-
-    Raises:
-        RefusalError: If an answer is missing, or transcripts or lengths differ: the masks would not
-            cancel. A further attempt needs new keys.
+    ``answers`` are transcript and masked vector by site, ``names`` the sites whose key messages
+    were sent to all. Raises a RefusalError if an answer is missing, or transcripts or lengths
+    differ: the masks would not cancel, and a further attempt needs new keys.
     """
     if missing := sorted({*names} ^ {*answers}):
         raise RefusalError("message", f"the answers and the list differ in {', '.join(missing)}")

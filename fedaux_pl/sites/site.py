@@ -5,45 +5,35 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
+from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import (
-    ClassStatistics,
     Ledger,
-    PrivacySpent,
     PublicMap,
     Release,
     ReleasedHead,
     Scoring,
 )
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
-from fedaux_pl.scoring.plan import further, has_counts
-from fedaux_pl.scoring.release import spent
-from fedaux_pl.scoring.release_once import release_once
-from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.scoring.plan import further, has_counts, has_second
+from fedaux_pl.scoring.records import release_once
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
-from fedaux_pl.sites.wire import (
-    Answer,
-    Message,
-    RefusalError,
-    largest_body,
-    read_count,
-    read_number,
-    read_tensors,
-    write_tensors,
-)
+from fedaux_pl.sites.wire import Answer, Message, RefusalError
 
 if TYPE_CHECKING:  # it needs an optional package
-    from fedaux_pl.sites.secure_site import SecureReleases
-    from fedaux_pl.sites.secure_sum import Member
+    from fedaux_pl.sites.secure_release import SecureReleases
 
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
@@ -76,10 +66,16 @@ class Site:
         adapt(self.federation, self.limits.rehearsal)
         self.federation.scoring = scoring = self.federation.plan_scoring()  # with secret noise
         self.own_agreement = agreement(self.federation)
-        self.sums = None
+        self.sums: SecureReleases | None = None
         if scoring is not None and scoring.part.secure:
-            self.sums = self._create_sums(scoring)
-        self.serve(self.answer, max(map(self._largest_request, self.federation.students)))
+            from fedaux_pl.sites import secure_release
+
+            self.sums = secure_release.SecureReleases(self, scoring)
+        largest = max(map(self._largest_request, self.federation.students))
+        if self.limits.evaluate:
+            self.evaluation = SiteEvaluation(self.federation, self.limits)
+            largest = max(largest, wire.largest_body(join_states(self.federation.students)))
+        self.serve(self.answer, largest)
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
@@ -113,12 +109,15 @@ class Site:
         fields = request.fields
         if different := differences(self.own_agreement, fields.get("agreement")):
             raise RefusalError("settings", "; ".join(different))
-        client = read_count(fields, "client", len(self.federation.architectures) - 1)
+        client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
         if fields.get("kind") == "prepare":
             return self._release(client, request)
         if self.sums is not None and fields.get("kind") in ("keys", "masked"):
-            is_first = fields["kind"] == "keys"
-            return self.sums.keys(fields) if is_first else self.sums.masked(fields)
+            return self.sums.answer(fields)
+        if fields.get("kind") == "evaluate":
+            if not self.limits.evaluate:
+                raise RefusalError("limits", "the server asks for an evaluation: see --evaluate")
+            return self.evaluation.answer(request)
         if fields.get("kind") != "train":
             raise RefusalError("message", "it asks for something unknown")
         if not self.algorithm.trains_clients:
@@ -128,30 +127,27 @@ class Site:
     def _train(self, client: int, request: Message) -> Answer:
         federation, limits = self.federation, self.limits
         name, pool = federation.architectures[client], federation.pool
-        epochs = read_count(request.fields, "epochs")
-        batch_size = read_count(request.fields, "batch_size")
-        if not 1 <= epochs <= limits.max_epochs:
-            raise RefusalError(
-                "limits", f"{epochs} epochs are asked for, allowed {limits.max_epochs}"
-            )
-        if not limits.min_batch_size <= batch_size <= limits.max_batch_size:
+        epochs = wire.read_count(request.fields, "epochs")
+        batch_size = wire.read_count(request.fields, "batch_size")
+        least, largest = limits.min_batch_size, limits.max_batch_size
+        if not (1 <= epochs <= limits.max_epochs and least <= batch_size <= largest):
             raise RefusalError(
                 "limits",
-                f"a batch size of {batch_size} is asked for, allowed are "
-                f"{limits.min_batch_size} to {limits.max_batch_size}",
+                f"got {epochs} epochs of batch size {batch_size}; expected at most "
+                f"{limits.max_epochs} epochs and a batch size from {least} to {largest}",
             )
-        state = read_tensors(request.body, federation.students[name].state_dict())
+        state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
         pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         [update] = pool.train(
-            read_count(request.fields, "round"),
+            wire.read_count(request.fields, "round"),
             [client],
             {name: {key: tensor.to(device) for key, tensor in state.items()}},
             {name: {}},
         )
         sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
         fields = {"size": update.size, "loss": update.loss}
-        return fields, write_tensors(sent), "a model update and its training loss: NOT private"
+        return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
 
     def _release(self, client: int, request: Message) -> Answer:
         """Return the release in this site's ledger, or a new one if the budget allows it.
@@ -164,7 +160,7 @@ class Site:
         name, data = federation.architectures[client], federation.data
         h0, negatives, public_map, sent = self._read_preparation(name, first, request)
         scoring = further(first, sent) if request.fields.get("release") else first
-        size, pool = {"size": len(data.client(client))}, federation.pool
+        size, pool = data.client_sizes[client], federation.pool
         received = [*h0.values(), *public_map.tensors().values()]
         received += [] if negatives is None else [negatives]
 
@@ -177,100 +173,49 @@ class Site:
         key = key_of(scoring, *received, *sent.values())
         earlier = key_of(first, *received) if sent else None
         if scoring.part.secure:
-            self._add_sum(client, scoring, h0, public_map, key, earlier)
-            return size, write_tensors({}), "the number of its records: nothing else has left"
+            assert self.sums is not None  # noqa: S101 - the plan has secure sums
+            self.sums.add(client, scoring, h0, public_map, key, earlier)
+            about = "the number of its records: nothing else has left"
+            return {"size": size}, wire.write_tensors({}), about
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
             return pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
-        if self.algorithm.secret_noise:
-            count = 0 if negatives is None else len(negatives)
-            head, total = self._recorded(key, earlier, scoring, release, count)
-        else:
-            head = release()
-        fields = size | {
-            "bound": head.public_map.bound,
-            "sigma": head.release.sigma,
-            "sensitivity": head.release.sensitivity,
-            "simulated": head.release.simulated,
-        }
-        return fields, write_tensors({"weight": head.weight}), _guarantee(head, total)
-
-    def _add_sum(
-        self,
-        client: int,
-        scoring: Scoring,
-        h0: Mapping[str, Tensor],
-        public_map: PublicMap,
-        key: ReleaseKey,
-        earlier: ReleaseKey | None,
-    ) -> None:
-        """Compute the vector of a secure sum and keep it for the two steps."""
-        from fedaux_pl.sites import secure_site
-
-        federation, pool = self.federation, self.federation.pool
-        name = federation.architectures[client]
-        digest = secure_site.sum_digest(self.own_agreement, name, scoring, h0, public_map)
-
-        def compute() -> secure_site.Pending:
-            extractor = create_extractor(federation.students[name], h0)
-            integers = pool.integers(client, scoring, extractor, public_map)
-            classes, member = len(federation.data.classes), self._create_member(scoring)
-            return secure_site.Pending(
-                member,
-                SecureSum(scoring, public_map.row_length(extractor), classes, member.least),
-                integers,
-                lambda attempt: pool.noise_bytes(client, scoring, integers, attempt),
-                key,
-                earlier,
-            )
-
-        assert self.sums is not None  # noqa: S101 - the plan has secure sums
-        self.sums.add(digest, compute)
-
-    def _create_member(self, scoring: Scoring) -> "Member":
-        from fedaux_pl.sites.secure_sum import Member, signing_key
-
-        privacy = scoring.privacy
-        return Member(self.name, signing_key(self.name), privacy.pins, privacy.colluders)
-
-    def _create_sums(self, scoring: Scoring) -> "SecureReleases":
-        from fedaux_pl.sites.secure_site import SecureReleases
-
-        self._create_member(scoring)  # raises if the pins do not fit
         if not self.algorithm.secret_noise:
-            return SecureReleases(None, self._check_budget)
-        if self.limits.epsilon_limit_alone is None:
-            sites, privacy = max(self.federation.clients.values()), scoring.privacy
-            sums = privacy.attempts * (2 if _has_second(scoring) else 1)
-            records = [scoring.record(1.0, False, sites)] * sums
-            if has_counts(scoring):
-                records.append(further(scoring, {}).record(1.0, False))
-            cost = 1.001 * spent(records, privacy.delta, alone=True)[0]  # printed, not below it
-            raise ConfigurationError(
-                "this run has secure sums: state with --epsilon_limit_alone what the noise of this "
-                "site alone may cost, if the other sites and the server deceive it (with all sites "
-                f"it costs {cost:.4g}, with fewer less), or set privacy.sums to local"
+            head = release()
+        else:
+            count = 0 if negatives is None else len(negatives)
+            sensitivity = scoring.scorer.sensitivity(size, count)
+            planned = scoring.record(sensitivity, simulated=False)
+            [head], total = release_once(
+                Ledger(data.key_id),
+                [str(key)],
+                {0: data.record_digests(0)},
+                scoring,
+                lambda: [replace(release(), client=0)],  # a site does not choose its number
+                check=lambda entries: self.check_budget(entries, key, earlier, planned),
             )
-        data = self.federation.data
-        return SecureReleases((Ledger(data.key_id), data.record_digests(0)), self._check_budget)
+            scoring.check_release(head, size, count)
+        made = head.release
+        fields = {"size": size, "bound": head.public_map.bound, "sigma": made.sigma}
+        fields |= {"sensitivity": made.sensitivity, "simulated": made.simulated}
+        about = f"{made.what}: NOT private (a rehearsal, or without a valid guarantee)"
+        if total is not None and made.is_private:
+            about = f"{made.what}, {total.describe_one(made)}"
+        return fields, wire.write_tensors({"weight": head.weight}), about
 
-    def _check_budget(
+    def check_budget(
         self,
         entries: Sequence[Entry],
         key: ReleaseKey,
         earlier: ReleaseKey | None,
         planned: Release,
     ) -> None:
-        """Raise a RefusalError if a release is not allowed.
+        """Raise a RefusalError if a release with this key and record is not allowed.
 
-        Args:
-            entries: Those of the ledger.
-            key: The key of the release.
-            earlier: That of the release which must be in the ledger before; None for none.
-            planned: Its record.
+        ``entries`` are those of the ledger, which must have a release with the key ``earlier``.
         """
         if earlier is not None and not any(earlier.is_of(entry.key) for entry in entries):
             raise RefusalError(
@@ -288,111 +233,63 @@ class Site:
                 "cache), or start the site with --allow_new_h0 true, which costs epsilon "
                 f"{planned.epsilon:.4g} again, within its epsilon_limit",
             )
-        data, limits = self.federation.data, self.limits
         assert self.federation.scoring is not None  # noqa: S101 - for mypy
-        ledger, digests = Ledger(data.key_id), data.record_digests(0)
-        privacy = self.federation.scoring.privacy
-        entry = Entry(str(key), {}, {0: planned}, {0: digests})
-        checked = {"epsilon_limit": limits.epsilon_limit or privacy.epsilon}
-        if limits.epsilon_limit_alone is not None:  # of local noise, too: it adds up
-            checked["epsilon_limit_alone"] = limits.epsilon_limit_alone
-        for option, limit in checked.items():
-            alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, [entry], alone).epsilon
-            if not cost <= (limit or 0.0):
-                raise RefusalError(
-                    "budget",
-                    f"with this release the cost would be epsilon {cost:.4g}"
-                    f"{' by the noise of this site alone' if alone else ''}, above the {option} "
-                    f"{limit or 0.0:g}",
-                )
+        data, privacy = self.federation.data, self.federation.scoring.privacy
+        digests = data.record_digests(0)
+        self.limits.check_cost(Ledger(data.key_id), entries, digests, planned, privacy)
 
-    def _recorded(
-        self,
-        key: ReleaseKey,
-        earlier: ReleaseKey | None,
-        scoring: Scoring,
-        release: Callable[[], ReleasedHead],
-        num_negatives: int,
-    ) -> tuple[ReleasedHead, PrivacySpent]:
-        """Return the head in the ledger, or a new one that is there before it leaves; and the cost.
-
-        Args:
-            key: The key of the release.
-            earlier: That of the release which must be in the ledger before; None for none.
-            scoring: What is released.
-            release: Computes it.
-            num_negatives: |D^-|.
-        """
-        data = self.federation.data
-        ledger, digests, size = Ledger(data.key_id), data.record_digests(0), data.client_sizes[0]
-        planned = scoring.record(scoring.scorer.sensitivity(size, num_negatives), False)
-        [head], total = release_once(
-            ledger,
-            [str(key)],
-            {0: digests},
-            scoring,
-            lambda: [replace(release(), client=0)],  # a site does not choose its number
-            check=lambda entries: self._check_budget(entries, key, earlier, planned),
-        )
-        scoring.check_release(head, size, num_negatives)
-        return head, total
-
-    def _read_preparation(
-        self, name: str, scoring: Scoring, request: Message
-    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
-        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
-        fields, student = request.fields, self.federation.students[name]
+    def _expected(self, name: str, scoring: Scoring, fields: Mapping[str, Any]) -> State:
+        """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
+        student, classes = self.federation.students[name], len(self.federation.data.classes)
         columns = width = int(student.feature_dim)  # type: ignore[arg-type]
+        doubles = partial(torch.empty, dtype=torch.float64, device="meta")
         like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
         if fields.get("center") is True:
-            like["map/center"] = torch.empty(width, dtype=torch.float64, device="meta")
+            like["map/center"] = doubles(width)
         if fields.get("directions") is not None:
-            columns = read_count(fields, "directions", width)
-            like["map/directions"] = torch.empty(width, columns, dtype=torch.float64, device="meta")
+            columns = wire.read_count(fields, "directions", width)
+            like["map/directions"] = doubles(width, columns)
         if scoring.scorer.uses_negatives:
-            rows = read_count(fields, "negatives", MAX_NEGATIVES)
+            rows = wire.read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
         if (release := fields.get("release", "")) not in ("", "residuals", "counts"):
             raise RefusalError("message", "it asks for an unknown release")
         if release == "counts" and not has_counts(scoring):
             raise RefusalError("settings", "this configuration has no release of counts")
         if release == "residuals":
-            if not _has_second(scoring):
+            if not has_second(scoring):
                 raise RefusalError("settings", "this configuration has no second release")
-            classes = len(self.federation.data.classes)
-            for part, shape in {"weight": (classes, columns), "bias": (classes,)}.items():
-                like[f"sent/{part}"] = torch.empty(shape, dtype=torch.float64, device="meta")
-        tensors = read_tensors(request.body, like)
-        sent = {k.removeprefix("sent/"): v for k, v in tensors.items() if k.startswith("sent/")}
+            like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
+        return like
+
+    def _read_preparation(
+        self, name: str, scoring: Scoring, request: Message
+    ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
+        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
+        like = self._expected(name, scoring, request.fields)
+        parts: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
+        for key, tensor in wire.read_tensors(request.body, like).items():
+            part, _, own = key.partition("/")
+            parts[part][own] = tensor
+        sent = parts["sent"]
         if any(bool((tensor.abs() > MAX_WEIGHT).any()) for tensor in sent.values()):
             raise RefusalError("message", f"the classifier has weights above {MAX_WEIGHT:g}")
-        public_map = PublicMap(
-            tensors.get("map/center"),
-            tensors.get("map/directions"),
-            scoring.norm_bound == "unit",
-            read_number(fields, "bound", math.ulp(0.0), math.inf),
-        )
-        h0 = {k.removeprefix("h0/"): v for k, v in tensors.items() if k.startswith("h0/")}
-        if (negatives := tensors.get("negatives")) is not None:
+        bound = wire.read_number(request.fields, "bound", math.ulp(0.0), math.inf)
+        public_map = PublicMap(**parts["map"], unit=scoring.norm_bound == "unit", bound=bound)
+        if (negatives := parts["negatives"].get("")) is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
-        return h0, negatives, public_map, sent
+        return parts["h0"], negatives, public_map, sent
 
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""
-        student = self.federation.students[name]
-        size = largest_body(student.state_dict())
-        if (scoring := self.federation.scoring) is not None:
-            width = int(student.feature_dim)  # type: ignore[arg-type]
-            size += 3 * 1024 + 8 * width * (1 + width)  # a map: its center and its directions
-            if _has_second(scoring):  # of a classifier
-                size += 2 * 1024 + 8 * (width + 1) * len(self.federation.data.classes)
-            size += 4 * width * MAX_NEGATIVES * scoring.scorer.uses_negatives
-        return size
-
-
-def _has_second(scoring: Scoring) -> bool:
-    return isinstance(scoring.scorer, ClassStatistics) and scoring.scorer.releases == 2
+        student, scoring = self.federation.students[name], self.federation.scoring
+        largest = wire.largest_body(student.state_dict())
+        if scoring is not None:
+            fields: dict[str, Any] = {"center": True, "directions": student.feature_dim}
+            fields["negatives"] = MAX_NEGATIVES
+            fields["release"] = "residuals" if has_second(scoring) else ""
+            largest = max(largest, wire.largest_body(self._expected(name, scoring, fields)))
+        return largest
 
 
 def say(text: str) -> None:
@@ -418,13 +315,3 @@ def _code(error: Exception) -> str:
     if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
         return "storage"
     return "budget" if isinstance(error, PrivacyError) else "failed"
-
-
-def _guarantee(head: ReleasedHead, total: PrivacySpent | None) -> str:
-    release = head.release
-    if total is not None and release.is_private:
-        return (
-            f"{release.what}, (epsilon {release.epsilon:g}, delta {release.delta:g})-private; "
-            f"spent so far: epsilon {total.epsilon:.4g} in at most {total.releases} about a record"
-        )
-    return f"{release.what}: NOT private (a rehearsal, or without a valid guarantee)"

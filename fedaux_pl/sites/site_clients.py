@@ -2,17 +2,18 @@
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from fedaux_pl.algorithms import Update
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
@@ -23,19 +24,14 @@ from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
 from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import (
-    CODES,
-    FINAL,
-    Message,
-    RefusalError,
-    largest_body,
-    read_count,
-    read_number,
-    read_tensors,
-    write_tensors,
-)
+from fedaux_pl.sites.wire import CODES, FINAL, Message, Question, RefusalError
+
+if TYPE_CHECKING:  # it needs an optional package
+    from fedaux_pl.sites.transport import ServerTransport
 
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
@@ -53,17 +49,11 @@ def connect(
 
     ``with connect(federation, data, sites, root): trainer.fit(federation, datamodule=data)``
 
-    Args:
-        federation: The federation.
-        data: The server's data, with ``holds="public"``.
-        sites: The sites and how to reach them.
-        root: The folder of ``sites.json``, which says who is connected.
-
-    Raises:
-        ConfigurationError: If settings do not fit, the certificates are not there, NVFlare is not
-            installed, or the port is taken.
+    The server's ``data`` have ``holds="public"``; ``sites.json`` in the folder ``root`` says who is
+    connected. Raises a ConfigurationError if settings or certificates do not fit, NVFlare is not
+    installed, or the port is taken.
     """
-    from fedaux_pl.sites.transport import ServerTransport
+    from fedaux_pl.sites.transport import ServerTransport  # raises if NVFlare is not installed
 
     attach(federation, data, sites)
     status = SiteStatus(root / "sites.json", sites.names)
@@ -86,45 +76,21 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             "data.holds to public (fedaux-pl sites init writes it to sites.yaml)"
         )
     adapt(federation, sites.rehearsal)
+    if sites.evaluate:
+        federation.sites_evaluate = True
+        federation.privacy_notes = [
+            "NOT private: what sites tell about the models on test data of their own, except an "
+            "accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
+        ]
     data.site_names = list(sites.names)
 
 
-class Transport(Protocol):
-    """The transport at the server."""
-
-    def connected(self) -> list[str]:
-        """Return the names of the sites that are connected."""
-
-    def ask(
-        self, requests: Mapping[str, Message], timeout: float
-    ) -> Iterator[tuple[str, Message | None]]:
-        """Send requests and yield answers as they come; None for a site that gave none."""
-
-
-@dataclass(frozen=True)
-class _Question:
-    """What the sites of an architecture are asked: plain values, tensors, the expected tensors."""
-
-    fields: Mapping[str, Any]
-    body: bytes
-    like: State
-
-
 class SiteClients:
-    """A ClientPool whose clients are sites.
-
-    Args:
-        transport: The transport.
-        status: Keeps who is there and who has answered.
-        sites: The settings.
-        federation: The federation, whose heads tell which sites have released theirs.
-        context: The data and the tools of the run.
-        settings: How clients train.
-    """
+    """Clients at sites, with the interface of ``federation.clients.LocalClients``."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: "ServerTransport",
         status: SiteStatus,
         sites: Sites,
         federation: Federation,
@@ -135,13 +101,20 @@ class SiteClients:
             raise ConfigurationError(
                 "the server of sites runs in one process: set trainer.devices and num_nodes to 1"
             )
+        data = context.data
+        if sites.evaluate and data.evaluation_examples.clients is not None:
+            raise ConfigurationError(
+                "the server's test or validation data name their clients, and sites.evaluate asks "
+                "the sites for the same metrics: set sites.evaluate to false, or remove the names"
+            )
         self.transport, self.status, self.sites = transport, status, sites
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
-        self._sum_metrics: dict[str, float] = {}  # attempts and seconds of secure sums
+        self._sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
+        self._silent: dict[str, str] = {}  # the code with which a site has evaluated nothing
 
     def prepare(
         self,
@@ -171,24 +144,22 @@ class SiteClients:
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
             lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            questions[name] = _Question(fields, write_tensors(tensors), like)
+            questions[name] = Question(fields, wire.write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
             public_map = maps[architectures[client]]
             if scoring.norm_bound == "private":
-                bound = read_number(fields, "bound", public_map.bound, 1e300)
+                bound = wire.read_number(fields, "bound", public_map.bound, 1e300)
                 public_map = replace(public_map, bound=bound)
-            sensitivity = read_number(fields, "sensitivity", 0, 1e300)
+            sensitivity = wire.read_number(fields, "sensitivity", 0, 1e300)
             record = scoring.record(sensitivity, fields.get("simulated") is True)
-            release = replace(record, sigma=read_number(fields, "sigma", 0, 1e300))
+            release = replace(record, sigma=wire.read_number(fields, "sigma", 0, 1e300))
             head = ReleasedHead(client, own["weight"], public_map, release)
             num_negatives = len(self.context.data.negative_inputs)
             scoring.check_release(head, size, num_negatives)
             largest = scoring.largest_entry(size, num_negatives)
             if not bool((head.weight.abs() <= largest).all()):
-                raise RefusalError(
-                    "message", "its release is larger than any data and noise can be"
-                )
+                raise PrivacyError("its release is larger than any data and noise can be")
             if release.simulated and not self.sites.rehearsal:
                 raise PrivacyError("it has seeded noise, but this is no rehearsal")
             return head
@@ -211,23 +182,22 @@ class SiteClients:
         lengths: Mapping[str, int],
     ) -> list[ReleasedHead]:
         """Return the secure sum over the sites of each architecture."""
-        from fedaux_pl.sites.secure_server import Collector
-        from fedaux_pl.sites.secure_site import sum_digest
+        from fedaux_pl.sites.secure_release import Collector, sum_digest
 
         heads, start = [], time.monotonic()
         # the second sum is used only if it is over all sites of the first
         least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
         collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
-        groups: dict[str, list[str]] = {name: [] for name in lengths}
-        for client in clients:
-            groups[self.context.architectures[client]].append(self.sites.names[client])
+        pairs = [(self.context.architectures[i], self.sites.names[i]) for i in clients]
+        groups = {name: [site for own, site in pairs if own == name] for name in lengths}
         for names in groups.values():  # before the sites of any architecture pay
             collector.check(names)
         for name, names in groups.items():
             h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
             digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
             joined, total = collector.collect(digest, names, lengths[name])
-            self.status.joined(joined)
+            for site in self.sites.names:
+                self.status.change(site, in_sum=site in joined)
             members = sorted(self.sites.names.index(site) for site in joined)
             row_length = maps[name].row_length(features.h0[name])
             secure = SecureSum(scoring, row_length, len(self.context.data.classes), len(members))
@@ -240,28 +210,32 @@ class SiteClients:
                     "cancelled, or a site has sent a false vector"
                 )
             heads.append(head)
-        own = {"attempts": float(collector.attempts), "seconds": time.monotonic() - start}
-        for metric, value in own.items():
-            key = f"secure_sum/{metric}"
-            self._sum_metrics[key] = self._sum_metrics.get(key, 0.0) + value
+        self._sum_metrics["secure_sum/attempts"] += collector.attempts
+        self._sum_metrics["secure_sum/seconds"] += time.monotonic() - start
         return heads
 
-    def _ask(
-        self, kind: str, names: Sequence[str], fields: Mapping[str, Any], like: State
-    ) -> Iterator[tuple[str, Message | RefusalError]]:
-        """Ask sites once, and yield an answer or why there is none."""
-        there = self._alive([name for name in self.transport.connected() if name in names])
-        question = _Question(fields, b"", like)
-        requests = {n: self._request(kind, self.sites.names.index(n), question) for n in there}
-        for name, message in self.transport.ask(requests, self.sites.timeout):
-            try:
-                yield name, self._check(name, requests[name], message)
-            except RefusalError as error:
-                self.status.failed(name, error.code)
-                yield name, error
-        for name in names:
-            if name not in there:
-                yield name, RefusalError("absent", "it is not connected")
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Let sites evaluate the students on test data of their own, if they are to be asked."""
+        if not self.sites.evaluate:
+            return {}
+        names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
+        question = Question(
+            {"round": round_}, wire.write_tensors(join_states(self.federation.students))
+        )
+        found = {}
+
+        def read(name: str, answer: Message) -> dict[str, float]:
+            count, epsilon, metrics = read_metrics(answer, self.federation.chosen_metrics)
+            self.status.change(name, evaluated=[count, epsilon])
+            return metrics
+
+        for name, answer in self._ask("evaluate", dict.fromkeys(names, question), read):
+            if not isinstance(answer, RefusalError):
+                found[name] = answer
+            elif self._silent.get(name) != answer.code:
+                self._tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+            self._silent[name] = getattr(answer, "code", "")
+        return self.federation.evaluation.join({n: found[n] for n in names if n in found})
 
     def train(
         self,
@@ -280,11 +254,11 @@ class SiteClients:
         for name in {architectures[client] for client in clients}:
             state = states[name]
             like = {k: v for k, v in state.items() if not federation.head_only or of_head(k)}
-            questions[name] = _Question(asked, write_tensors(state), like)
+            questions[name] = Question(asked, wire.write_tensors(state), like)
         device = self.context.runner.device
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> Update:
-            name, loss = architectures[client], float(read_number(fields, "loss", -1e30, 1e30))
+            name, loss = architectures[client], float(wire.read_number(fields, "loss", -1e30, 1e30))
             own = {key: tensor.to(device) for key, tensor in own.items()}
             return Update(client, name, size, loss, {**states[name], **own})
 
@@ -297,18 +271,13 @@ class SiteClients:
         self,
         kind: str,
         clients: Sequence[int],
-        questions: Mapping[str, _Question],
+        questions: Mapping[str, Question],
         read: Callable[[int, Mapping[str, Any], State, int], _T],
         round_: int | None = None,
     ) -> dict[int, _T]:
         """Ask sites until there are ``min_answers``; those that refuse or fail are left out.
 
-        Args:
-            kind: ``prepare`` or ``train``.
-            clients: The clients of the sites.
-            questions: What the sites of each architecture are asked.
-            read: Checks an answer, given the client, plain values, tensors and |D_i|.
-            round_: t, for messages.
+        ``read`` checks an answer, given the client, plain values, tensors and |D_i|.
         """
         answers: dict[int, _T] = {}
         refused: dict[str, str] = {}
@@ -318,6 +287,15 @@ class SiteClients:
             needed = 0  # a round does not wait for sites that have never been there
         numbers = {self.sites.names[client]: client for client in clients}
         asked = {n: questions[self.context.architectures[i]] for n, i in numbers.items()}
+
+        def read_one(name: str, answer: Message) -> _T:
+            own = wire.read_tensors(answer.body, asked[name].like)
+            if not (size := wire.read_count(answer.fields, "size")):
+                raise RefusalError("message", "it has no samples")
+            result = read(numbers[name], answer.fields, own, size)
+            self.context.data.site_sizes[numbers[name]] = size
+            return result
+
         with self.context.progress.stage(_STAGES[kind], len(clients), "site") as stage:
             while True:
                 missing = [n for n, i in numbers.items() if i not in answers and n not in refused]
@@ -328,35 +306,49 @@ class SiteClients:
                         "with them on the same run.yaml, within their limits"
                     )
                 there = self._await(missing, needed - len(answers))
-                requests = {n: self._request(kind, numbers[n], asked[n]) for n in there}
-                for name, message in self.transport.ask(requests, self.sites.timeout):
-                    client = numbers[name]
-                    try:
-                        answer = self._check(name, requests[name], message)
-                        own = read_tensors(answer.body, asked[name].like)
-                        if not (size := read_count(answer.fields, "size")):
-                            raise RefusalError("message", "it has no samples")
-                        answers[client] = read(client, answer.fields, own, size)
-                    except (RefusalError, PrivacyError) as error:
-                        code = error.code if isinstance(error, RefusalError) else "message"
-                        if code in FINAL:
-                            refused[name] = code
-                        self._tell(f"{name} gave no answer to {about}: {first_line(error)}")
-                        self.status.failed(name, code)
+                for name, answer in self._ask(kind, {n: asked[n] for n in there}, read_one):
+                    if not isinstance(answer, RefusalError):
+                        answers[numbers[name]] = answer
+                        stage.update(1)
+                        if round_ is not None:
+                            self.status.change(name, last_round=round_)
                         continue
-                    self.context.data.site_sizes[client] = size
-                    self.status.answered(name, round_)
-                    stage.update(1)
+                    if answer.code in FINAL:
+                        refused[name] = answer.code
+                    self._tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                 if len(answers) >= needed:
                     for name in [n for n in missing if n not in there]:
                         self._tell(f"{name} is absent in {about}")
                     return answers
                 time.sleep(_RETRY)
 
-    def _request(self, kind: str, client: int, question: _Question) -> Message:
-        own = {"kind": kind, "request": secrets.token_hex(16), "client": client}
-        fields = {**own, "agreement": self.agreement, **question.fields}
-        return Message(fields, question.body, largest_body(question.like))
+    def _ask(
+        self, kind: str, questions: Mapping[str, Question], read: Callable[[str, Message], _T]
+    ) -> Iterator[tuple[str, _T | RefusalError]]:
+        """Ask sites once, and yield each answer as it is read, or why there is none."""
+        there = self._alive([name for name in self.transport.connected() if name in questions])
+        requests = {}
+        for name in there:
+            fields, body, like = questions[name]
+            own = {"kind": kind, "client": self.sites.names.index(name)}
+            own |= {"request": secrets.token_hex(16), "agreement": self.agreement}
+            requests[name] = Message({**own, **fields}, body, wire.largest_body(like))
+        for name, message in self.transport.ask(requests, self.sites.timeout):
+            answer: _T | RefusalError
+            try:
+                answer = read(name, self._check(name, requests[name], message))
+                if kind != "evaluate":
+                    self.status.change(name, last_code=None)
+            except (RefusalError, PrivacyError) as error:
+                code = getattr(error, "code", "message")
+                answer = RefusalError(code, first_line(error))
+                self.status.change(
+                    name, **{"evaluated" if kind == "evaluate" else "last_code": code}
+                )
+            yield name, answer
+        for name in questions:
+            if name not in there:
+                yield name, RefusalError("absent", "it is not connected")
 
     def _check(self, name: str, request: Message, answer: Message | None) -> Message:
         """Return an answer to this very request; raise a RefusalError for a code or another one."""

@@ -1,7 +1,7 @@
 """The settings of server and sites: those of each alone, and those that they must share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,12 @@ from typing import Any
 from fedaux_pl.algorithms import FedBN
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
+from fedaux_pl.scoring import Ledger, Privacy, Release
+from fedaux_pl.scoring.ledger import Digests, Entry
+from fedaux_pl.sites.wire import RefusalError
 
-FORMAT = 1
-"""The format of the messages, increased when server and sites of two releases cannot talk."""
-
-ASKED = ("epochs", "batch_size")
-"""What the server may ask for in a request, within the limits of a site."""
-
+FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
+ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
 _SHARED = ("algorithm", "clients", "train", "model_options", "seed")
 
 
@@ -33,6 +32,8 @@ class Sites:
         min_answers: The number of answers that a round needs; with fewer, sites are asked again.
         rehearsal: Whether the noise of the method is used as configured. Otherwise it is secret.
         max_bytes: The largest message that is accepted.
+        evaluate: Whether sites are asked to evaluate the models on test data of their own whenever
+            a round is measured. Those that have not allowed it (``--evaluate``) are left out.
     """
 
     names: list[str]
@@ -44,6 +45,7 @@ class Sites:
     min_answers: int = 1
     rehearsal: bool = False
     max_bytes: int = 2**32
+    evaluate: bool = False
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -55,10 +57,8 @@ class Sites:
                 f"sites.min_answers must lie in 1 ... {len(self.names)}, but is {self.min_answers}"
             )
         if not self.timeout > 0 or not self.wait >= 0:
-            raise ValueError(
-                f"sites.timeout must be positive and sites.wait at least 0, but they are "
-                f"{self.timeout} and {self.wait}"
-            )
+            times = f"{self.timeout} and {self.wait}"
+            raise ValueError(f"timeout must be positive, and wait at least 0, but are {times}")
 
 
 def check_name(name: str) -> None:
@@ -89,6 +89,10 @@ class Limits:
         max_batch_size: The largest one.
         rehearsal: Whether the noise is that of the configuration: from a seed it protects nothing.
             Otherwise it is secret, and a server that wants another one is refused.
+        evaluate: Whether to tell the server the metrics of its models on the test data of this
+            site, as often as it asks. Without ``evaluate_epsilon`` no guarantee covers them.
+        evaluate_epsilon: Tell the accuracy alone, with noise, at this epsilon for every evaluation
+            and the delta of the method; all of them count towards ``epsilon_limit``.
     """
 
     epsilon_limit: float | None = None
@@ -98,17 +102,49 @@ class Limits:
     min_batch_size: int = 2
     max_batch_size: int = 1024
     rehearsal: bool = False
+    evaluate: bool = False
+    evaluate_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon_limit", "epsilon_limit_alone"):
-            if (limit := getattr(self, name)) is not None and not limit > 0:
-                raise ValueError(f"{name} must be positive, but is {limit}")
+        for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
+            limit = getattr(self, name)
+            if limit is not None and (isinstance(limit, bool) or not limit > 0):
+                raise ValueError(f"{name} must be a positive number, but is {limit}")
         if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
             raise ValueError(
-                "max_epochs and min_batch_size must be at least 1, and max_batch_size at least "
-                f"min_batch_size, but they are {self.max_epochs}, {self.min_batch_size} and "
-                f"{self.max_batch_size}"
+                f"got max_epochs {self.max_epochs} and batch sizes from {self.min_batch_size} to "
+                f"{self.max_batch_size}; expected 1 or more, and max_batch_size at least the other"
             )
+        if self.evaluate_epsilon is not None and not self.evaluate:
+            raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
+        try:
+            Privacy(self.evaluate_epsilon)
+        except ValueError as error:
+            raise ValueError(f"evaluate_epsilon: {error}") from error
+
+    def check_cost(
+        self,
+        ledger: Ledger,
+        entries: Sequence[Entry],
+        digests: Digests,
+        planned: Release,
+        privacy: Privacy,
+    ) -> None:
+        """Raise a RefusalError if a planned release about these records costs too much.
+
+        Without ``epsilon_limit`` that of the method's ``privacy`` is the limit.
+        """
+        limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
+        if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
+            limits["epsilon_limit_alone"] = self.epsilon_limit_alone
+        entry = Entry("", {}, {0: planned}, {0: digests})
+        for option, limit in limits.items():
+            alone = option == "epsilon_limit_alone"
+            cost = ledger.total([digests], privacy.delta, [entry], alone, entries).epsilon
+            if not cost <= limit:
+                about = " by the noise of this site alone" if alone else ""
+                text = f"with this release the cost would be epsilon {cost:.4g}{about}"
+                raise RefusalError("budget", f"{text}, above the {option} {limit:g}")
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:
@@ -128,18 +164,14 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
 def agreement(federation: Federation) -> dict[str, Any]:
     """Return the settings that determine what a site computes, as JSON gives them.
 
-    Server and sites compare them with every request. Architectures, classes and the method are
-    agreed by a common configuration: a server cannot change them by a message, and no message
-    names a class to be loaded.
+    Server and sites compare them with every request: no message changes them or names a class.
     """
     settings, data = federation.settings(), federation.data
-    shared = {
+    shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
         "format": FORMAT,
-        **{name: settings[name] for name in _SHARED},
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
-        **{name: value for name, value in settings.items() if name == "rounds"},
     }
     plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
     return plain

@@ -13,12 +13,7 @@ from fedaux_pl.files import write_json_atomically
 
 
 class SiteStatus:
-    """The state of all sites; each change is written to the file.
-
-    Args:
-        path: The file.
-        names: The sites.
-    """
+    """The state of all sites; each change is written to the file."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.path = path
@@ -27,29 +22,15 @@ class SiteStatus:
         self._sites: dict[str, dict[str, Any]] = {name: dict(empty) for name in names}
         self._write()
 
-    def connected(self, name: str, is_connected: bool) -> None:
-        """Note that a site has connected, or that its connection has ended."""
-        self._change(name, connected=is_connected, since=time.time())
+    def change(self, name: str, **values: Any) -> None:
+        """Note what is new about a site.
 
-    def answered(self, name: str, round_: int | None) -> None:
-        """Note that a site has answered in a round, or in the preparation (None)."""
-        own = {} if round_ is None else {"last_round": round_}
-        self._change(name, last_code=None, **own)
-
-    def failed(self, name: str, code: str) -> None:
-        """Note that a site has not answered."""
-        self._change(name, last_code=code)
-
-    def joined(self, names: Sequence[str]) -> None:
-        """Note the sites of the last secure sum."""
-        for name in self._sites:
-            self._change(name, in_sum=name in names)
-
-    def _change(self, name: str, **values: Any) -> None:
-        if name in self._sites:
-            with self._lock:
-                self._sites[name].update(values)
-                self._write()
+        Entries are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
+        it was ``in_sum``, and ``evaluated``: the number of its samples and epsilon, or a code.
+        """
+        with self._lock:
+            self._sites[name].update(values)
+            self._write()
 
     def _write(self) -> None:
         content = {"pid": os.getpid(), "updated": time.time(), "sites": self._sites}
@@ -71,12 +52,15 @@ def describe_status(root: Path) -> str:
     for name, site in content["sites"].items():
         is_there = "connected" if site["connected"] and runs else "not connected"
         last = "none yet" if site["last_round"] is None else site["last_round"]
-        code = f"; last code {site['last_code']}" if site["last_code"] else ""
-        summed = {True: "; in the secure sum", False: "; NOT in the secure sum", None: ""}
-        lines.append(
-            f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
-            f"{summed[site.get('in_sum')]}{code}"
-        )
+        line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
+        if (joined := site.get("in_sum")) is not None:
+            line += f"; {'in' if joined else 'NOT in'} the secure sum"
+        if isinstance(own := site.get("evaluated"), str):
+            line += f"; evaluates nothing (code {own})"
+        elif own is not None:
+            cost = "NOT covered by epsilon" if own[1] is None else f"epsilon {own[1]:g} each time"
+            line += f"; evaluates on {own[0]} samples, {cost}"
+        lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)
     return "\n".join(lines)
 
 

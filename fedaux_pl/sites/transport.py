@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -20,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fedaux_pl.callbacks.progress_bars import print_above_bars
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_settings import Sites
@@ -72,7 +73,8 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
         "NVFLARE_ALLOW_ADHOC_CONNS": "false",
     }
     _bound_log()
-    _share_memory()
+    # threads have heaps of their own, in which the gaps that messages leave add up: let them share
+    _call_glibc("mallopt", _MALLOC_ARENA_MAX, 2)
     _keep_alive()
     credentials = {key: str(folder / file) for key, file in files.items()}
     try:
@@ -91,8 +93,7 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
 
 
 def _folder(kit: Path) -> Path:
-    """Return the folder of certificates: provisioning writes them to ``startup`` of a kit."""
-    return kit / "startup" if (kit / "startup").is_dir() else kit
+    return kit / "startup" if (kit / "startup").is_dir() else kit  # as provisioning writes it
 
 
 def certificate_name(kit: Path) -> str:
@@ -120,13 +121,9 @@ def _bound_log() -> None:
         log.propagate = False
 
 
-def _share_memory() -> None:
-    """Let the threads of a process share two heaps: messages come and go in many threads.
-
-    glibc gives threads heaps of their own, in which the gaps that messages leave add up.
-    """
-    if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
-        set_option(_MALLOC_ARENA_MAX, 2)
+def _call_glibc(function: str, *arguments: int) -> None:
+    if call := getattr(ctypes.CDLL(None), function, None):
+        call(*arguments)
 
 
 def _keep_alive() -> None:
@@ -138,22 +135,11 @@ def _keep_alive() -> None:
     options.extend(option for option in _KEEPALIVE if option not in options)
 
 
-def _return_memory() -> None:
-    """Give freed memory back to the system."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+_return_memory = partial(_call_glibc, "malloc_trim", 0)  # freed memory, to the system
 
 
 class ServerTransport:
-    """The transport at the server, open while it is used as a context manager.
-
-    Args:
-        sites: The sites and the port.
-        status: Is told who connects and who leaves.
-
-    Raises:
-        ConfigurationError: If NVFlare or certificates are missing, or the port is taken.
-    """
+    """The transport at the server, open while it is used as a context manager."""
 
     def __init__(self, sites: Sites, status: SiteStatus) -> None:
         self.sites, self.status = sites, status
@@ -238,7 +224,7 @@ class ServerTransport:
         """Note that a site has connected, or that its connection has ended."""
         if (name := agent.get_fqcn()) in self.sites.names:
             self._tell(f"{name} {'connected' if is_connected else 'disconnected'}")
-            self.status.connected(name, is_connected)
+            self.status.change(name, connected=is_connected, since=time.time())
             if not is_connected and (stop := self._asked.get(name)) is not None:
                 stop.trigger("gone")
 
@@ -256,13 +242,8 @@ def serve(
 ) -> None:
     """Answer the server's requests, one at a time in this thread, until the process ends.
 
-    Args:
-        name: The site's name, as in its certificate.
-        server: ``host:port`` of the server.
-        kit: The site's folder of certificates.
-        max_bytes: The largest message that is accepted.
-        answer: Computes the answer to a request.
-        largest: The bytes of the largest request that the configuration allows.
+    ``name`` is that in the site's certificate, ``server`` is ``host:port``, ``kit`` the folder of
+    certificates, ``largest`` the bytes of the largest request that the configuration allows.
     """
     cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
     work: queue.Queue[tuple[Message, Future[Any]]] = queue.Queue()

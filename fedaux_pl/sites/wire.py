@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,9 @@ from fedaux_pl.functional.averaging import State
 
 MAX_FIELDS, MAX_DEPTH = 2**20, 32
 """The maximum characters of a message's plain values, and how deep lists and names may nest."""
+
+Answer = tuple[dict[str, Any], bytes, str]
+"""What a site answers: plain values, tensors, and the guarantee, for its own log."""
 
 CODES = {
     "busy": "it still works on an earlier request",
@@ -36,17 +39,8 @@ CODES = {
 FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
 
 
-Answer = tuple[dict[str, Any], bytes, str]
-"""What a site answers: plain values, tensors, and the guarantee, for its own log."""
-
-
 class RefusalError(FedauxError):
-    """A message that is not accepted.
-
-    Args:
-        code: One of `CODES`: all that the other side gets to know.
-        reason: The reason, for the log of this side.
-    """
+    """A message that is not accepted: the code is for the other side, the reason for this log."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -55,22 +49,24 @@ class RefusalError(FedauxError):
 
 @dataclass(frozen=True)
 class Message:
-    """A message.
-
-    Attributes:
-        fields: Plain values.
-        body: Tensors as `write_tensors` gives them.
-        largest_answer: The bytes that the body of an answer may have; not sent.
-    """
+    """A message: plain values, and tensors as `write_tensors` gives them."""
 
     fields: Mapping[str, Any]
     body: bytes = b""
-    largest_answer: int = 0
+    largest_answer: int = 0  # the bytes that the body of an answer may have; not sent
 
     @property
     def sealed(self) -> str:
         """The plain values as JSON."""
         return json.dumps(dict(self.fields))
+
+
+class Question(NamedTuple):
+    """What sites are asked: plain values, tensors as bytes, and the tensors of an answer."""
+
+    fields: Mapping[str, Any]
+    body: bytes = b""
+    like: State = {}  # noqa: RUF012 - never changed
 
 
 def read_message(fields: object, body: bytes) -> Message:
@@ -111,11 +107,7 @@ def write_tensors(tensors: State) -> bytes:
 
 
 def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
-    """Read tensors that must have the names, shapes and dtypes of ``like``, in its order.
-
-    Raises:
-        RefusalError: If they differ, are damaged, or hold NaN or infinity.
-    """
+    """Read finite tensors that must have the names, shapes and dtypes of ``like``, in its order."""
     if len(content) > (most := largest_body(like)):
         raise RefusalError("message", f"{len(content)} bytes where at most {most} are expected")
     try:
@@ -127,11 +119,8 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
         raise RefusalError("message", f"other tensors than expected, such as {other[0][:80]!r}")
     for name, tensor in tensors.items():
         if tensor.shape != like[name].shape or tensor.dtype != like[name].dtype:
-            raise RefusalError(
-                "message",
-                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but must be "
-                f"{like[name].dtype} of shape {tuple(like[name].shape)}",
-            )
+            got, needed = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, like[name]))
+            raise RefusalError("message", f"{name} is {got}, but must be {needed}")
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise RefusalError("diverged", f"{name} holds NaN or infinity")
     return {name: tensors[name] for name in like}

@@ -25,6 +25,7 @@ _WITHOUT_EFFECT = (
     *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
     *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
 )
+
 _BAR_FROM = 50  # resolving more cells than this shows a progress bar
 
 
@@ -40,22 +41,16 @@ class CellState(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """A run of ``fedaux-pl fit`` in ``ROOT/cells/KEY``.
-
-    All cells share ``ROOT/cache``: the first that needs some pre-training does it, and those that
-    need the same one meanwhile wait for its lock.
+    """A run of ``fedaux-pl fit`` in ``ROOT/cells/KEY``; all cells share ``ROOT/cache``.
 
     Attributes:
         coordinates: The label of each axis.
         seed: The seed of the run.
         args: The options of ``fit``, without those of the folder.
-        root: The folder of all output.
+        root: The folder of all output; it and the following are set by ``resolve``.
         key: The name of its folder: 12 hex digits of the hash of the settings.
         rounds: The rounds of a complete run.
         config: All settings of its run, defaults included; a worker does not get them.
-
-    ``root``, ``key``, ``rounds`` and ``config`` are set by ``resolve``; before it a cell has no
-    folder.
     """
 
     coordinates: Mapping[str, str]
@@ -95,7 +90,7 @@ class Cell:
     @property
     def command(self) -> list[str]:
         """The command line of ``fedaux-pl``."""
-        own = ["--trainer.default_root_dir", str(self.path), "--ckpt_path", "last"]
+        own = ("--trainer.default_root_dir", str(self.path), "--ckpt_path", "last")
         return ["fit", *self.args, *own]
 
     @property
@@ -112,8 +107,8 @@ class Cell:
     def from_json(cls, text: str) -> "Cell":
         """Return the cell that ``as_json`` wrote, without its config."""
         content = json.loads(text)
-        given = {"root": Path(content["root"]), "args": tuple(content["args"])}
-        return cls(**content | given)
+        content |= {"root": Path(content["root"]), "args": tuple(content["args"])}
+        return cls(**content)
 
     def create(self) -> None:
         """Create the folder, with a link to the cache that all cells share."""
@@ -141,17 +136,14 @@ class Cell:
         """Mark it as failed, with the first line of the error."""
         write_json_atomically(self.failure, {"error": error, **about})
 
-    def error(self) -> str | None:
-        """Return the first line of the error of a failed cell."""
-        return _read_json(self.failure).get("error")
+    def read_failure(self) -> dict[str, Any]:
+        """Return failed.json: ``error`` and what else ``mark_failed`` was given."""
+        return _read_json(self.failure)
 
     def problem(self) -> str:
         """Return the first line of a failed cell's error, and its log if it has started."""
-        return f"{self.error()} ({self.log})" if self.log.is_file() else f"{self.error()}"
-
-    def has_failed_early(self) -> bool:
-        """Return whether wrong settings or data ended it before its first round."""
-        return bool(_read_json(self.failure).get("is_refused")) and self.load_run() is None
+        error = self.read_failure().get("error")
+        return f"{error} ({self.log})" if self.log.is_file() else f"{error}"
 
     @property
     def state(self) -> CellState:
@@ -167,29 +159,23 @@ class Cell:
     def is_complete(self) -> bool:
         """Return whether the run has all rounds and, with validation data, its test accuracy."""
         run = self.load_run()
-        if run is None or int(run.summary.get("rounds", 0)) < self.rounds:
-            return False
-        return "test" in run.summary or not run.values("val/accuracy")
+        is_tested = "test" in run.summary or not run.values("val/accuracy")
+        return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
-    def load_run(self) -> Run | None:
-        """Return the run with the most rounds, among equals one with a test; None before a round.
+    def load_run(self) -> Run:
+        """Return the run with the most rounds, among equals one with a test; else an empty one.
 
         Raises:
             ConfigurationError: If its files are damaged.
         """
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
-        runs = load_runs(curves) if curves else []
-        return max(runs, key=lambda run: (len(run.curve), "test" in run.summary), default=None)
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return the measurements of each round that its run has."""
-        run = self.load_run()
-        return [] if run is None else run.curve
+        runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
+        return max(runs, key=lambda run: (len(run.curve), "test" in run.summary))
 
 
 def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = False) -> list[Cell]:
-    """Parse the command lines of cells, which runs nothing.
+    """Parse the command lines of cells, which runs nothing; return them with settings and keys.
 
     Args:
         cells: The cells.
@@ -197,14 +183,11 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
         check: Whether to create their models and data, so that values are refused that a run would
             refuse.
 
-    Returns:
-        The cells with all their settings and their keys.
-
     Raises:
         ConfigurationError: If a command line is wrong, with the coordinates of its cell.
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
-    from fedaux_pl.callbacks.progress_bars import Bar, is_terminal
+    from fedaux_pl.callbacks.progress import Bar, is_terminal
     from fedaux_pl.runs.parser import ConfigResolver
 
     resolver = ConfigResolver()
@@ -228,10 +211,8 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
 def distinct(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells without repetitions: the first of those with the same key."""
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.key, cell)
-    return list(first.values())
+    keys = [cell.key for cell in cells]
+    return [cell for i, cell in enumerate(cells) if cell.key not in keys[:i]]
 
 
 def _config_key(config: Mapping[str, Any]) -> str:
@@ -240,9 +221,6 @@ def _config_key(config: Mapping[str, Any]) -> str:
     Left out: settings that do not change the result, and unset ones, so that a new option of the
     Trainer changes no key. The source files of classes outside of installed packages are part of
     it, so that a method that was edited runs again.
-
-    Raises:
-        ConfigurationError: If such a class cannot be imported.
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
     content = {**config, "trainer": trainer, "sources": _sources(config) or None}
@@ -252,20 +230,18 @@ def _config_key(config: Mapping[str, Any]) -> str:
 
 def _check_resumable(config: Mapping[str, Any]) -> None:
     """Refuse settings of a run that no sweep can resume or complete."""
-    trainer = config["trainer"]
+    trainer, problem = config["trainer"], ""
     if config["ckpt_path"] is not None:
-        raise ConfigurationError("a sweep resumes its cells by itself: leave out --ckpt_path")
-    if trainer["default_root_dir"] != "logs":
-        raise ConfigurationError(
-            "a sweep gives each cell a folder of its own: give --root in place of "
-            f"trainer.default_root_dir, which is {trainer['default_root_dir']}"
-        )
-    if trainer["fast_dev_run"]:
-        raise ConfigurationError("a sweep needs what fast_dev_run does not write: leave it out")
-    if (trainer["max_epochs"] or -1) < 1:
-        raise ConfigurationError(
-            "a sweep needs to know the number of rounds: set trainer.max_epochs to at least 1"
-        )
+        problem = "resumes its cells by itself: leave out --ckpt_path"
+    elif trainer["default_root_dir"] != "logs":
+        given = f"trainer.default_root_dir, which is {trainer['default_root_dir']}"
+        problem = f"gives each cell a folder of its own: give --root in place of {given}"
+    elif trainer["fast_dev_run"]:
+        problem = "needs what fast_dev_run does not write: leave it out"
+    elif (trainer["max_epochs"] or -1) < 1:
+        problem = "needs to know the number of rounds: set trainer.max_epochs to at least 1"
+    if problem:
+        raise ConfigurationError(f"a sweep {problem}")
 
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Runs the cells of a sweep on this machine, some at a time, or submits them to SLURM."""
 
+import itertools
 import json
 import os
 import signal
 import statistics
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +20,7 @@ from fedaux_pl.sweeps.worker import BUSY
 
 _POLL = 0.2  # seconds
 _REPEAT = 1.0  # seconds between two interruptions of a process
+_ENDED = (CellState.DONE, CellState.FAILED)
 
 
 def run_locally(
@@ -36,12 +39,11 @@ def run_locally(
         FedauxError: If settings or data are refused before any cell has a round: no cell can run.
         KeyboardInterrupt: After Ctrl-C, when all processes have ended.
     """
-    pending = [cell for cell in cells if cell.state not in (CellState.DONE, CellState.FAILED)]
-    running: dict[int, tuple[Cell, BaseProcess]] = {}
-    starts: dict[str, float] = {}
+    pending = [cell for cell in cells if cell.state not in _ENDED]
+    running: dict[int, tuple[Cell, BaseProcess, float]] = {}
     try:
         while pending or running:
-            for slot, (cell, process) in list(running.items()):
+            for slot, (cell, process, started) in list(running.items()):
                 status = process.exitcode
                 # a process survives its server, whose end gives it a status: the lock is held
                 if status is None or (status != BUSY and is_held(cell.lock)):
@@ -51,7 +53,7 @@ def run_locally(
                     pending.insert(0, cell)
                 else:
                     _record(cell, status)
-                    _say_ended(cell, starts, cells, len(slots))
+                    _say_ended(cell, cells, len(slots), _duration(monotonic() - started))
                     _stop_if_none_can_run(cell, cells)
             for cell in list(pending):
                 if len(running) == len(slots):
@@ -59,17 +61,16 @@ def run_locally(
                 if is_held(cell.lock):  # another sweep runs it
                     continue
                 pending.remove(cell)
-                if cell.state in (CellState.DONE, CellState.FAILED):  # the other sweep has run it
-                    _say_ended(cell, starts, cells, len(slots))
+                if cell.state in _ENDED:  # the other sweep has run it
+                    _say_ended(cell, cells, len(slots))
                     continue
                 slot = next(i for i in range(len(slots)) if i not in running)
                 word = "resumed" if cell.state is CellState.UNFINISHED else "started"
                 print(f"{word}: {cell.name}", flush=True)
-                starts[cell.key] = monotonic()
-                running[slot] = cell, start(cell, slots[slot])
+                running[slot] = cell, start(cell, slots[slot]), monotonic()
             sleep(_POLL)
     finally:  # after Ctrl-C: a run ends with the checkpoint of its last round
-        while alive := [process for _, process in running.values() if process.is_alive()]:
+        while alive := [process for _, process, _ in running.values() if process.is_alive()]:
             for process in alive:  # again and again: a process that just starts ignores it
                 if process.pid is not None:
                     os.kill(process.pid, signal.SIGINT)
@@ -78,7 +79,7 @@ def run_locally(
 
 def _record(cell: Cell, status: int) -> None:
     """Mark a cell as failed if its process could not do so itself."""
-    if status in (0, INTERRUPTED) or cell.state in (CellState.DONE, CellState.FAILED):
+    if status in (0, INTERRUPTED) or cell.state in _ENDED:
         return
     text = f"its process ended with status {status}"
     if status < 0:
@@ -88,24 +89,17 @@ def _record(cell: Cell, status: int) -> None:
     cell.mark_failed(status=status, error=text)
 
 
-def _say_ended(cell: Cell, starts: dict[str, float], cells: Sequence[Cell], jobs: int) -> None:
-    """Print how a cell has ended, here or in another sweep."""
-    parts = [f"{cell.state}: {cell.name}"]
-    if cell.key in starts:
-        parts.append(_duration(monotonic() - starts.pop(cell.key)))
-    if cell.state is CellState.FAILED:
-        parts.append(cell.problem())
+def _say_ended(cell: Cell, cells: Sequence[Cell], jobs: int, duration: str = "") -> None:
+    """Print how a cell has ended, here or, without a duration, in another sweep."""
+    problem = cell.problem() if cell.state is CellState.FAILED else ""
     done = sum(other.is_complete() for other in cells)
-    parts.append(f"{done} of {len(cells)} cells done; {time_left(cells, jobs)}")
-    print(", ".join(parts), flush=True)
+    progress = f"{done} of {len(cells)} cells done; {time_left(cells, jobs)}"
+    parts = [f"{cell.state}: {cell.name}", duration, problem, progress]
+    print(", ".join(filter(None, parts)), flush=True)
 
 
 def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
-    if (
-        cell.state is CellState.FAILED
-        and cell.has_failed_early()
-        and not any(c.load_run() for c in cells)
-    ):
+    if cell.read_failure().get("is_refused") and not any(c.load_run().curve for c in cells):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -118,27 +112,25 @@ def time_left(cells: Sequence[Cell], jobs: int) -> str:
     Rounds are taken from cells with the same method, clients and data, else the same clients.
 
     Args:
-        cells: The cells.
+        cells: The cells, each of them once.
         jobs: How many run at a time.
     """
-    measured: dict[str, list[float]] = {}
-    left: list[tuple[Cell, int]] = []
-    for cell in {cell.key: cell for cell in cells}.values():
-        curve = cell.curve()
+    measured: dict[str, list[float]] = defaultdict(list)
+    left: list[tuple[int, tuple[str, str]]] = []
+    for cell in cells:
+        curve, groups = cell.load_run().curve, _alike(cell)
         if len(curve) < cell.rounds and not cell.failure.is_file():  # it would run by --retry
-            left.append((cell, cell.rounds - len(curve)))
-        seconds = [sum(v for k, v in row.items() if k.startswith("seconds/")) for row in curve]
-        for group in _alike(cell) if seconds else ():
-            measured.setdefault(group, []).extend(seconds)
+            left.append((cell.rounds - len(curve), groups))
+        for row, group in itertools.product(curve, groups):
+            measured[group].append(sum(v for k, v in row.items() if k.startswith("seconds/")))
     if not left:
         return "no rounds are left"
-    medians = {group: statistics.median(values) for group, values in measured.items()}
-    found = [next(filter(None, map(medians.get, _alike(cell))), None) for cell, _ in left]
-    text = f"{counted(sum(count for _, count in left), 'round')} left"
-    if unknown := found.count(None):
+    text = f"{counted(sum(count for count, _ in left), 'round')} left"
+    known = [(count, measured.get(close) or measured.get(far)) for count, (close, far) in left]
+    if unknown := [seconds for _, seconds in known].count(None):
         which = f"cells without a measured round of the same clients: {unknown}"
         return f"{text}; no estimate of the time ({which}): run one of them by --select first"
-    total = sum(count * (each or 0.0) for (_, count), each in zip(left, found, strict=True))
+    total = sum(count * statistics.median(seconds) for count, seconds in known if seconds)
     return f"{text}, about {_duration(total / jobs)} without pre-training"
 
 
@@ -158,12 +150,7 @@ def _duration(seconds: float) -> str:
 
 
 def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
-    """Create submitit's executor for SLURM.
-
-    Args:
-        folder: The folder of SLURM's logs and scripts.
-        name: The name of the jobs.
-        options: submitit's options for SLURM, such as partition, time (in minutes), gpus_per_node.
+    """Create submitit's executor of jobs with a name and options such as partition and time.
 
     Raises:
         ConfigurationError: If submitit is not installed, there is no SLURM, or an option is wrong.
@@ -215,10 +202,7 @@ class CellJob:
 def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> Iterator[str]:
     """Submit one job for each cell, and yield its id, which its description keeps.
 
-    Args:
-        cells: The cells.
-        executor: submitit's executor.
-        command: The command line of a process that runs the cell that follows it as JSON.
+    A job runs ``command`` followed by the cell as JSON.
 
     Raises:
         FedauxError: If SLURM refuses a job, such as when its queue is full.

@@ -16,14 +16,13 @@ from fedaux_pl.sweeps.cells import Cell
 FOLDER = Path(__file__).parents[1] / "configs"
 _METRICS = ("best", "last")
 _SCRIPTS = {
-    "paper/fig2": "paper/iris_ensemble.py",
-    **{f"paper/{f}": f"paper/split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
-    "paper/fig14": "paper/gaussian_clients.py",
-    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("fig15", "fig16")},
-    **{f"paper/{f}": f"paper/similar_images.py {f}" for f in ("digits_fig15", "digits_fig16")},
-    "paper/table4": "paper/method_costs.py",
-    "paper/table6": "paper/imagenet_subsets.py",
-}  # of former files; scripts of the repository that need no sweep
+    "fig2": "iris_ensemble.py",
+    "fig14": "gaussian_clients.py",
+    "table4": "method_costs.py",
+    "table6": "imagenet_subsets.py",
+    **{f: f"split_bubbles.py {f}" for f in ("fig6", "fig8", "digits_fig6")},
+    **{f: f"similar_images.py {f}" for f in ("fig15", "fig16", "digits_fig15", "digits_fig16")},
+}  # of paper/ in the repository; they need no sweep
 _KEYS = (
     *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
     *("tables", "figures", "published"),
@@ -36,7 +35,6 @@ _FIGURES = {
     "heatmap": {"x": True, "y": True, "panels": False},
 }
 _ONE_AXIS = ("x", "y", "series")  # the others are an axis or a list of axes
-_RESERVED = ("cells", "report", "index")
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,10 @@ class Sweep:
 
     Attributes:
         name: The stem of the file.
-        title: What it measures.
-        note: What a reader should know; empty without one.
         metric: Which accuracy counts, the "best" or the "last" over the rounds; or another column
             of curve.csv, as in "last f1" and "best worst_client/accuracy".
         axes: The labels of each axis in the order of the file, over all grids.
-        cells: All runs.
         tables: The tables as in the file, or one with the first axis as rows.
-        figures: The figures as in the file.
         published: The numbers of a paper: source, axes, and values by the labels of these axes.
     """
 
@@ -84,9 +78,8 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
         keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise ConfigurationError(f"it has {twice[0]} twice: remove one of them")
-        return dict(
-            zip(keys, (self.construct_object(value, deep) for _, value in node.value), strict=True)
-        )
+        values = [self.construct_object(value, deep) for _, value in node.value]
+        return dict(zip(keys, values, strict=True))
 
 
 def read_sweep(
@@ -123,19 +116,15 @@ def read_sweep(
 
 
 def find_sweep(file: str | Path) -> Path:
-    """Return the path of a sweep file, given by path or by the name of a packaged one.
-
-    Raises:
-        ConfigurationError: If there is no such file.
-    """
+    """Return the path of a sweep file, given by path or by the name of a packaged one."""
     if Path(file).is_file():
         return Path(file)
     name = str(file).removeprefix("configs/").removesuffix(".yaml")
     if (packaged := FOLDER / f"{name}.yaml").is_file():
         return packaged
-    if name in _SCRIPTS:
+    if script := _SCRIPTS.get(name.removeprefix("paper/")):
         raise ConfigurationError(
-            f"{file} needs no sweep: run python {_SCRIPTS[name]} in a clone of the repository"
+            f"{file} needs no sweep: run python paper/{script} in a clone of the repository"
         )
     names = sorted(f"paper/{known.stem}" for known in FOLDER.glob("paper/*.yaml"))
     raise ConfigurationError(
@@ -182,15 +171,11 @@ def _read(
     seeds: Sequence[int] | None,
     select: Mapping[str, Sequence[str]],
 ) -> Sweep:
-    if "title" not in parts:
-        raise ConfigurationError("title is missing: say in one line what the sweep measures")
-    metric = _as_text(parts.get("metric", _METRICS[0]))
-    if split_metric(metric)[0] not in _METRICS:
-        raise ConfigurationError(
-            f"metric must be best or last, followed by a metric other than accuracy, as in last "
-            f"f1, but is {metric}"
-        )
-    axes, cells = _expand(parts, _seeds(parts) if seeds is None else seeds, extra)
+    _require("title" in parts, "title is missing: say in one line what the sweep measures")
+    metric = _as_text(parts.get("metric", "best"))
+    wanted = "best or last, followed by a metric other than accuracy, as in last f1"
+    _require(split_metric(metric)[0] in _METRICS, f"metric must be {wanted}, but is {metric}")
+    axes, cells = _expand(parts, seeds, extra)
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
     tables = _typed(parts.get("tables", default), list, "tables")
@@ -203,8 +188,7 @@ def _read(
         _check_names(f"select: {axis}", labels, axes[axis])
         axes[axis] = tuple(label for label in axes[axis] if label in labels)
         cells = [cell for cell in cells if cell.coordinates.get(axis, labels[0]) in labels]
-    if not cells:
-        raise ConfigurationError("select leaves no cells: choose other labels")
+    _require(cells, "select leaves no cells: choose other labels")
     return Sweep(
         name=path.stem,
         title=_as_text(parts["title"]),
@@ -218,23 +202,20 @@ def _read(
     )
 
 
-def _seeds(parts: Mapping[str, Any]) -> list[int]:
-    given = _typed(parts.get("seeds", ["0"]), list, "seeds")
-    if not given or not all(str(seed).isdecimal() for seed in given):
-        raise ConfigurationError(
-            f"seeds must be a list of integers from 0 on, but is {_as_text(given)}"
-        )
-    return [int(seed) for seed in given]
-
-
 def _expand(
-    parts: Mapping[str, Any], seeds: Sequence[int], extra: tuple[str, ...]
+    parts: Mapping[str, Any], seeds: Sequence[int] | None, extra: tuple[str, ...]
 ) -> tuple[dict[str, tuple[str, ...]], list[Cell]]:
     """Return all labels of each axis, and all cells."""
-    if ("axes" in parts) == ("grids" in parts):
-        raise ConfigurationError("give either axes, or grids with axes in each of them")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigurationError(f"seeds must differ, but are {', '.join(map(str, seeds))}")
+    is_one = ("axes" in parts) != ("grids" in parts)
+    _require(is_one, "give either axes, or grids with axes in each of them")
+    if seeds is None:
+        given = _typed(parts.get("seeds", ["0"]), list, "seeds")
+        are_integers = given and all(str(seed).isdecimal() for seed in given)
+        form = "a list of integers from 0 on"
+        _require(are_integers, f"seeds must be {form}, but is {_as_text(given)}")
+        seeds = [int(seed) for seed in given]
+    are_different = len(set(seeds)) == len(seeds)
+    _require(are_different, f"seeds must differ, but are {', '.join(map(str, seeds))}")
     base = _arguments(parts.get("base", {}), "base")
     axes: dict[str, dict[str, None]] = {}
     points: list[tuple[dict[str, str], list[str]]] = []
@@ -258,10 +239,8 @@ def _expand(
         for seed in seeds:
             cell = Cell(coordinates, seed, (*args, "--seed_everything", str(seed), *extra))
             first = cells.setdefault((*sorted(coordinates.items()), seed), cell)
-            if first.args != cell.args:
-                raise ConfigurationError(
-                    f"two grids give {cell.name} different settings: give one of them another label"
-                )
+            problem = f"two grids give {cell.name} different settings"
+            _require(first.args == cell.args, f"{problem}: give one of them another label")
     return known, list(cells.values())
 
 
@@ -271,26 +250,21 @@ def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
     for axis, values in _typed(given, dict, "axes").items():
         if isinstance(values, list):
             labels = [_as_text(value) for value in values]
-            if len(set(labels)) < len(labels):
-                raise ConfigurationError(f"axes: {axis} has a value twice: {_as_text(values)}")
+            are_different = len(set(labels)) == len(labels)
+            _require(are_different, f"axes: {axis} has a value twice: {_as_text(values)}")
             axes[axis] = {label: [f"--{axis}", label] for label in labels}
         else:
             options = _typed(values, dict, f"axes: {axis}").items()
             axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in options}
-        if not axes[axis]:
-            raise ConfigurationError(f"axes: {axis} has no values: add some, or remove the axis")
-    if not axes:
-        raise ConfigurationError("axes must name at least one axis, such as data.alpha: [0.01, 1]")
+        _require(axes[axis], f"axes: {axis} has no values: add some, or remove the axis")
+    _require(axes, "axes must name at least one axis, such as data.alpha: [0.01, 1]")
     return axes
 
 
 def _arguments(added: Any, name: str) -> list[str]:
     """Return the arguments of ``fit`` that a layer, options or a list of both add."""
-    if added in ("", "null"):
-        raise ConfigurationError(
-            f"{name} is empty: give a config layer, options such as {{data.alpha: 1}}, a list "
-            "of both, or {} to add nothing"
-        )
+    wanted = "a config layer, options such as {data.alpha: 1}, a list of both, or {} to add nothing"
+    _require(added not in ("", "null"), f"{name} is empty: give {wanted}")
     if isinstance(added, str):
         return ["--config", added]
     if isinstance(added, dict):
@@ -303,8 +277,8 @@ def _condition(
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Return the labels that an entry of ``where`` applies to, and the arguments that it adds."""
     wanted = dict(_typed(given, dict, "an entry of where"))
-    if "add" not in wanted or len(wanted) < 2:
-        raise ConfigurationError(f"where: {_as_text(given)} needs labels of some axes, and add")
+    is_complete = "add" in wanted and len(wanted) > 1
+    _require(is_complete, f"where: {_as_text(given)} needs labels of some axes, and add")
     added = _arguments(wanted.pop("add"), "where: add")
     _check_names("an axis of where", wanted, axes)
     for axis, labels in wanted.items():
@@ -323,15 +297,12 @@ def _check_layout(
     names = []
     for kind, entry in [("tables", e) for e in tables] + [("figures", e) for e in figures]:
         name = _typed(entry, dict, f"an entry of {kind}").get("name")
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]+", name):
-            raise ConfigurationError(
-                f"{kind}: each entry needs a name of letters, digits, '_', '.', '+' and '-', "
-                f"the stem of its files, but it is {name}"
-            )
-        if name in _RESERVED:
-            raise ConfigurationError(f"{kind}: {name} is a file of every report: rename it")
-        if name in names:
-            raise ConfigurationError(f"tables and figures have the name {name} twice")
+        is_stem = isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name)
+        letters = "letters, digits, '_', '.', '+' and '-', the stem of its files"
+        _require(is_stem, f"{kind}: each entry needs a name of {letters}, but it is {name}")
+        is_free = name not in ("cells", "report", "index")
+        _require(is_free, f"{kind}: {name} is a file of every report: rename it")
+        _require(name not in names, f"tables and figures have the name {name} twice")
         names.append(name)
         shown = _check_roles(f"{kind}: {name}", entry, axes, is_figure=kind == "figures")
         places: dict[tuple[str, ...], Mapping[str, str]] = {}
@@ -350,22 +321,20 @@ def _check_roles(
     name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
-    roles, more = _TABLE, ["name", "caption"]
-    if not is_figure:
-        more = [*more, "metrics"]
-        _typed(entry.get("metrics", []), list, f"{name}: metrics")
-    else:
+    roles, more = _TABLE, ["metrics"]
+    _typed(entry.get("metrics", []), list, f"{name}: metrics")
+    if is_figure:
         _check_names(f"{name}: kind", [entry.get("kind", "null")], _FIGURES)
-        roles, more = _FIGURES[entry["kind"]], [*more, "kind"]
-        more += ["reference"] if "series" in roles else []
-    _check_names(name, entry, [*roles, *more])
+        roles = _FIGURES[entry["kind"]]
+        more = ["kind", "reference"] if "series" in roles else ["kind"]
+    _check_names(name, entry, [*roles, "name", "caption", *more])
     for role, is_required in roles.items():
         given = entry.get(role, [])
-        if (role in _ONE_AXIS and not isinstance(given, str)) or (is_required and not given):
-            raise ConfigurationError(f"{name} needs {role}: one of {', '.join(axes)}")
+        is_given = isinstance(given, str) if role in _ONE_AXIS else given or not is_required
+        _require(is_given, f"{name} needs {role}: one of {', '.join(axes)}")
         _check_names(f"{name}: {role}", as_list(given), axes)
-    if len(several := [key for key in ("best", "columns", "metrics") if key in entry]) > 1:
-        raise ConfigurationError(f"{name} has {' and '.join(several)}: remove one of them")
+    several = [key for key in ("best", "columns", "metrics") if key in entry]
+    _require(len(several) < 2, f"{name} has {' and '.join(several)}: remove one of them")
     if "reference" in entry:
         _check_names(f"{name}: reference", [entry["reference"]], axes[entry["series"]])
     return [axis for role in roles for axis in as_list(entry.get(role, ()))]
@@ -381,31 +350,30 @@ def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
     levels = [published["values"]]
     for axis in as_list(published["axes"]):
         for values in levels:
-            if not isinstance(values, dict):
-                raise ConfigurationError(
-                    f"published: values needs labels of {axis}, but has {_as_text(values)} there"
-                )
+            problem = f"values needs labels of {axis}, but has {_as_text(values)} there"
+            _require(isinstance(values, dict), f"published: {problem}")
             _check_names(f"published: values: {axis}", values, axes[axis])
         levels = [below for values in levels for below in values.values()]
-    if wrong := [value for value in levels if not isinstance(value, str)]:
-        raise ConfigurationError(
-            f"published: values must end in numbers after its axes, but has {wrong[0]} there"
-        )
+    for value in levels:
+        problem = f"values must end in numbers after its axes, but has {value} there"
+        _require(isinstance(value, str), f"published: {problem}")
+
+
+def _require(is_valid: object, message: str) -> None:
+    if not is_valid:
+        raise ConfigurationError(message)
 
 
 def _check_names(where: str, given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
-            raise ConfigurationError(
-                f"{where} must be one of {', '.join(known)}, but is {_as_text(name)}"
-                f"{did_you_mean(_as_text(name), known)}"
-            )
+            got = f"{_as_text(name)}{did_you_mean(_as_text(name), known)}"
+            raise ConfigurationError(f"{where} must be one of {', '.join(known)}, but is {got}")
 
 
 def _typed(value: Any, kind: type, name: str) -> Any:
-    if not isinstance(value, kind):
-        form = "a mapping such as {name: value}" if kind is dict else "a list such as [a, b]"
-        raise ConfigurationError(f"{name} must be {form}, but is {_as_text(value)}")
+    form = "a mapping such as {name: value}" if kind is dict else "a list such as [a, b]"
+    _require(isinstance(value, kind), f"{name} must be {form}, but is {_as_text(value)}")
     return value
 
 

@@ -60,13 +60,10 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     is_refused = isinstance(error, FedauxError)
     if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
-    status = int(error is not None)
     if error is not None:
-        cell.mark_failed(
-            status=status, error=_in_one_line(error), time=_now(), is_refused=is_refused
-        )
-    cell.write_description(status=status, ended=_now())
-    return status
+        cell.mark_failed(status=1, error=_in_one_line(error), time=_now(), is_refused=is_refused)
+    cell.write_description(status=int(error is not None), ended=_now())
+    return int(error is not None)
 
 
 def _run(cell: Cell, run: Run) -> BaseException | None:
@@ -101,10 +98,8 @@ def _write_to_log(cell: Cell) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    print(
-        f"--- {_now()}, {socket.gethostname()}, process {os.getpid()}: {cell.shell_command}",
-        flush=True,
-    )
+    where = f"{socket.gethostname()}, process {os.getpid()}"
+    print(f"--- {_now()}, {where}: {cell.shell_command}", flush=True)
 
 
 def _rank() -> int:

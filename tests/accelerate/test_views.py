@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedaux_pl.accelerate import speed_up
-from fedaux_pl.data.crop import Boxes
-from fedaux_pl.data.views import SimCLRViews, ViewParameters, apply_views
+from fedaux_pl.data.views import Boxes, SimCLRViews, ViewParameters, apply_views
 from tests.data.test_views import SHAPES, generator, random_images
 
 

@@ -10,8 +10,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 from fedaux_pl.accelerate import eligibility, speed_up
 from fedaux_pl.accelerate import views as fast_views
 from fedaux_pl.accelerate.views import views_in_one_kernel
-from fedaux_pl.data.crop import Boxes
-from fedaux_pl.data.views import SimCLRViews, apply_views
+from fedaux_pl.data.views import Boxes, SimCLRViews, apply_views
 from tests.data.test_views import generator, neutral, random_images
 
 

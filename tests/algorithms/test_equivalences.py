@@ -240,18 +240,6 @@ def test_mixed_architectures(tmp_path, monkeypatch):
     assert entry["accuracy"] == pytest.approx((together == labels).float().mean().item())
 
 
-def test_an_architecture_without_a_client_keeps_its_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(rounds, "sample_clients", lambda *_: [0])
-    federation = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
-    trainer = fit(tmp_path, federation, 1)
-    fresh = create(FedAvg(), {"resnet8": 1, "shufflenet": 1})
-    fresh.trainer = trainer
-    fresh.setup("fit")
-    for name, same in (("shufflenet", True), ("resnet8", False)):
-        before, after = fresh.students[name].state_dict(), federation.students[name].state_dict()
-        assert all(torch.equal(before[key], after[key]) for key in before) is same
-
-
 @pytest.mark.parametrize("algorithm", [FedBE(samples=0), FedBE(samples=2), FedDF(), paper_fedaux()])
 def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
     """Predictions of each client's model, aggregated by hand."""

@@ -6,8 +6,10 @@ import torch
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
 from fedaux_pl.algorithms.memory import MIN_WEIGHT
+from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
+from fedaux_pl.scoring import Privacy
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
 
@@ -165,6 +167,163 @@ def test_soft_labels_with_absent_teachers(discount, scored):
     assert set(memory.stored) == {0, 1, 2, 3}
 
 
+SCORES = torch.tensor(  # of clients 0 to 3 on 5 samples
+    [
+        [0.90, 0.01, 0.40, 0.0, 0.25],
+        [0.01, 0.90, 0.01, 0.02, 0.25],
+        [0.05, 0.05, 0.58, 0.9, 0.25],
+        [0.04, 0.04, 0.01, 0.0, 0.25],
+    ]
+)
+
+
+def predict_some(asked, *own):
+    """Predicts with these logits; ``asked`` gets the positions of the samples."""
+    teachers = iter(own)
+
+    def predict(_architecture, _state, rows=None):
+        asked.append(rows if rows is None else rows.tolist())
+        own = next(teachers)
+        return own if rows is None else own[rows]
+
+    return predict
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_teachers_with_a_small_share_predict_nothing(discount):
+    """Their weights count as 0, those of the memory, too; the largest of a round always counts."""
+    algorithm, memory = FedAUX(discount=discount), TeacherMemory(discount=discount)
+
+    def teach(round_, clients, min_share):
+        asked = []
+        ensemble = Ensemble(
+            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients], clients),
+            predict_some(asked, *map(logits, clients)),
+            (5, 3),
+            SCORES,
+            memory=memory,
+            min_share=min_share,
+        )
+        return algorithm.soft_labels(ensemble), asked
+
+    def naive(weights, *teachers):
+        return soft_labels(torch.stack(teachers), torch.tensor(weights))
+
+    found, asked = teach(1, [0, 1], 0.1)
+    assert asked == [[0, 2, 4], [1, 3, 4]]
+    first = [[0.90, 0.0, 0.40, 0.0, 0.25], [0.0, 0.90, 0.0, 0.02, 0.25]]
+    torch.testing.assert_close(found, naive(first, logits(0), logits(1)))
+    memory.commit(1, [0, 1])
+    assert memory.bytes == 2 * (3 * (3 + 1) + 5)  # of the predicted samples, and which they are
+
+    found, asked = teach(2, [2, 3], 0.1)
+    # client 3 predicts where its share is large enough; client 2 is the largest of the round
+    assert asked == [[0, 1, 2, 3, 4], [4]]
+    weights = [
+        [discount * w for w in (0.90, 0.0, 0.40, 0.0, 0.25)],
+        [discount * w for w in (0.0, 0.90, 0.0, 0.0, 0.25)],  # 0.02 is below a tenth of 0.92
+        [0.05, 0.05, 0.58, 0.9, 0.25],
+        [0.0, 0.0, 0.0, 0.0, 0.25],
+    ]
+    expected = naive(weights, kept(0), kept(1), logits(2), logits(3))
+    torch.testing.assert_close(found, expected)
+    memory.discard()
+
+    # if a client with a large share is forgotten, nobody's missing logits count in its place
+    del memory.stored[1]
+    found, asked = teach(2, [3], 0.1)
+    assert asked == [[0, 1, 2, 3, 4]]  # it is the only client of the round
+    weights = [weights[0], SCORES[3].tolist()]
+    known = [0, 1, 2, 4]  # nobody has a weight on sample 3
+    expected = naive([[row[i] for i in known] for row in weights], kept(0)[known], logits(3)[known])
+    torch.testing.assert_close(found[known], expected)
+    torch.testing.assert_close(found[3], logits(3)[3].softmax(dim=0))
+
+
+def test_no_share_is_too_large_for_many_teachers_or_none():
+    """Of equal weights all count, however many; without a present client the memory teaches."""
+    asked, memory, equal = [], TeacherMemory(), torch.full((200, 5), 0.5)
+    updates = [Update(client, "resnet8", 1, 0.0, {}) for client in range(200)]
+    many = Ensemble(Round(1, updates), predict_some(asked, *[logits(0)] * 200), (5, 3), equal,
+        memory=memory, min_share=0.01)  # fmt: skip
+    FedAUX().soft_labels(many)
+    assert asked == [[0, 1, 2, 3, 4]] * 200
+    memory.commit(1, range(200))
+    none = Ensemble(Round(2, [], []), None, (5, 3), equal, memory=memory, min_share=0.01)
+    torch.testing.assert_close(FedAUX().soft_labels(none), kept(0).softmax(dim=1))
+
+
+def test_weights_that_are_equal_leave_no_sample_out():
+    for algorithm, scores in ((FedDF(), None), (FedAUX(), torch.full((2, 5), 0.5))):
+        asked, results = [], []
+        for min_share in (0.0, 0.5):
+            ensemble = Ensemble(
+                Round(1, [Update(c, "resnet8", 1, 0.0, {}) for c in (0, 1)]),
+                predict_some(asked, logits(0), logits(1)),
+                (5, 3),
+                scores,
+                min_share=min_share,
+            )
+            results.append(algorithm.soft_labels(ensemble))
+        assert torch.equal(*results)
+        assert asked == [None] * 4 if scores is None else asked[2:] == [[0, 1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"trained": "head"}, {"batchnorm": "batch"}])
+def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
+    """Soft labels are those of all predictions with small weights set to 0; a resume is exact."""
+    share = 0.3
+    federation, seen = few_predictions(share, options), []
+
+    class Compare(pl.Callback):
+        def on_train_start(self, trainer, federation):
+            server = federation.server
+            predict, memory = server.predictor.predict, federation.carried.memory
+            soft_labels_of = server.soft_labels
+
+            def compare(round_, scores, labels):
+                stored, ages = dict(memory.stored), {u.client: 0 for u in round_.updates}
+                teachers = {
+                    u.client: predict(u.architecture, u.state, "distill") for u in round_.updates
+                }
+                for client in set(stored) - set(ages):
+                    teachers[client] = unpack_logits(stored[client].packed("distill"))
+                clients = list(teachers)
+                weights = scores["distill"][clients]
+                top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
+                chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
+                chosen[: len(ages)] |= top
+                chosen &= ~torch.stack(list(teachers.values()))[..., 0].isnan()
+                seen.append(float(chosen.float().mean()))
+                expected = soft_labels(
+                    torch.stack(list(teachers.values())).nan_to_num(), weights * chosen
+                )
+                found = soft_labels_of(round_, scores, labels)
+                torch.testing.assert_close(found, expected)
+                return found
+
+            object.__setattr__(server, "soft_labels", compare)
+
+    fit(tmp_path, federation, 3, callbacks=[Compare()])
+    assert len(seen) == 3
+    assert all(0.2 < part < 0.9 for part in seen)
+    assert federation.history[-1]["memory/clients"] > 2
+    part = few_predictions(share, options)
+    fit(tmp_path, part, 2).save_checkpoint(tmp_path / "two.ckpt")
+    rest = few_predictions(share, options)
+    fit(tmp_path, rest, 3, ckpt_path=tmp_path / "two.ckpt")
+    assert_same(weights(rest), weights(federation))
+    assert measured(rest) == measured(federation)
+    # a round in which no site has answered: the memory teaches alone
+    assert rest.server.evaluate(Round(4, [], []), rest.scores, {}).keys() == {"teachers/accuracy"}
+
+
+def few_predictions(share, options):
+    distillation = Distillation(batch_size=16, lr=1e-3, min_share=share)
+    given = {"clients": {"resnet8": 4}, "participation": 0.5, "distillation": distillation}
+    return create(FedAUX(privacy=Privacy(epsilon=None)), **given | options)
+
+
 @pytest.mark.parametrize("scale", [1.0, 70_000.0, 1e6])
 def test_remembered_logits_of_any_size_teach_as_others_do(scale):
     own = scale * torch.tensor([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0], [0.3, -0.3, 0.0]])
@@ -235,3 +394,24 @@ def test_an_invalid_discount():
             FedAUX(remember=True, discount=discount)
     with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
         FedDF(discount=0.9)
+
+
+def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
+    memory = TeacherMemory(clients=2)
+    teach(memory, 1, c5=5, c1=1)
+    teach(memory, 2, c0=0)
+    assert set(memory.stored) == {5, 0}  # of those absent since round 1, the lower id goes first
+    assert memory.forgotten == 1
+
+
+def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):
+    for limit, expected in ((1, [1, 1]), (2, [2, 2])):
+        method = FedDF(remember=True, max_absent=limit)
+        federation = create(method, {"resnet8": 4}, participation=0.5)
+        fit(tmp_path, federation, 2)
+        assert [entry["memory/clients"] for entry in federation.history] == expected
+    for refused in ({"max_absent": 0}, {"max_absent": 5, "remember": False}):
+        with pytest.raises(ValueError, match="max_absent must be at least 1, and needs remember"):
+            FedAUX(**refused)
+    assert FedAUX(max_absent=7).max_absent == 7
+    assert "max_absent" not in FedAUX().settings()  # checkpoints of 0.9.0 resume

@@ -14,7 +14,7 @@ import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 from torch.utils.data import DataLoader
 
-from fedaux_pl.callbacks import progress, progress_bars
+from fedaux_pl.callbacks import progress
 from fedaux_pl.callbacks.progress import FederationProgress, find_progress
 
 
@@ -52,7 +52,7 @@ def terminal(monkeypatch):
     """A terminal on which every report is drawn, rather than a few in a second."""
     stream = Terminal()
     # The module's view of sys: pytest puts its own stderr back between a fixture and the test.
-    monkeypatch.setattr(progress_bars, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     return stream
 
@@ -188,7 +188,7 @@ def test_a_nested_stage_without_a_total_is_shown_at_once(terminal):
 
 
 def test_nested_stages_of_long_stages_are_lines(monkeypatch, capsys):
-    clock = [0.0]
+    clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     callback = FederationProgress()
     with callback.stage("clients", total=3):
@@ -297,7 +297,7 @@ def test_an_exception_closes_the_bars(terminal, monkeypatch, error):
             trainer_of(FederationProgress()).fit(Federation())
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert not progress_bars.tqdm._instances
+    assert not progress.tqdm._instances
     assert "clients" in terminal.getvalue()
     assert not any("clients" in line for line in terminal.screen())
     assert terminal.screen()[-1] == ""
@@ -322,10 +322,11 @@ def test_stages_in_quick_succession_are_not_drawn(terminal, monkeypatch):
 
 def test_a_stage_drawn_late_counts_from_its_beginning(terminal):
     callback = FederationProgress()
-    callback._last_opened = time.monotonic() + 60
+    callback._shown = time.monotonic() + 60
     with callback.stage("clients", total=3) as stage:
         assert terminal.getvalue() == ""
         stage.started -= 60
+        callback._shown = 0.0
         stage.update()
         assert time.time() - stage.bar.start_t >= 60
 

@@ -8,10 +8,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -54,14 +56,21 @@ def text_of(pages, name):
     return pages.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_pictures():
+    """Figures are created, but not drawn, which takes most of the time; tests of figures do."""
+    with mock.patch.object(report_module, "rasterize", return_value=Image.new("RGB", (2, 2))):
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """For two methods a run of three rounds: its federation, folder, pages and printed text."""
+    """For two methods a finished run: its federation, folder, pages and printed text."""
     runs = {}
-    for algorithm in (paper_fedaux(), FedAvg()):
+    for algorithm, rounds in ((paper_fedaux(), 3), (FedAvg(), 1)):
         root, federation = tmp_path_factory.mktemp("finished"), create(algorithm)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            folder = reported(root, federation)
+            folder = reported(root, federation, rounds)
         runs[algorithm.name] = (federation, folder, events(folder), printed.getvalue())
     return runs
 
@@ -104,6 +113,7 @@ def test_curve_summary_and_tensorboard(finished):
         [accuracies[-1]]
     )
     assert len(pages.Scalars("pretraining_loss/resnet8")) == 1
+    assert len(list(folder.parent.rglob("events*"))) == 1  # no further run for the final results
     text = text_of(pages, "privacy")
     for line in federation.privacy():
         assert line in text
@@ -141,6 +151,8 @@ def test_rounds_without_validation_have_no_accuracy(tmp_path):
 
 
 def test_without_a_logger_the_files_are_below_the_root(tmp_path):
+    fit(tmp_path, create(FedAvg()), callbacks=[FederationReport()], fast_dev_run=True)
+    assert not list(tmp_path.iterdir())
     fit(tmp_path, create(FedAvg()), 1, callbacks=[FederationReport()])
     assert (tmp_path / "curve.csv").is_file()
     assert (tmp_path / "figures" / "data_split.png").is_file()
@@ -160,11 +172,6 @@ def test_a_csv_logger_has_the_files_beside_its_own(tmp_path):
     assert sum(bool(row["pretraining_loss/resnet8"]) for row in rows) == 1
     assert [row["step"] for row in rows if row["teachers/accuracy"]] == ["2"]
     assert "participation: 1.0" in (folder / "hparams.yaml").read_text()
-
-
-def test_fast_dev_run_writes_nothing(tmp_path):
-    fit(tmp_path, create(FedAvg()), callbacks=[FederationReport()], fast_dev_run=True)
-    assert not list(tmp_path.iterdir())
 
 
 def layout_of(pages):
@@ -215,9 +222,9 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
 
     def draw(federation):
         drawn.append(len(federation.history))
-        return Figure(figsize=(1, 1))
+        yield "clients/participation", Figure(figsize=(1, 1))
 
-    monkeypatch.setattr(report_module.run_figures, "participation", draw)
+    monkeypatch.setattr(run_figures, "client_figures", draw)
     monkeypatch.setattr(report_module, "write_summary", lambda *_: None)
     monkeypatch.setattr(RunNotes, "find", lambda *_: [])
     report, federation = FederationReport(), SimpleNamespace(history=[])
@@ -325,13 +332,13 @@ def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypat
     Public images with the highest scores are not private.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    top, shown = run_figures.figures.top_images_figure, {}
+    top, shown = run_figures.samples.top_images_figure, {}
 
     def drawn(inputs, scores, names):
         shown[secret] = names
         return top(inputs, scores, names)
 
-    monkeypatch.setattr(run_figures.figures, "top_images_figure", drawn)
+    monkeypatch.setattr(run_figures.samples, "top_images_figure", drawn)
     for secret in (True, False):
         federation = create(paper_fedaux(secret=secret))
         data = split(3, private=Wards(), validation_fraction=0.25)

@@ -6,7 +6,8 @@ from matplotlib.text import Text
 
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.callbacks import run_figures
-from fedaux_pl.callbacks.figures import ScoredText
+from fedaux_pl.callbacks.client_results import as_markdown
+from fedaux_pl.callbacks.figures.samples import ScoredText
 from fedaux_pl.data import Examples, Glosses, InMemory, ViewSettings
 from fedaux_pl.federation.settings import Pretraining
 from tests.federations import create, fit, split
@@ -70,8 +71,8 @@ def test_top_texts(tmp_path):
         assert torch.equal(known([row.text for row in own]), data.distill_inputs[best.indices[:3]])
     names = [name for name, _ in run_figures.prepared_figures(federation)]
     assert names[-1] == "certainty/top_texts"  # and no views of images
-    table = run_figures.texts_table([ScoredText("client 0", 0.51234, "a | b")]).splitlines()
-    assert table[-1] == "| client 0 | 0.512 | a \\| b |"
+    table = as_markdown([("client", "score", "text"), ScoredText("client 0", 0.51234, "a | b")])
+    assert table.splitlines()[1:] == ["| --- | --- | --- |", "| client 0 | 0.512 | a \\| b |"]
 
 
 def test_the_views_are_those_of_the_settings(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.cli.export import export, to_onnx
-from fedaux_pl.cli.model_card import model_card
+from fedaux_pl.cli.export import export, model_card, to_onnx
 from fedaux_pl.cli.prediction import predict, probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, UsageError
@@ -91,7 +90,8 @@ def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, 
     shutil.copy(last, tmp_path)
     torch.save(best, tmp_path / "best.ckpt")
     path = chosen if chosen == "last" else str(tmp_path / chosen)
-    output = export([path, f"--root={tmp_path}", f"--output={tmp_path / 'out'}"])
+    root = f"--trainer.default_root_dir={tmp_path}"  # as in fit; below, its other name
+    output = export([path, root, f"--output={tmp_path / 'out'}"])
     name = "best.ckpt" if round_ == 7 else "last.ckpt"
     assert f"(from {tmp_path / name}, round {round_})" in capsys.readouterr().out
     assert f"| weights | {name}, after round {round_} |" in (output / "README.md").read_text()
@@ -128,12 +128,6 @@ def test_a_folder_with_files_is_not_overwritten_unless_asked(run, tmp_path, caps
 def test_wrong_options(args, message):
     with pytest.raises(UsageError, match=message):
         export(args)
-
-
-def test_the_newest_run_below_the_root_of_fit(finished_run, tmp_path):
-    root = finished_run.root
-    export(["last", f"--trainer.default_root_dir={root}", f"--output={tmp_path / 'out'}"])
-    assert (tmp_path / "out" / "model-resnet8.safetensors").is_file()
 
 
 def test_a_folder_without_a_run(tmp_path):
@@ -224,6 +218,7 @@ def test_onnx_images(run, images, tmp_path):
         torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.nightly
 def test_onnx_texts():
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")

@@ -188,12 +188,3 @@ def test_a_command_line_that_is_incomplete(args, words, capsys):
     assert message.startswith("fedaux-pl predict: error: ")
     assert words in message
     assert "fedaux-pl predict --help" in message
-
-
-def test_help_names_the_options(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", "--help"])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    for option in ("--ckpt_path", "--root", "--images", "--texts", "--key", "--output"):
-        assert option in printed

@@ -90,11 +90,11 @@ class Noisy(nn.Module):
 NOISY = f"{__name__}.Noisy"
 REFUSED = {
     "torchvision.transforms.ToTensor": "is no torch.nn.Module",
-    "torchvision.transforms.v2.ToPILImage": "local.augmentation failed on a batch .* PIL",
+    "torchvision.transforms.v2.ToPILImage": "augmentation failed .* of tensors without labels",
     "torchvision.transforms.v2.MixUp": "cannot be created|failed",
     "torchvision.transforms.v2.NoSuch": "is no torch.nn.Module",
-    "no.such.module.Flip": "cannot be created .*No module named .*correct its name",
-    "flips": r"is no torch.nn.Module \(did you mean flip\?\)",
+    "no.such.module.Flip": "no.such.module cannot be imported; correct the name",
+    "flips": r"is no torch.nn.Module \(did you mean flip\?\): .* \(flips is no class path, such as",
 }
 
 

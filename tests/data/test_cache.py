@@ -188,14 +188,6 @@ def test_readers_do_not_wait(folder, build):
         assert cached(folder, KEY, build)["images"][0, 0] == 1
 
 
-def test_scratch_files_of_killed_processes_are_removed(folder, build):
-    cached(folder, KEY, build)
-    file = only(folder)
-    file.rename(folder / f".{file.name}.0123456789abcdef.part")
-    cached(folder, KEY, build)
-    assert only(folder) == file
-
-
 def test_the_users_cache_is_closed_to_other_users(user_cache, build):
     """Also one that an earlier version has created."""
     user_cache.mkdir(parents=True, mode=0o755)

@@ -16,7 +16,7 @@ from fedaux_pl.data import (
     TextFiles,
 )
 from fedaux_pl.errors import ConfigurationError, DataError
-from fedaux_pl.federation.settings import check_data
+from fedaux_pl.federation.checks import check_data
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule
 
@@ -179,10 +179,13 @@ def pixels(low=0.0, high=1.0, seed=0):
 @pytest.mark.parametrize(
     ("private", "auxiliary", "message"),
     [
-        (Digits(), Glosses(), r"images .*\(1, 8, 8\) \(uint8\) and texts .* two sources of images"),
-        (Digits(), Given(pixels()), r"\(1, 8, 8\) \(float32\): convert the inputs"),
-        (Digits(), Digits(size=6), r"\(1, 6, 6\) \(uint8\): set `size` \(or `channels`\)"),
-        (Glosses(), Glosses(max_length=16), r"\(32,\) .* \(16,\) .* set `max_length`"),
+        (
+            Digits(),
+            Glosses(),
+            r"uint8 of shape \(1, 8, 8\) and torch.int32 of shape \(32,\): c",
+        ),
+        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): convert the inp"),
+        (Digits(), Digits(size=6), r"\(1, 6, 6\): .* set `size`, `channels` or `max_length`"),
     ],
 )
 def test_private_and_auxiliary_data_are_of_one_kind(private, auxiliary, message):
@@ -233,7 +236,7 @@ def test_names_of_integers_are_names_where_labels_are_text(tmp_path):
             )
             assert [classes[i] for i in data.test_examples.labels] == list("1797")
     # whatever its labels, a table of another site is read alike
-    with pytest.raises(DataError, match=r"labels must be the classes 1, 2, .* file has '0'"):
+    with pytest.raises(DataError, match=r"labels must be the classes 1, 2, .* but '0' is among"):
         ready(private=of_table([0, 1], tmp_path), auxiliary=None, classes=["1", "2", "3"])
 
 

@@ -12,19 +12,10 @@ from PIL import EpsImagePlugin, Image
 from fedaux_pl.data import ImageFolder, NpzImages, TextFiles
 from fedaux_pl.data.input_checks import check_expansion
 from fedaux_pl.errors import DataError
-from tests.fuzzing import fuzz, is_loaded, mutate, readers
+from tests.fuzzing import fuzz, is_loaded, readers
 
 READERS = readers()
-COUNT = 40  # `python -m tests.fuzzing` tries more
-
-
-def test_mutations_depend_on_the_seed_alone():
-    content = bytes(range(256)) * 8
-    mutants = [mutate(content, seed) for seed in range(200)]
-    assert mutants == [mutate(content, seed) for seed in range(200)]
-    assert sum(mutant != content for mutant in mutants) > 190
-    assert len({len(mutant) for mutant in mutants}) > 20
-    assert mutate(b"", 0) is not None
+COUNT = 20  # `python -m tests.fuzzing` tries more
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -77,8 +68,8 @@ def test_npz_bombs(tmp_path, monkeypatch):
 
 
 def test_more_than_the_memory_is_refused():
-    with pytest.raises(DataError, match=r"x has .* GiB, but this machine has .*: use fewer"):
-        check_expansion(1 << 60, 1 << 60, "x")
+    with pytest.raises(DataError, match=r"x has 1,073,741,824\.00 GiB .* memory has .*: use fewer"):
+        check_expansion(1 << 60, 1 << 60, "x")  # not compressed: no decompression bomb
     check_expansion(1 << 20, 1, "x")
     check_expansion(3 << 30, 1 << 30, "x")
 
@@ -90,7 +81,7 @@ def test_text_bombs(tmp_path, monkeypatch):
     monkeypatch.setattr("fedaux_pl.data.input_checks._LARGE", 1 << 10)
     with pytest.raises(DataError, match=r"a\.txt\.gz grows from .* decompressed"):
         TextFiles(path, max_length=8).auxiliary()
-    monkeypatch.setattr("fedaux_pl.data.texts._MAX_LINE", 8)
+    monkeypatch.setattr("fedaux_pl.data.sources.text_files._MAX_LINE", 8)
     with pytest.raises(DataError, match="a line of 8 characters or more"):
         TextFiles(path, max_length=9).auxiliary()
 
@@ -126,14 +117,14 @@ def test_postscript_is_never_interpreted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a", "label": "b\\u0000c"}', "null character in the label of line 1"),
-        ('{"text": "\\ud800", "label": "b"}', "no valid text in line 1"),
-        ("[" * 100_000, "line 1 is not JSON"),
+        ('{"text": "a", "label": "b\\u0000c"}', "line 2 has a null character"),
+        ('{"text": "\\ud800", "label": "b"}', "line 2 is no valid text: .* surrogates not allowed"),
+        ("[" * 100_000, r"cannot be read as text \(line 2 is not JSON: maximum recursion"),
     ],
 )
 def test_json_that_is_no_text(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
-    path.write_text(line + "\n")
+    path.write_text(f'{{"text": "a", "label": "b"}}\n{line}\n')
     with pytest.raises(DataError, match=message):
         TextFiles(path).train()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaux_pl.data import Examples, FederatedDataModule, Source
-from fedaux_pl.data.holdings import hold_out
+from fedaux_pl.data.holdings import hold_out, renumber
 from fedaux_pl.errors import DataError
 
 
@@ -28,6 +28,13 @@ def test_a_client_keeps_one_sample_and_one_is_held_out_in_all():
     assert ([len(part) for part in kept], len(held)) == ([2, 3], 1)
     with pytest.raises(DataError, match="none of the 2 clients has more than one sample"):
         hold_out([torch.tensor([0]), torch.tensor([1])], 0.5, seed=0)
+
+
+def test_labels_are_renumbered_on_their_device(monkeypatch):
+    monkeypatch.setattr(Examples, "__post_init__", lambda self: None)  # meta tensors have no values
+    labels = torch.zeros(4, dtype=torch.int64, device="meta")
+    examples = Examples(torch.zeros(4, 1, device="meta"), labels, ("dog", "cat"))
+    assert renumber(examples, "class", ("cat", "dog"), "test").targets.device == labels.device
 
 
 class Sites(Source):
@@ -61,9 +68,7 @@ def test_clients_of_test_data_are_numbered_as_those_that_train():
 
 
 def test_unknown_and_empty_clients_are_refused():
-    with pytest.raises(
-        DataError, match=r"name the client 'nort' \(did you mean north\?\), but the"
-    ):
+    with pytest.raises(DataError, match=r"name the client 'nort' \(did you mean north\?\), but"):
         FederatedDataModule(Sites(("nort",), [0])).setup()
     with pytest.raises(DataError, match="client 'south' has no training sample: remove its name"):
         FederatedDataModule(Sites(("north",), [0], train_owners=(0, 0, 0, 0))).setup()

@@ -24,11 +24,11 @@ def test_names_are_sorted_and_integers_by_value(values, clients, names):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["a", "b"], r"site must have one client for each of the 3 samples, .* shape \(2,\)"),
-        ([[1], [2], [3]], r"the shape \(3, 1\)"),
-        ([0.5, 1.0, 2.0], "must hold client names or integers, but is float64"),
-        ([True, False, True], "must hold client names or integers, but is bool"),
-        ([None, "a", "b"], "must hold client names or integers, but is object"),
+        (["a", "b"], "site must name a client for each of 3 samples, not 2"),
+        ([[1], [2], [3]], r"of shape \(3, 1\)"),
+        ([0.5, 1.0, 2.0], "must be integers or names, .* but are float64"),
+        ([True, False, True], "are bool"),
+        ([None, "a", "b"], "are object"),
         (["a", " ", "b"], "site is empty for sample 1"),
     ],
 )

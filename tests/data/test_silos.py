@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaux_pl.data import Digits, FederatedDataModule, NpzImages
+from fedaux_pl.data import Digits, FederatedDataModule, NpzImages, as_source
 from fedaux_pl.data.lazy_inputs import LazyInputs
 from fedaux_pl.errors import DataError
 
@@ -54,12 +54,20 @@ def test_sources_names_of_classes_and_a_client_without_test_data(tmp_path):
     assert data.test_examples.clients.tolist() == [0]
 
 
+def test_silos_inside_silos_keep_their_test_data():
+    inner = as_source("private", [(A[0], None), B])
+    data = ready({"north": A, "south": inner, "east": as_source("private", [(A[0], None)])})
+    assert (data.client_names, data.client_sizes) == (["north", "south", "east"], [3, 7, 3])
+    assert data.test_examples.clients.tolist() == [0, 1, 1]
+    assert data.test_examples.targets.tolist() == [2, 3, 1]
+
+
 @pytest.mark.parametrize(
     ("private", "message"),
     [
         ([A, (None, B[1])], r"client 'client 1' has no training data: add some, or leave it out"),
         ([A, (part(0, 0, []), B[1])], r"client 'client 1': .* holds no images"),
-        ([(A[0], None), (B[0], None)], r"no client has test data: give each a pair"),
+        ([(A[0], None), (B[0], None)], r"this Silos has no test data: pass a pair"),
         ([A, Digits()], r"the clients' data must be samples of the same shape"),
     ],
 )

@@ -120,7 +120,7 @@ def test_folders_without_images(tmp_path, noise):
         ImageFolder(tmp_path).train()
     save(tmp_path / "ant" / "1.png", noise(4, 4, 3))
     (tmp_path / "bee").mkdir()
-    with pytest.raises(DataError, match="hold no images: bee"):
+    with pytest.raises(DataError, match="hold no images: bee; remove them, or put images there"):
         ImageFolder(tmp_path).train()
     save(tmp_path / "loose.png", noise(4, 4, 3))
     with pytest.raises(DataError, match=r"both sub-folders and images.*loose\.png"):
@@ -248,7 +248,9 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
     assert (by_client.clients.tolist(), by_client.client_names) == ([1], ("a", "b"))
     assert by_client.labels.tolist() == [2]
     save(tmp_path / "by_client" / "c" / "dog" / "1.png", noise(4, 4, 3))
-    with pytest.raises(DataError, match=r"client 'c' in .* has no training data: its folder"):
+    with pytest.raises(
+        DataError, match=r"client 'c' in .* has no training data: .*; add it, or rem"
+    ):
         ImageFolder(tmp_path / "sites", **options).test()
     assert ImageFolder(tmp_path / "sites", size=4).train().classes == ("a", "b")
     assert ImageFolder(tmp_path / "sites", size=4).validation() is None
@@ -257,7 +259,7 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
 def test_folders_that_are_no_clients(tmp_path, sites, noise):
     source = ImageFolder(tmp_path / "sites", clients="folders")
     save(tmp_path / "sites" / "a" / "loose.png", noise(4, 4, 3))
-    with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: with `clients: f"):
+    with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: .* `clients: null`"):
         source.train()
     save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
     with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):

@@ -161,7 +161,7 @@ def test_missing_data(tmp_path, source, method, content):
 def test_damaged_data(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.SVHN, "split_list", SVHN_FILES)
     (tmp_path / "train_32x32.mat").write_bytes(b"half a file")
-    with pytest.raises(DataNotFoundError, match="complete and undamaged"):
+    with pytest.raises(DataNotFoundError, match="undamaged, should be in"):
         SVHN(tmp_path).train()
 
 

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from fedaux_pl.algorithms import FedBN
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
@@ -45,6 +46,12 @@ def test_a_run_with_given_clients_resumes_bit_for_bit(tmp_path):
     assert_same(weights(resumed), weights(whole))
     with pytest.raises(ConfigurationError, match=r"data\.validation = 0\.25, .* asks for 0\.5"):
         run(tmp_path / "parts", 2, validation=0.5, ckpt_path=last)
+
+
+def test_clients_have_no_own_models_before_the_first_round(tmp_path):
+    federation, data = create(FedBN()), split(3, private=Wards(), validation_fraction=0.25)
+    fit(tmp_path, federation, 1, data, num_sanity_val_steps=1)
+    assert federation.metrics.keys() > {f"val/client_accuracy/{n}" for n in data.client_names}
 
 
 def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):

@@ -116,7 +116,7 @@ def test_the_command_line_starts_its_processes(tmp_path, monkeypatch):
     [("1", SingleDeviceStrategy), ("2", ClientParallel), ("auto", ClientParallel)],
 )
 def test_several_devices_use_the_strategy_client_parallel(tmp_path, devices, strategy):
-    cli = commands.parse("fit", tiny("fit", tmp_path, f"--trainer.devices={devices}")[1:])
+    cli = commands.FederationCLI("fit", tiny("fit", tmp_path, f"--trainer.devices={devices}")[1:])
     assert type(cli.trainer.strategy) is strategy
 
 

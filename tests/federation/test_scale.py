@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import torch
 
-from fedaux_pl.callbacks.figures import certainty_figure, weight_by_class_figure
+from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 

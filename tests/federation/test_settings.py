@@ -65,6 +65,7 @@ def test_defaults(settings, epochs, batch_size, lr):
         ),
         (Distillation, {"temperature": 0}, "distillation.temperature must be a positive number"),
         (Distillation, {"hard_labels": 1.5}, r"distillation.hard_labels must lie in \[0, 1\], but"),
+        (Distillation, {"min_share": 1.0}, r"distillation.min_share must lie in \[0, 1\), but is"),
         (LocalTraining, {"momentum": 1.5, "optimizer": "sgd"}, "local.momentum must lie in .0, 1."),
         (Distillation, {"weight_decay": -1.0}, "distillation.weight_decay must be at least 0, but"),
         (Distillation, {"weight_decay": math.inf}, "weight_decay must be at least 0, but is inf"),

@@ -100,7 +100,9 @@ def test_given_weights_are_h0(files, tmp_path):
     given = encoder(config=SMALL, seed=7).encoder.state_dict()
 
     def h0(*more):
-        cli = commands.parse("fit", args("fit", tmp_path / "a", files, *more, options=options)[1:])
+        cli = commands.FederationCLI(
+            "fit", args("fit", tmp_path / "a", files, *more, options=options)[1:]
+        )
         cli.trainer.fit_loop.max_epochs = 0  # the preparation alone
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
         return cli.model
@@ -175,7 +177,7 @@ def test_a_mistake_is_one_clear_message(more, options, words, files, tmp_path, c
 
 def test_the_quickstart_uses_the_embedded_texts(tmp_path, monkeypatch):
     monkeypatch.chdir(QUICKSTART.parent.parent)
-    cli = commands.parse(
+    cli = commands.FederationCLI(
         "fit", [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     )
     assert isinstance(cli.datamodule.private, Glosses)

@@ -181,11 +181,10 @@ def test_the_discriminant_is_that_of_its_formulas(sigma):
     np.testing.assert_allclose(found.covariance.numpy(), s + u @ between @ u.T, atol=1e-9)
 
 
-@pytest.mark.parametrize("clients", [1, 5])
-@pytest.mark.parametrize("sigma", [1e6, 1e12])
+@pytest.mark.parametrize(("sigma", "clients"), [(1e6, 5), (1e12, 1)])
 def test_noise_that_hides_everything_leaves_nearly_uniform_probabilities(sigma, clients):
     rows, labels, public = records()
-    for seed in range(10):
+    for seed in range(5):
         found = linear_discriminant(*noisy(sigma, rows, labels, clients, seed), public)
         p = probabilities(found, rows)
         assert found.covariance.isfinite().all()
@@ -197,7 +196,7 @@ def test_a_class_that_no_client_holds_does_not_harm_the_others(clients):
     """Its count is noise, of either sign."""
     rows, labels, public = records(classes=C - 1)
     accuracy = []
-    for seed in range(10):
+    for seed in range(4):
         found = linear_discriminant(*noisy(3.0, rows, labels, clients, seed), public)
         p = probabilities(found, rows)
         accuracy.append(float((p.argmax(dim=1) == labels).double().mean()))

@@ -25,8 +25,7 @@ def by_definition(first, second, temperature):
     return total / (2 * count)
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize(("count", "temperature"), [(1, 0.5), (2, 2.0), (7, 0.1)])
 def test_nt_xent_is_its_definition(count, temperature):
     first, second = views(count)
     expected = by_definition(first, second, temperature)
@@ -56,11 +55,6 @@ def test_distillation_gradient_is_student_minus_teacher():
     targets = torch.randn(6, 4).softmax(1)
     distillation_loss(student, targets).backward()
     torch.testing.assert_close(student.grad, (student.softmax(1) - targets).detach() / 6)
-
-
-def test_distillation_loss_is_0_if_student_and_teachers_agree():
-    logits = torch.randn(6, 4)
-    assert distillation_loss(logits, logits.softmax(1)).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_distillation_loss_refuses_other_shapes():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from fedaux_pl.functional import dirichlet_partition
+from fedaux_pl.functional import dirichlet_partition, partition
 from fedaux_pl.functional.partition import _balance, _log_dirichlet
 
 
@@ -100,6 +100,15 @@ def test_log_dirichlet_has_the_dirichlets_moments_and_never_underflows():
     np.testing.assert_allclose(logsumexp(tiny, axis=0), 0, atol=1e-9)
 
 
+def test_the_iteration_ends_where_rows_and_columns_are_balanced(monkeypatch):
+    calls = []
+    count = lambda *args, **options: calls.append(1) or logsumexp(*args, **options)  # noqa: E731
+    monkeypatch.setattr(partition, "logsumexp", count)
+    found = _balance(np.zeros((2, 2)), np.array([3, 1]), np.array([2, 2]), max_iter=9)
+    np.testing.assert_allclose(found, [[1.5, 1.5], [0.5, 0.5]])
+    assert len(calls) == 2  # one iteration
+
+
 def test_a_split_is_a_function_of_its_seed():
     labels = labels_of([100] * 5)
     one, two = (dirichlet_partition(labels, 7, 0.1, seed=11) for _ in range(2))
@@ -117,11 +126,14 @@ def test_label_names_need_not_be_consecutive():
     ("arguments", "message"),
     [
         ((torch.zeros(5).long(), 6, 1.0, 0), "5 samples cannot be split over 6 clients"),
+        (
+            (torch.zeros(4, 5).long(), 2, 1.0, 0),
+            r"integers of shape \(N,\), but are torch.int64 of",
+        ),
+        ((torch.zeros(5), 2, 1.0, 0), "but are torch.float32"),
         ((torch.zeros(5).long(), 0, 1.0, 0), "at least 1 client, but num_clients is 0"),
         ((torch.zeros(5).long(), 2, 0.0, 0), "alpha must be positive and finite, but is 0.0"),
         ((torch.zeros(5).long(), 2, float("nan"), 0), "alpha must be positive"),
-        ((torch.zeros(5), 2, 1.0, 0), "labels must be integers"),
-        ((torch.zeros(5, 1).long(), 2, 1.0, 0), r"of shape \(5, 1\)"),
     ],
 )
 def test_partition_refuses(arguments, message):

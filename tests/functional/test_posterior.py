@@ -79,13 +79,6 @@ def test_samples_are_a_function_of_the_seed_and_load_into_the_model(kind):
     nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).load_state_dict(one[0])
 
 
-def test_equal_clients_leave_nothing_to_sample():
-    client = states()[0]
-    for kind in ("gaussian", "dirichlet"):
-        (sample,) = sample_posterior([client, client], [1, 3], 1, 0, kind)
-        torch.testing.assert_close(sample["w"], client["w"])
-
-
 def test_the_ensemble_averages_probabilities():
     logits = torch.randn(4, 5, 3)
     naive = sum(member.softmax(-1) for member in logits) / 4

@@ -45,10 +45,10 @@ def neighbors(seed):
     return positives, changed, negatives
 
 
-@pytest.mark.parametrize("regularization", [1.0, 0.1, 1e-3])
+@pytest.mark.parametrize("regularization", [1.0, 1e-3])
 def test_no_neighboring_pair_moves_the_head_beyond_the_bound(regularization):
     closest = 0.0
-    for seed in range(60):
+    for seed in range(40):
         positives, changed, negatives = neighbors(seed)
         fits = [fit_scoring_head(own, negatives, regularization) for own in (positives, changed)]
         weights, norms = zip(*fits, strict=True)
@@ -97,8 +97,7 @@ def test_the_published_value():
     assert gaussian_sigma(0.1, 1e-5, 1.0, mechanism="classical") == pytest.approx(48.448, abs=5e-4)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-9), (0.1, 1e-2), (1, 1e-5), (8, 1e-9)])
 def test_the_analytic_noise_is_dp_accountings(epsilon, delta):
     other = dp_accounting.get_sigma_gaussian(epsilon, delta)
     assert gaussian_sigma(epsilon, delta, 1.0) == pytest.approx(other, rel=1e-6)
@@ -198,8 +197,8 @@ def test_clipping_huge_float32_features_does_not_overflow():
 @pytest.mark.parametrize(
     ("features", "bound", "message"),
     [
-        (torch.zeros(2, 2), 0, "bound must be positive"),
-        (torch.zeros(2, 2), math.inf, "bound must be positive and finite"),
+        (torch.zeros(2, 2), 0, "bound must be finite and at least"),
+        (torch.zeros(2, 2), math.inf, "bound must be finite"),
         (torch.zeros(2), 1, "floats of shape"),
         (torch.zeros(2, 2, dtype=torch.int64), 1, "floats of shape"),
         (torch.zeros(2, 2), 1e-32, "at least 9.86e-32 for torch.float32, but is 1e-32"),

@@ -1,6 +1,6 @@
 import pytest
 
-from fedaux_pl.functional import derive_seed
+from fedaux_pl.functional import derive_seed, sample_clients
 
 
 def test_other_parts_give_other_seeds():
@@ -20,3 +20,41 @@ def test_seeds_fit_torch_and_never_change():
 def test_seeds_refuse(parts):
     with pytest.raises(ValueError, match="non-negative integers"):
         derive_seed(*parts)
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "participation", "count"),
+    [(20, 0.4, 8), (100, 0.01, 1), (20, 0.01, 1), (1, 1.0, 1), (7, 1.0, 7), (10, 0.26, 3)],
+)
+def test_the_number_of_clients(num_clients, participation, count):
+    for seed in range(20):
+        drawn = sample_clients(num_clients, participation, seed)
+        assert len(set(drawn)) == len(drawn) == count
+        assert drawn == sorted(drawn)
+        assert set(drawn) <= set(range(num_clients))
+
+
+def test_the_seed_determines_the_draw():
+    draws = [tuple(sample_clients(20, 0.4, seed)) for seed in range(50)]
+    assert draws == [tuple(sample_clients(20, 0.4, seed)) for seed in range(50)]
+    assert len(set(draws)) > 40
+
+
+def test_every_client_is_drawn_as_often_as_any_other():
+    """4,000 draws of 8 out of 20: 1,600 times each, with a standard deviation of about 31."""
+    counts = [0] * 20
+    for seed in range(4000):
+        for client in sample_clients(20, 0.4, seed):
+            counts[client] += 1
+    assert all(abs(count - 1600) < 5 * 31 for count in counts)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])
+def test_a_share_must_lie_between_0_and_1(share):
+    with pytest.raises(ValueError, match=r"participation must lie in \(0, 1\], but is"):
+        sample_clients(20, share, 0)
+
+
+def test_there_must_be_a_client():
+    with pytest.raises(ValueError, match="at least 1 client, but num_clients is 0"):
+        sample_clients(0, 0.5, 0)

@@ -59,9 +59,13 @@ def test_its_options_are_those_of_the_class_and_the_normalization():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        (
+            ".Net",
+            r"model '\.Net': \.Net is no class path, such as my_package\.MyClass; add the mod",
+        ),
         ("no_such_package.Net", "module no_such_package cannot be imported; correct the name, or"),
         (f"{HERE}.Plane", r"Plane does not exist in tests.models.own_networks \(did you mean Pla"),
-        (f"{HERE}.class_of_nothing", "class_of_nothing is no torch.nn.Module in"),
+        (f"{HERE}.class_of_nothing", "class_of_nothing is no class of a torch Module in"),
         (f"{HERE}.NoClasses", "takes no num_classes, only outputs; give its constructor"),
         (f"{HERE}.NoFeatures", "NoFeatures lacks features; a model needs"),
         (f"{HERE}.TenOutputs", "has 10 outputs, but there are 2 classes; use num_classes"),
@@ -78,23 +82,18 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
     def federation():
         return create(FedAvg(pretrained=True), CLIENTS, model_options={}, seed=3)
 
-    data = split(2)
-    whole = federation()
-    fit(tmp_path, whole, 2, data)
-    assert set(whole.history[-1]) >= {f"accuracy/{name}" for name in CLIENTS}
-    half = federation()
-    fit(tmp_path, half, 1, data).save_checkpoint(tmp_path / "half.ckpt")
-    resumed = federation()
-    trainer = fit(tmp_path, resumed, 2, data, ckpt_path=tmp_path / "half.ckpt")
-    assert_same(weights(whole), weights(resumed))
-    assert list(whole.students) == list(whole.students.keys()) == list(CLIENTS)
-    assert f"{HERE}.Plain" in whole.students
-    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    data, file = split(2), tmp_path / "first.ckpt"
+    first, resumed = federation(), federation()
+    fit(tmp_path, first, 1, data).save_checkpoint(file)
+    assert set(first.history[-1]) >= {f"accuracy/{name}" for name in CLIENTS}
+    assert list(first.students) == list(first.students.keys()) == list(CLIENTS)
+    assert f"{HERE}.Plain" in first.students
+    fit(tmp_path, resumed, 1, data, ckpt_path=file)  # no round is left
+    assert_same(weights(first), weights(resumed))
     x = data.test_examples.inputs
     with torch.no_grad():
         expected = resumed.eval()(x)
-    found = probabilities(load_checkpoint(tmp_path / "whole.ckpt"), x)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(probabilities(load_checkpoint(file), x), expected)
 
 
 def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_path, monkeypatch):
@@ -109,7 +108,7 @@ def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_pat
     with pytest.raises(ValueError, match=r"add its folder to the Python path \(PYTHONPATH=FOLDER"):
         create_model("net_of_this_folder.HereNet", 2)
     with pytest.raises(UsageError):  # of the missing method, after the folder was added
-        parser.parse("fit", [])
+        parser.FederationCLI("fit", [])
 
     assert sys.path == [*before, str(tmp_path)]
     assert type(create_model("net_of_this_folder.HereNet", 2)).__name__ == "HereNet"

@@ -102,13 +102,8 @@ def test_group_norm_treats_images_independently(name):
     with torch.no_grad():
         torch.testing.assert_close(group(first)[0], group(second)[0])
         assert not torch.allclose(batch(first)[0], batch(second)[0], rtol=1e-2)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_group_norm_trains_on_one_small_image(name):
-    model = narrow(name, norm="group").train()
-    model(images(1, size=8)).logsumexp(1).sum().backward()
-    assert model.head.weight.grad.isfinite().all()
+    group(images(1, size=8)).logsumexp(1).sum().backward()  # batch norm needs two
+    assert group.head.weight.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,18 +153,3 @@ def test_seed_reproduces_weights(name):
     for key, a in first.named_parameters():
         if a.ndim == 4:
             assert not torch.equal(a, third.get_parameter(key)), key
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_learns_to_tell_dark_from_bright(name):
-    model = narrow(name, 2).train()
-    x = torch.cat([images(8) // 4, 255 - images(8, seed=2) // 4])
-    y = torch.arange(16) // 8
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    before = F.cross_entropy(model(x), y).item()
-    for _ in range(8):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.5 * before

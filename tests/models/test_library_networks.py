@@ -51,7 +51,11 @@ def offline(monkeypatch):
     return download
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+LARGE = ("densenet121", "convnext_tiny", "swin_t")  # without a line of code of their own
+NAMES = [pytest.param(n, marks=[pytest.mark.nightly] * (n in LARGE)) for n in FAMILIES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_family_computes_what_torchvision_computes(name, monkeypatch):
     # the truncated normal distribution takes seconds
     cheap = lambda tensor, std=1.0, **others: nn.init.normal_(tensor, std=std)  # noqa: E731
@@ -237,12 +241,12 @@ def test_timm():
 
 
 def test_timm_is_an_extra(monkeypatch):
-    monkeypatch.setattr("fedaux_pl.models.library_networks.find_spec", lambda name: None)
+    monkeypatch.setattr("fedaux_pl.models.adapted_network.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="'timm/resnet10t' needs timm, which is not installed"):
         check_model("timm/resnet10t")
 
 
 def test_errors_of_our_own_are_not_taken_for_the_librarys(monkeypatch):
-    monkeypatch.setattr("fedaux_pl.models.library_networks._take_head", lambda *_: len(3))
+    monkeypatch.setattr("fedaux_pl.models.adapted_network._take_head", lambda *_: len(3))
     with pytest.raises(TypeError, match=r"object of type 'int' has no len"):
         create_model("torchvision/mobilenet_v3_small", 3)

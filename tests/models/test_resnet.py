@@ -61,10 +61,3 @@ def test_initialization_is_torchvisions():
             assert torch.equal(module.bias, torch.zeros_like(module.bias))
     bound = 1 / math.sqrt(512)
     assert 0.95 * bound < model.head.weight.abs().max() <= bound
-
-
-def test_width():
-    model = create_model("resnet8", 10, width=0.25)
-    stages = (model.layer1, model.layer2, model.layer3, model.layer4)
-    assert [stage[0].conv2.out_channels for stage in stages] == [16, 32, 64, 128]
-    assert [stage[0].conv1.stride for stage in stages] == [(1, 1), (2, 2), (2, 2), (2, 2)]

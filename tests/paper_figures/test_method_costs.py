@@ -3,7 +3,7 @@ import torch
 
 from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 from paper.method_costs import BASE, Setting, count_flops, method_costs
 from tests import federations
 
@@ -81,7 +81,7 @@ def test_privacy_is_that_of_the_scoring(tables):
     ids=["paper", "whitened_mean"],
 )
 def test_traffic_is_what_a_run_counts(tmp_path, scoring):
-    cli = parse("fit", [*TINY, *scoring, "--trainer.default_root_dir", str(tmp_path)])
+    cli = FederationCLI("fit", [*TINY, *scoring, "--trainer.default_root_dir", str(tmp_path)])
     federation = cli.model
     federations.fit(tmp_path, federation, rounds=1, data=cli.datamodule)
     measured = federation.history[-1]

@@ -4,7 +4,7 @@ import torch
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import create_extractor
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 from paper.similar_images import FindNeighborhoods, nearest, similar_images
 from tests.callbacks.test_figures import check_legible
 
@@ -29,7 +29,7 @@ def prepared(tmp_path_factory):
     """A prepared federation, and what was found in it."""
     root = tmp_path_factory.mktemp("root")
     args = [*TINY, "--trainer.default_root_dir", str(root), "--trainer.logger", "false"]
-    cli = parse("report", [*args, "--trainer.enable_checkpointing", "false"])
+    cli = FederationCLI("report", [*args, "--trainer.enable_checkpointing", "false"])
     finder = FindNeighborhoods(clients=(3, 0))
     cli.trainer.callbacks.append(finder)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)

@@ -23,9 +23,7 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
 def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
     state = state or (CellState.MISSING if accuracy is None else CellState.DONE)
     cell = Cell(coordinates, seed, (), rounds=total)
-    made = {"command": "fedaux-pl fit", "version": "1.0"}
-    rounds = dict(enumerate(curve, 1))
-    return Result(cell, state, len(curve), accuracy, rounds, description=made, **more)
+    return Result(cell, state, len(curve), accuracy, dict(enumerate(curve, 1)), **more)
 
 
 def group(coordinates, *accuracies, published="", **more):

@@ -156,6 +156,12 @@ def test_nothing_was_run(layout):
     assert [texts_of(axes) for axes in figure.axes] == [["not run"]] * 2
 
 
+def test_published_values_alone_are_drawn():
+    groups = [group("method=A alpha=1 model=m", None, published="55")]
+    [axes] = draw(LINES, groups, published={}).figure.axes
+    assert texts_of(axes) == []
+
+
 def test_nine_series_differ_in_color_marker_and_a_print_in_gray():
     styles = [series_style(i) for i in range(9)]
     assert len({style["color"] for style in styles}) == 9

@@ -138,6 +138,11 @@ def test_wide_text_is_written_in_parts():
 def test_spans_do_not_cross_those_above():
     spans = header_spans([["", "a", "a", "b"], ["", "x", "x", "x"], ["m", "1", "1", "1"]])
     assert spans[1] == [("", 0, 1), ("x", 1, 2), ("x", 3, 1)]
+    assert header_spans([["", "", "a"], ["m", "1", "2"]])[0] == [
+        ("", 0, 1),
+        ("", 1, 1),
+        ("a", 2, 1),
+    ]
     assert spans[2] == [("m", 0, 1), ("1", 1, 1), ("1", 2, 1), ("1", 3, 1)]
 
 

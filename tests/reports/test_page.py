@@ -89,6 +89,8 @@ def test_the_markdown_refers_to_the_pictures(folder):
     assert "**1 of 2 cells done**\n\n- A: seed 0 missing" in text
     assert "```bash\nfedaux-pl sweep 'a b'\n```" in text
     assert text.count("<details>") == 1
+    places = [text.index(part) for part in ("![curves]", "Curves ", "Numbers ", "| method")]
+    assert places == sorted(places)  # the caption of a figure is below it, that of a table above
 
 
 def test_many_missing_cells_are_folded(tmp_path):
@@ -105,12 +107,14 @@ def test_the_same_results_write_the_same_files(folder, tmp_path):
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
-def test_the_status():
+def test_the_status(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     groups = [
         group("method=A alpha=1", 5.0, None, None),
-        group("method=B alpha=1", None, state=CellState.FAILED, error="no memory", curve=[1]),
+        group("method=B alpha=1", None, state=CellState.FAILED, curve=[1]),
         group("method=C alpha=1", 5.0),
     ]
+    groups[1].results[0].cell.mark_failed("no memory")
     status = describe_status(groups, ["a file", "--seeds", "0"])
     assert status.done == "2 of 5 cells done, 2 missing, 1 failed"
     assert status.missing == [

@@ -107,6 +107,9 @@ def test_the_best_labels_of_each_row():
         ["A", "2", "4", "7.0 (1)", "2", "3", "70.1"],
         ["B", GAP, GAP, GAP, "1", "3", "60"],
     ]
+    points = ("method=A local.lr=1 server.lr=3", 5.0), ("method=A local.lr=2 server.lr=4", 7.0)
+    errors = [group(*point, is_lower_better=True) for point in points]
+    assert make(errors, axes, layout).rows == [["A", "1", "3", "5.0 (1)"]]
 
 
 def test_all_cells():
@@ -117,7 +120,7 @@ def test_all_cells():
     table = cells_table(sweep(AXES), groups)
     assert table.header[0][:6] == ["method", "C", "alpha", "seed", "state", "rounds"]
     assert table.rows[0] == [
-        *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "1.0", "fedaux-pl fit")
+        *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "", "fedaux-pl fit")
     ]
     assert table.rows[1][3:7] == ["1", "missing", "3", ""]
     assert table.rows[2][:4] == ["ref", "", "", "0"]

@@ -69,12 +69,8 @@ def test_a_sweep(root, capsys):
 def test_a_selection_in_a_folder_of_its_own(root, tmp_path, capsys):
     own = ["--select", "method=FedAVG", "--select", "data.alpha=0.01", "--seeds", "1"]
     args = [str(root / "small.yaml"), "--root", str(root), *own]
-    files = report([*args, "--output", str(tmp_path / "out"), "--trainer.max_epochs", "2"])
+    files = report([*args, "--output", str(tmp_path / "out")])  # ten rounds: not the done cell
     assert {path.parent for path in files} == {tmp_path / "out"}
-    printed = capsys.readouterr().out
-    assert "1 of 1 cell done" in printed
-    assert "To run them" not in printed
-    report([*args, "--output", str(tmp_path / "out")])  # ten rounds: another cell
     printed = capsys.readouterr().out
     assert "0 of 1 cell done, 1 missing\n  FedAVG, alpha = 0.01: seed 1 missing\n" in printed
     assert f"fedaux-pl sweep {' '.join(args)}\n" in printed
@@ -87,14 +83,11 @@ def test_a_report_without_a_sweep(tmp_path, capsys):
     page = (tmp_path / "costs" / "index.html").read_text()
     assert "<h1>Costs of 10 %</h1>\n<p>A note.</p>" in page
     assert "cells" not in page
+    assert 'class="status"' not in page
 
 
 def test_wrong_command_lines(tmp_path, capsys):
-    for args, problem in [
-        (["--root", "x"], "give the sweep file first"),
-        (["x", "--seeds", "a"], "--seeds must be"),
-    ]:
-        assert main(["report", *args]) == 2
-        assert problem in capsys.readouterr().err
+    assert main(["report", "--root", "x"]) == 2
+    assert "give the sweep file first" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "no.yaml")]) == 1
     assert "there is no sweep file" in capsys.readouterr().err

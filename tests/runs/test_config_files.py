@@ -11,7 +11,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.runs.config_files import _FORMER, FOLDER, complete_configs, config_names
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_a_file_of_the_user_comes_first(elsewhere):
 
 def test_layers_have_names_too(elsewhere):
     args = ["--config=quickstart", "--config=methods/fedavg", "--trainer.accelerator=cpu"]
-    assert parse("fit", args).model.algorithm.name == "FedAvg"
+    assert FederationCLI("fit", args).model.algorithm.name == "FedAvg"
 
 
 def test_an_unknown_name(elsewhere, capsys):
@@ -56,7 +56,7 @@ def test_an_unknown_name(elsewhere, capsys):
     assert main(["fit", "--config=quickstrt"]) == 1
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "one of bf16, fedaux_resnet8" in message
+    assert "one of bf16, fast, fast_text, fedaux_resnet8" in message
 
 
 @pytest.mark.parametrize("value", ["{}", "configs/{}.yaml"])
@@ -158,9 +158,10 @@ def test_a_class_in_the_current_folder_is_found_by_its_path(elsewhere):
 def test_a_progress_bar_and_plugins_of_the_user(elsewhere):
     """The bar replaces ours; plugins stand beside ours."""
     args = ["--config=methods/fedavg", *TINY]
-    assert type(parse("fit", args).trainer.progress_bar_callback).__name__ == "FederationProgress"
+    trainer = FederationCLI("fit", args).trainer
+    assert type(trainer.progress_bar_callback).__name__ == "FederationProgress"
     own = ["--trainer.callbacks=RichProgressBar", "--trainer.plugins=SLURMEnvironment"]
-    trainer = parse("fit", [*args, *own]).trainer
+    trainer = FederationCLI("fit", [*args, *own]).trainer
     assert type(trainer.progress_bar_callback).__name__ == "RichProgressBar"
     connector = trainer._accelerator_connector
     assert type(connector.cluster_environment).__name__ == "SLURMEnvironment"

@@ -204,7 +204,8 @@ def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
 @pytest.mark.parametrize(
     ("scorer", "pair", "tight"),
     [
-        *((scorer, pair, 0.45) for scorer, pair in (WORST[0], WORST[3], *WORST[4:])),
+        *((scorer, pair, 0.45) for scorer, pair in (WORST[0], WORST[3], WORST[4])),
+        *(pytest.param(*case, 0.45, marks=pytest.mark.nightly) for case in WORST[5:]),
         (ScoresAndHead(regularization=10.0), (OPPOSITE, 1), 0.3),
     ],
 )
@@ -212,7 +213,10 @@ def test_releases_survive_an_attack_that_is_not_blind(scorer, pair, tight):
     assert tight < attack(scorer, *replaced(*pair)) <= EPSILON
 
 
-@pytest.mark.parametrize(("scorer", "pair"), [WORST[1], *WORST[4:]])
+@pytest.mark.parametrize(
+    ("scorer", "pair"),
+    [WORST[1], *(pytest.param(*case, marks=pytest.mark.nightly) for case in WORST[4:])],
+)
 def test_the_attack_catches_a_sensitivity_that_is_too_small(scorer, pair):
     """About that of a record that is removed, not replaced."""
     assert attack(scorer, *replaced(*pair), claimed=scorer.sensitivity(2, 0) / 2) > EPSILON

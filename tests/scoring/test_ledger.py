@@ -4,6 +4,7 @@ import math
 import os
 import stat
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -70,6 +71,44 @@ def test_a_record_that_a_client_holds_twice_is_in_one_release(ledger):
     ledger.add(entry(records=twice))
     assert planned == ledger.total([twice[0]], 1e-5)
     assert planned.releases == 1
+
+
+def test_releases_about_the_same_records_store_and_compare_them_once(ledger):
+    many = {0: np.arange(20_000, dtype=np.uint64), 1: np.array([50_000], dtype=np.uint64)}
+    other = {0: many[0][1:]}
+    ledger.add(entry(records=many))
+    ledger.add(entry(records=many))  # has read nothing before, as an earlier version
+    for records in (many, many, many, other, other):
+        ledger.entries()
+        ledger.add(entry(records=records))
+    sizes = [path.stat().st_size for path in sorted(ledger.folder.glob("*.pt"))]
+    assert [size > 150_000 for size in sizes] == [True, True, False, False, False, True, False]
+    read = Ledger("key", ledger.folder).entries()
+    for one, records in zip(read, [many] * 5 + [other] * 2, strict=True):
+        assert one.digests.keys() == records.keys()
+        assert all(np.array_equal(one.digests[i], records[i]) for i in records)
+    assert len({id(one.digests[0]) for one in read}) == 2
+    peaks = []
+    for count in (1, 50):
+        tracemalloc.start()
+        total = ledger.total([many[0]], 1e-5, entries=read[:1] * count)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert (total.releases, total.epsilon) == (count, spent([SOUND] * count, 1e-5)[0])
+    assert peaks[1] < 1.5 * peaks[0]
+    assert [ledger.total([many[0][i : i + 1]], 1e-5).releases for i in (0, 1)] == [5, 7]
+
+
+def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger):
+    ledger.add(entry(records={0: np.arange(3, dtype=np.uint64)}))
+    other = (ledger.folder / "000001.pt").read_bytes()
+    (ledger.folder / "000001.pt").unlink()
+    ledger.add(entry())
+    ledger.entries()
+    ledger.add(entry())
+    (ledger.folder / "000001.pt").write_bytes(other)
+    with pytest.raises(PrivacyError, match=r"000002.pt: an earlier entry .* nothing is released"):
+        ledger.entries()
 
 
 def test_the_record_with_the_largest_cost_counts(ledger):

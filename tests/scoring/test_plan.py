@@ -43,7 +43,7 @@ def scoring(releases=None, dimensions=None, scorer=None, **privacy):
 
 def test_public_numbers_of_several_architectures():
     numbers = PublicNumbers({"resnet8": [10, 30], "shufflenet": [5, 5, 10]}, classes=10)
-    assert (numbers.records, numbers.clients) == (30, 2)
+    assert (numbers.records, numbers.noises(Privacy())) == (30, 2)
 
 
 @pytest.mark.parametrize("sums", [LOCAL, SECURE])

@@ -35,11 +35,13 @@ def test_no_replacement_exceeds_the_sensitivity_of_the_mean_and_one_attains_it()
     assert closest > 1 - 1e-12
 
 
-@pytest.mark.parametrize("scorer", [Mean(), Logistic(), Logistic(1e6), Logistic(1e-3, False)])
+CLOSE = [Mean(), Logistic(1e6), Logistic(1e6, False)]  # all gradients point in one direction
+
+
+@pytest.mark.parametrize("scorer", [*CLOSE, Logistic(), Logistic(1e-3, False)])
 def test_no_vector_is_longer_than_the_bound_and_that_of_equal_rows_is_close(scorer):
     rows = torch.eye(3, dtype=torch.float64)[[0] * 5]
     norm = float(scorer.vector(rows, -rows[:2] * scorer.uses_negatives).norm())
     bound = scorer.largest_norm(5, 2)
     assert norm <= bound * (1 + 1e-12)
-    if scorer in (Mean(), Logistic(1e6)):  # all gradients point in one direction
-        assert norm >= bound / 2.001
+    assert norm >= bound / 2.001 or scorer not in CLOSE

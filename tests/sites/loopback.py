@@ -1,5 +1,6 @@
 """Sites in this process: the real server and the real sites, without a network."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytorch_lightning as pl
@@ -38,17 +39,27 @@ class Given(Source):
         return self.parts[part]
 
 
-def apart(data):
-    """The data of the server and of each site, from those of a simulation."""
+def apart(data, own_tests=False):
+    """The data of the server and of each site, from those of a simulation.
+
+    With ``own_tests`` the test data that name a client are at its site, too.
+    """
     data.setup()
     auxiliary = None
     if data.auxiliary is not None:
         auxiliary = Given(auxiliary=data.auxiliary_inputs)
     own = {name: getattr(data, name) for name in ("seed", "num_clients", "negative_fraction")}
-    server = FederatedDataModule(Given(test=data.test_examples), auxiliary, holds="public", **own)
+    test = data.test_examples
+    tests = [None] * data.num_clients
+    if own_tests:
+        tests = [test.take((test.clients == i).nonzero().flatten()) for i in range(len(tests))]
+        test = replace(test, clients=None, client_names=())
+    server = FederatedDataModule(Given(test=test), auxiliary, holds="public", **own)
     classes = list(data.classes)
     sites = [
-        FederatedDataModule(Given(train=data.client(i)), holds="private", classes=classes, **own)
+        FederatedDataModule(
+            Given(train=data.client(i), test=tests[i]), holds="private", classes=classes, **own
+        )
         for i in range(data.num_clients)
     ]
     return server, sites
@@ -109,10 +120,10 @@ class Loopback:
 REHEARSAL = Limits(rehearsal=True)
 
 
-def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, **options):
+def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, own_tests=False, **options):
     """The server's federation with its trainer and data, and the hub."""
     names = [f"site-{i}" for i in range(data.num_clients)]
-    server_data, site_data = apart(data)
+    server_data, site_data = apart(data, own_tests)
     settings = Sites(names, root, wait=0, timeout=1, **({"rehearsal": True} | options))
     sites = {
         name: start_site(federation_of, own, root / name, limits, rounds)

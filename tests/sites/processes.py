@@ -72,7 +72,9 @@ def write_data(folder, data):
     images = [channels_last(own.inputs) for own in parts]
     labels = [own.targets.numpy() for own in parts]
     for i in range(data.num_clients):
-        np.savez(folder / f"site-{i}.npz", train_x=images[i], train_y=labels[i], classes=classes)
+        own = {"train_x": images[i], "train_y": labels[i]}
+        own |= {key: array[i :: data.num_clients] for key, array in tested.items()}
+        np.savez(folder / f"site-{i}.npz", **own, classes=classes)
     np.savez(
         folder / "all.npz",
         train_x=np.concatenate(images),
@@ -160,7 +162,7 @@ class Federated:
         self.source = source
         write = write_data if source is npz else write_texts
         self.simulation = write(folder / "data", data)
-        self.rehearsal = rehearsal
+        self.rehearsal, self.evaluate = rehearsal, settings.get("evaluate", False)
         self.config = {k: dict(v) for k, v in CONFIG.items()}
         self.config["model"]["algorithm"] = method
         self.config["data"] = {"auxiliary": source(folder / "data" / "aux.npz")}
@@ -201,7 +203,8 @@ class Federated:
         own.write_text(yaml.safe_dump({"data": {"private": source}}))
         args = ["site", self._shared(), f"--config={own}", f"--server={self.host}:{self.port}"]
         args += [f"--certificates={self.kits / f'site-{number}'}"]
-        return [*args, f"--rehearsal={str(self.rehearsal).lower()}"]
+        own = {"rehearsal": self.rehearsal, "evaluate": self.evaluate}
+        return [*args, *(f"--{name}={str(value).lower()}" for name, value in own.items())]
 
     def start_site(self, number):
         return self._start(f"site-{number}", self.site_args(number))

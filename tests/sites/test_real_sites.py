@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.engine.inference import predict_logits
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.scoring import Privacy, Whitened
 from tests import texts
@@ -34,11 +36,13 @@ MIXED = {"resnet8": 2, "shufflenet": 1}
 PATIENT = {"wait": 200, "timeout": 100, "min_answers": 3}  # with a busy machine
 
 
-def assert_equal_runs(tmp_path, method, clients):
+def assert_equal_runs(tmp_path, method, clients, **settings):
     options, create_method = METHODS[method]
-    federated = Federated(tmp_path, split(3), options, **PATIENT)
+    federated = Federated(tmp_path, split(3), options, **PATIENT, **settings)
     federated.config["model"]["clients"] = clients
-    compare(tmp_path, federated, create(create_method(), clients))
+    local = create(create_method(), clients)
+    compare(tmp_path, federated, local)
+    return federated, local
 
 
 def compare(tmp_path, federated, local):
@@ -63,8 +67,18 @@ def compare(tmp_path, federated, local):
 
 
 @pytest.mark.sites
-def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path):
-    assert_equal_runs(tmp_path, "FedAUX", {"resnet8": 3})
+def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path, capsys):
+    federated, local = assert_equal_runs(tmp_path, "FedAUX", {"resnet8": 3}, evaluate=True)
+    # and each site has evaluated every third of the test samples
+    test, last = federated.simulation.test_examples, federated.history()[-1]
+    right = predict_logits(local.students["resnet8"], test.inputs).argmax(dim=1) == test.targets
+    own = [float(right[i::3].float().mean()) for i in range(3)]
+    assert [last[f"client_accuracy/site-{i}"] for i in range(3)] == pytest.approx(own)
+    assert last["worst_client/accuracy"] == pytest.approx(min(own))
+    assert f"accuracy by client: mean {sum(own) / 3:.1%}" in federated.log("server")
+    assert "no epsilon covers it" in federated.log("site-2")
+    assert main(["sites", "status", f"--root={tmp_path / 'logs'}"]) == 0
+    assert capsys.readouterr().out.count("samples, NOT covered by epsilon") == 3
 
 
 def test_a_member_cannot_pose_as_the_server(tmp_path):

@@ -82,7 +82,7 @@ def test_cells_that_do_not_parse_are_named(args, message, capsys):
 def test_values_that_a_run_refuses_are_found_when_objects_are_created(args, message, capsys):
     resolve([cell(*args, seed=3)])  # as in reports, which create nothing
     with pytest.raises(ConfigurationError, match=message):
-        resolve([cell(), cell(*args, seed=3)], check=True)
+        resolve([cell(*args, seed=3)], check=True)
     assert capsys.readouterr().err == ""
 
 
@@ -105,7 +105,7 @@ def test_command_lines_survive_the_shell():
 def test_the_state_is_read_from_disk(tmp_path):
     two, three = task(tmp_path, "abc"), task(tmp_path, "abc", rounds=3)
     assert two.state is CellState.MISSING
-    assert two.load_run() is None
+    assert two.load_run().curve == []
     two.create()
     two.create()
     assert os.readlink(two.path / "cache") == "../../cache"
@@ -115,7 +115,7 @@ def test_the_state_is_read_from_disk(tmp_path):
     assert three.state is CellState.UNFINISHED
     two.failure.write_text(json.dumps({"error": "no disk"}))
     assert three.state is CellState.FAILED
-    assert two.error() == "no disk"
+    assert two.read_failure()["error"] == "no disk"
     assert two.state is CellState.DONE
     assert len(two.load_run().curve) == 2
     with cell_lock.held(two.lock):
@@ -147,7 +147,7 @@ def test_damaged_files_are_named(tmp_path):
     one.path.mkdir(parents=True)
     one.failure.write_text("{")
     with pytest.raises(ConfigurationError, match=r"failed.json is damaged"):
-        one.error()
+        one.read_failure()
 
 
 HOLD = "import sys, time; from pathlib import Path; from fedaux_pl.sweeps.cell_lock import held\n"

@@ -132,6 +132,7 @@ def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch)
     (tmp_path / "mini.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     more = ["--data.validation_fraction", "0.2", "--trainer.enable_progress_bar", "false"]
+    more += ["--trainer.max_epochs", "1"]
     cells = read_sweep("mini.yaml", more, [0], select={"method": ["FedAVG"]})
     [task] = resolve(cells.cells, tmp_path)
     assert main(task.command) == 0

@@ -156,7 +156,7 @@ def test_select_of_unknown_labels_is_refused(tmp_path):
 def test_a_figure_without_a_sweep_names_its_script():
     with pytest.raises(ConfigurationError, match=r"run python paper/split_bubbles.py fig8 in a cl"):
         read_sweep("paper/fig8")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[2] / "paper"
     assert all((root / command.split()[0]).is_file() for command in sweep_file._SCRIPTS.values())
 
 

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import subprocess
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -34,10 +35,17 @@ def file(tmp_path, monkeypatch):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def resolved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep") / "mini.yaml"
+    path.write_text(FILE)
+    return resolve(read_sweep(path).cells)
+
+
 @pytest.fixture
-def tasks(file, tmp_path):
+def tasks(file, resolved, tmp_path):
     """FedAVG and FedAUX."""
-    return resolve(read_sweep(file).cells, tmp_path / "logs")
+    return [replace(cell, root=tmp_path / "logs") for cell in resolved]
 
 
 @pytest.fixture
@@ -181,9 +189,11 @@ def test_print_writes_command_lines_and_nothing_else(file, tasks, capsys):
 def test_slurm_gets_the_open_tasks(file, tasks, monkeypatch, capsys):
     write_run(tasks[0], 2)
     made, queue = [], set()
-    monkeypatch.setattr(verb, "queued_jobs", lambda: queue)
-    monkeypatch.setattr(verb, "create_executor", lambda *args: made.append(args) or "executor")
-    monkeypatch.setattr(verb, "submit", lambda cells, *_: ["77"] * len(cells))
+    monkeypatch.setattr(verb.launchers, "queued_jobs", lambda: queue)
+    monkeypatch.setattr(
+        verb.launchers, "create_executor", lambda *args: made.append(args) or "executor"
+    )
+    monkeypatch.setattr(verb.launchers, "submit", lambda cells, *_: ["77"] * len(cells))
     assert main(["sweep", file, "--launcher=slurm", "--slurm=partition=a=b", "--slurm=time=5"]) == 0
     [(folder, name, options)] = made
     assert (str(folder), name) == ("logs/slurm", "mini")
@@ -221,10 +231,15 @@ def test_wrong_options_end_with_2(args, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_job_for_each_gpu(tasks, file, monkeypatch):
-    cells = resolve(read_sweep(file).cells)
-    on_gpu = resolve(read_sweep(file, ["--trainer.accelerator=auto"]).cells)
-    on_two = resolve(read_sweep(file, ["--trainer.accelerator=auto", "--trainer.devices=2"]).cells)
+def test_a_job_for_each_gpu(tasks, monkeypatch):
+    def on(**trainer):
+        return [
+            replace(cell, config=cell.config | {"trainer": cell.config["trainer"] | trainer})
+            for cell in tasks
+        ]
+
+    cells, on_gpu = tasks, on(accelerator="auto")
+    on_two = on(accelerator="auto", devices=2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert verb._slots(None, on_gpu) == [{}]

@@ -11,7 +11,7 @@ from fedaux_pl.errors import DataNotFoundError, UsageError
 from fedaux_pl.sweeps import worker
 from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import CellState
-from tests.sweeps.stubs import complete, task, write_run
+from tests.sweeps.stubs import complete, task
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
     assert run(one, raising(OSError("no disk\nmore"))) == 1
     assert one.state is CellState.FAILED
     assert "fedaux-pl fit: error: no disk\nmore\n" in one.log.read_text()
-    assert one.error() == "no disk"
+    assert one.read_failure()["error"] == "no disk"
     content = json.loads(one.failure.read_text())
     assert content["status"] == 1
     assert content["time"]
@@ -100,17 +100,15 @@ def test_a_second_run_appends_to_the_log_and_forgets_the_failure(tmp_path, run):
 def test_exceptions_and_exits_are_failures(tmp_path, run, error, text, is_refused):
     one = task(tmp_path, "a")
     assert run(one, raising(error)) == 1
-    assert one.error() == text
+    assert one.read_failure()["error"] == text
     assert ("Traceback" in one.log.read_text()) is isinstance(error, RuntimeError)
-    assert one.has_failed_early() is is_refused
-    write_run(one, 1)
-    assert not one.has_failed_early()
+    assert one.read_failure()["is_refused"] is is_refused
 
 
 def test_a_run_that_ends_early_is_a_failure(tmp_path, run):
     one = task(tmp_path, "a", rounds=7)
     assert run(one, lambda _: 0) == 1
-    assert "before round 7" in one.error()
+    assert "before round 7" in one.read_failure()["error"]
 
 
 def test_what_another_process_does_or_has_done_is_not_done_again(tmp_path, run):

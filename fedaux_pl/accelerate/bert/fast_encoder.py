@@ -11,8 +11,7 @@ from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
 from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
 from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
-from fedaux_pl.models.encoder import Encoder
-from fedaux_pl.models.tinybert import TinyBERT
+from fedaux_pl.models.encoder import Encoder, TinyBERT
 
 # All backends but cuDNN's, which builds a plan for every new shape: tens of milliseconds for each.
 _SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

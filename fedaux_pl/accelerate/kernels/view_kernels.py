@@ -1,9 +1,9 @@
-"""Random views of images in one kernel, which fuses ``data.crop`` and ``data.color``."""
+"""Random views of images in one kernel, which fuses the functions of ``fedaux_pl.data.views``."""
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.data import color
+from fedaux_pl.data import views as color
 
 RED = tl.constexpr(color.RED)
 GREEN = tl.constexpr(color.GREEN)

@@ -46,12 +46,22 @@ class CapturedPredictor:
         self._captured: dict[_PassKind, tuple[Tensor, list[Tensor], Replay]] = {}
 
     @torch.no_grad()
-    def predict(self, state: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-        """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
+    def predict(
+        self, state: Mapping[str, Tensor], inputs: Inputs, rows: Tensor | None = None
+    ) -> Tensor:
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32.
+
+        With ``rows``, the positions of M of the inputs, only these are predicted, shape (M, C).
+        """
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
         # batches of equal sizes, because each size is compiled, tried and captured
         count = -(-len(inputs) // prediction_batch_size(self._model, inputs, captured=True))
-        parts = split_range(len(inputs), -(-len(inputs) // count), equal=True)
+        size = -(-len(inputs) // count)
+        if rows is not None:  # filled up to whole batches of that size
+            filled = torch.cat([rows, rows[:1].expand(-len(rows) % size)])
+            found = map(self._predict_batch, read_batches(inputs, torch.split(filled, size)))
+            return torch.cat(list(found))[: len(rows)]
+        parts = split_range(len(inputs), size, equal=True)
         batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
         outputs = map(self._predict_batch, batches)
         return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])

@@ -23,23 +23,14 @@ def client_lines_figure(
 ) -> "Figure":
     """Draw each client's metrics over the rounds, with the mean over the clients.
 
-    Of many clients the one with the worst last accuracy alone is colored and named.
-
-    Args:
-        rounds: The rounds with an evaluation.
-        names: The names of the clients.
-        curves: For each metric floats of shape (clients, rounds); NaN where there is no value.
-
-    Returns:
-        A figure with a panel for each metric; accuracies are in percent.
+    Of many clients the one with the worst last accuracy alone is colored and named. The curves of
+    each metric are floats of shape (clients, rounds); NaN where there is no value.
     """
     shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
     first, total = next(iter(curves)), pitch * len(curves) - _GAP
     figure, whole = style.canvas(
         plot=(_PANEL[0], total),
-        left=0.65,
-        right=style.text_width([*shown, "mean"], style.TICK_SIZE) + 0.7,
-        bottom=0.65,
+        margins=(0.65, style.text_width([*shown, "mean"], style.TICK_SIZE) + 0.7, 0.65),
         title="Metrics of each client" if len(curves) > 1 else "Accuracy of each client",
         note=f"{counted(len(names), 'client')}, each on its own "
         f"{'validation' if first.startswith('val/') else 'test'} data",
@@ -75,9 +66,6 @@ def _draw_lines(
     mean = np.ma.masked_invalid(table).mean(axis=0)
     axes.plot(rounds, mean, label="mean", marker=mark, markersize=3, **look)
     axes.grid(color=style.FAINT, linewidth=0.8)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, colors=style.INK, labelsize=style.TICK_SIZE)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(fontsize=style.LABEL_SIZE, color=style.INK)
+    style.plain_axes(axes)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     axes.set_xlim(rounds[0] - 0.2, rounds[-1] + 0.2)

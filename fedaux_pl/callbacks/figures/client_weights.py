@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
-_TIMES = "\N{MULTIPLICATION SIGN}"
+_FACTORS = [2.0**k for k in range(-4, 5)]
 _LABEL_HEAD = "main class · client"
 
 
@@ -31,27 +31,20 @@ def certainty_figure(
     """Draw the weight of each client in the ensemble, and how it varies over the samples.
 
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
-    If all rows are close to 1, the scores hardly distinguish the clients; a long row means that
-    the weight of the client differs much between samples.
+    If all rows are close to 1, the scores hardly distinguish the clients. Clients are ordered by
+    main class; of more than `MAX_CLIENTS` the first are shown, with their weights among all.
 
     Args:
         scores: Certainty scores s_i(x) on the distillation data, shape (n_clients, n_samples).
         client_classes: The main class of each client, an index of shape (n_clients,).
         classes: The names of the classes.
         client_names: The names of the clients; None for their numbers.
-
-    Returns:
-        A figure with one row for each client, ordered by main class: the 5 % to 95 % quantiles,
-        the middle half, the median and the mean. Of more than `MAX_CLIENTS` clients the first
-        ones are shown, with their weights among all clients.
     """
-    clients = _order_clients(scores, client_classes, classes, client_names)
+    clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
     figure, axes = style.canvas(
         plot=(6.8, clients.row * count),
-        left=clients.left,
-        right=0.3,
-        bottom=1.0,
+        margins=(clients.left, 0.3, 1.0),
         title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
         note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
         f"{counted(samples, 'distillation sample')}; 1 in a plain average",
@@ -59,7 +52,7 @@ def certainty_figure(
     for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
         axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
     _weight_rows(axes, clients.weights, clients.row)
-    _client_axis(axes, clients.labels, count)
+    clients.label(axes)
     axes.set_xlabel("weight relative to uniform")
     gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
     figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
@@ -76,23 +69,18 @@ def weight_by_class_figure(
     """Draw the mean weight of each client on each class, as a heat map.
 
     A cell is the mean of s_i(x) / sum_j s_j(x) over the samples of a class, as a multiple of 1/n:
-    red if the client counts more than in a plain average, blue if less, white if the same. With
-    good scores the outlined cells, the main classes of the clients, are red. The color scale is
-    logarithmic: the factors 2 and 1/2 are equally far from white.
-
-    Rows and arguments are those of `certainty_figure`, and ``labels``, the true classes of the
-    samples, integers of shape (n_samples,). A class without samples is gray.
+    red if the client counts more than in a plain average, blue if less, gray without samples. With
+    good scores the outlined cells, the main classes of the clients, are red. The arguments are
+    those of `certainty_figure`, and ``labels``, the true classes, integers of shape (n_samples,).
     """
-    clients = _order_clients(scores, client_classes, classes, client_names)
+    clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
     names = [style.shorten(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
     figure, axes = style.canvas(
         plot=(column * len(names), clients.row * count),
-        left=clients.left,
-        right=1.5,
         # the color bar can be longer than the heat map
-        bottom=max(style.depth(names, column), 2.0 - clients.row * count),
+        margins=(clients.left, 1.5, max(style.depth(names, column), 2.0 - clients.row * count)),
         title="Weight of each client on each class" + style.of_more(count, len(scores)),
         note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
         "Outlined: the client's main class",
@@ -103,71 +91,53 @@ def weight_by_class_figure(
     _heat_map(figure, axes, means, clients.main)
     if min(clients.row, column) > 0.15:  # no grid lines between very small cells
         style.separate_cells(axes, len(names), count)
-    _client_axis(axes, clients.labels, count)
+    clients.label(axes)
     style.column_ticks(axes, names, column)
     axes.set_xlabel("true class of the samples")
     return figure
 
 
-class _Clients(NamedTuple):
-    """The shown clients, ordered by main class."""
+class _Clients:
+    """The shown clients, ordered by main class, with the height of a row in inches.
 
-    weights: _Floats  # relative to uniform, (clients, samples)
-    main: _Integers
-    row: float  # the height of a row in inches
-    labels: dict[float, str]  # by row
-    left: float  # the width of the labels in inches
+    Their weights, of shape (clients, samples), are n s_i(x) / sum_j s_j(x): the sum is over all.
+    """
 
+    def __init__(
+        self, scores: Array, main: Array, classes: Sequence[str], names: Sequence[str] | None
+    ) -> None:
+        table, main = style.to_numpy(scores), style.to_numpy(main)[: style.MAX_CLIENTS]
+        total = table.sum(axis=0, dtype=np.float64)
+        if not (np.isfinite(total).all() and total.min() > 0):
+            sums = f"sum to {total.min()} ... {total.max()} over the clients"
+            wanted = "finite, with a positive one for each sample"
+            raise ValueError(f"scores must be {wanted}, but {sums}")
+        order = np.argsort(main, kind="stable")
+        self.weights: _Floats = table[order] * (len(table) / total)
+        self.main: _Integers = main[order]
+        self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
+        self.labels: dict[float, str] = {}  # by row
+        if self.row >= style.line_height(style.TICK_SIZE):
+            for y, i in enumerate(order):
+                name = str(i) if names is None else style.shorten(names[i])
+                self.labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
+        else:  # rows too thin for a label: one for each main class
+            last = -math.inf
+            for start, stop in _runs_of(self.main):
+                middle = (start + stop - 1) / 2
+                if (middle - last) * self.row >= style.line_height(style.TICK_SIZE):
+                    self.labels[middle] = style.shorten(classes[self.main[start]])
+                    last = middle
+        self.left = style.text_width([_LABEL_HEAD, *self.labels.values()], style.TICK_SIZE) + 0.2
 
-def _order_clients(
-    scores: Array, client_classes: Array, classes: Sequence[str], names: Sequence[str] | None
-) -> _Clients:
-    """Compute n s_i(x) / sum_j s_j(x) of the shown clients i; the sum is over all n clients."""
-    table, main = style.to_numpy(scores), style.to_numpy(client_classes)[: style.MAX_CLIENTS]
-    total = table.sum(axis=0, dtype=np.float64)
-    if not (np.isfinite(total).all() and total.min() > 0):
-        raise ValueError(
-            "scores must be finite, with a positive one for each sample, but sum to "
-            f"{total.min()} ... {total.max()} over the clients"
-        )
-    order = np.argsort(main, kind="stable")
-    row = style.clipped(6.4 / len(order), 0.08, 0.34)
-    labels = _client_labels(order, main, classes, row, names)
-    left = style.text_width([_LABEL_HEAD, *labels.values()], style.TICK_SIZE) + 0.2
-    return _Clients(table[order] * (len(table) / total), main[order], row, labels, left)
-
-
-def _client_labels(
-    order: _Integers,
-    main: _Integers,
-    classes: Sequence[str],
-    row: float,
-    client_names: Sequence[str] | None,
-) -> dict[float, str]:
-    """Return labels by row: one for each client or, if rows are small, one for each main class."""
-    labels: dict[float, str] = {}
-    if row >= style.line_height(style.TICK_SIZE):
-        for y, i in enumerate(order):
-            name = str(i) if client_names is None else style.shorten(client_names[i])
-            labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
-        return labels
-    last = -math.inf
-    for start, stop in _runs_of(main[order]):
-        middle = (start + stop - 1) / 2
-        if (middle - last) * row >= style.line_height(style.TICK_SIZE):
-            labels[middle] = style.shorten(classes[main[order[start]]])
-            last = middle
-    return labels
-
-
-def _client_axis(axes: "Axes", labels: dict[float, str], rows: int) -> None:
-    """Write the labels of the rows and a heading above them."""
-    head = _LABEL_HEAD if " · " in next(iter(labels.values())) else "main class"
-    axes.set_ylim(rows - 0.5, -0.5)
-    axes.set_yticks(list(labels), list(labels.values()), parse_math=False)
-    text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
-    text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+    def label(self, axes: "Axes") -> None:
+        """Write the labels of the rows and a heading above them."""
+        head = _LABEL_HEAD if " · " in next(iter(self.labels.values())) else "main class"
+        axes.set_ylim(len(self.main) - 0.5, -0.5)
+        axes.set_yticks(list(self.labels), list(self.labels.values()), parse_math=False)
+        text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
+        text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:
@@ -179,8 +149,7 @@ def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
     """Draw one row with the quantiles and the mean of each client."""
     quantiles = np.quantile(weights, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
     mean = weights.mean(axis=1)
-    lowest, highest = quantiles[0].min(), max(quantiles[-1].max(), mean.max())
-    floor = _weight_axis(axes, float(lowest), float(highest))
+    floor = _weight_axis(axes, float(quantiles[0].min()), float(max(quantiles[-1].max(), *mean)))
     low, first, median, third, high = np.maximum(quantiles, floor)
     y = np.arange(len(weights))
     thick = style.clipped(72 * row * 0.42, 2.5, 8.0)
@@ -195,26 +164,26 @@ def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
 
 
 def _weight_axis(axes: "Axes", low: float, high: float) -> float:
-    """Set up a logarithmic axis around 1 and return its smallest weight.
-
-    Weights can be as small as 1e-8; smaller ones than the first tick are drawn at it.
-    """
+    """Set up a logarithmic axis around 1 and return its first tick, where smaller weights are."""
+    scale = _FACTORS
     if low < 1 / 16 or high > 16:
         scale = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
-    else:
-        scale = [2.0**k for k in range(-4, 5)]
     high = max(high, 2.0)
     floor = max([tick for tick in scale if tick <= min(low, 0.5)], default=scale[0])
     ticks = [tick for tick in scale if floor <= tick <= high * 1.05]
-    names = [f"{tick:g}{_TIMES}" for tick in ticks]
-    if low < floor:
-        names[0] = f"≤ {names[0]}"
     axes.set_xscale("log")
     axes.set_xlim(floor / 1.08, high * 1.15)
-    axes.set_xticks(ticks, names)
+    axes.set_xticks(ticks, _tick_names(ticks, low < floor))
     axes.set_xticks([], minor=True)
     axes.grid(axis="x", color=style.FAINT, linewidth=0.8)
     return floor
+
+
+def _tick_names(ticks: Sequence[float], has_lower: bool, has_higher: bool = False) -> list[str]:
+    names = [f"{tick:g}\N{MULTIPLICATION SIGN}" for tick in ticks]
+    names[0] = f"≤ {names[0]}" if has_lower else names[0]
+    names[-1] = f"≥ {names[-1]}" if has_higher else names[-1]
+    return names
 
 
 def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -> None:
@@ -228,13 +197,9 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     colors = LinearSegmentedColormap.from_list("weight", shades).with_extremes(bad=style.NO_DATA)
     # at least from 1/2 to 2, so that weights close to uniform are pale
     span = 2.0 ** style.clipped(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
-    image = axes.imshow(
-        np.ma.masked_invalid(means),
-        cmap=colors,
-        norm=LogNorm(1 / span, span, clip=True),
-        aspect="auto",
-        interpolation="nearest",
-    )
+    look: dict[str, Any] = {"cmap": colors, "norm": LogNorm(1 / span, span, clip=True)}
+    look |= {"aspect": "auto", "interpolation": "nearest"}
+    image = axes.imshow(np.ma.masked_invalid(means), **look)
     for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
@@ -244,13 +209,9 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     position = (box.x1 + 0.25 / width, box.y1 - length, 0.2 / width, length)
     bar = figure.colorbar(image, cax=figure.add_axes(position))
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
-    ticks = [2.0**k for k in range(-4, 5) if 1 / span <= 2.0**k <= span]
-    names = [f"{tick:.3g}{_TIMES}" for tick in ticks]
-    if np.nanmin(means) < ticks[0]:
-        names[0] = f"≤ {names[0]}"
-    if np.nanmax(means) > ticks[-1]:
-        names[-1] = f"≥ {names[-1]}"
-    bar.set_ticks(ticks, labels=names)
+    ticks = [factor for factor in _FACTORS if 1 / span <= factor <= span]
+    lower, higher = np.nanmin(means) < ticks[0], np.nanmax(means) > ticks[-1]
+    bar.set_ticks(ticks, labels=_tick_names(ticks, bool(lower), bool(higher)))
     bar.minorticks_off()
     bar.ax.tick_params(length=0, labelsize=style.TICK_SIZE, colors=style.INK)
     bar.ax.spines[:].set_visible(False)

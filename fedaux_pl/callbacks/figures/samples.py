@@ -14,39 +14,31 @@ from fedaux_pl.errors import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_IMAGE_ROWS = 6
-"""The maximum number of clients in a figure."""
-
-MAX_CHARACTERS = 90
-"""The maximum length of a text in a figure."""
+MAX_IMAGE_ROWS = 6  # clients in a figure
+MAX_CHARACTERS = 90  # of a text in a figure
 
 
 def top_images_figure(
     images: Array, scores: Array, client_names: Sequence[str], top: int = 8
 ) -> "Figure":
-    """Draw the auxiliary images to which each client gives its highest scores.
+    """Draw the ``top`` auxiliary images of each client, in descending order of its scores.
+
+    The first `MAX_IMAGE_ROWS` clients have a row each.
 
     Args:
         images: The auxiliary images, uint8 of shape (N, C, H, W) with C = 1 or 3.
         scores: Certainty scores of K clients on them, shape (K, N).
         client_names: The names of the K clients.
         top: The number of images per client.
-
-    Returns:
-        A figure with one row for each of the first `MAX_IMAGE_ROWS` clients, with its images in
-        descending order of the score; of equal scores the first in the data comes first.
     """
     shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
     ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
-    names = [
-        "\n".join(textwrap.wrap(name, 16, max_lines=3, placeholder=" …"))
-        for name in client_names[: len(shown)]
-    ]
+    wrapped = [textwrap.wrap(n, 16, max_lines=3, placeholder=" …") for n in client_names]
     best = np.take_along_axis(shown, ranking, axis=1)
     return _sheet(
         style.to_numpy(images[ranking]),
         size=style.clipped(8.8 / ranking.shape[1], 0.7, 1.25),
-        names=names,
+        names=["\n".join(lines) for lines in wrapped[: len(shown)]],
         captions=[[_score_text(value) for value in row] for row in best],
         title="Images with the highest scores" + style.of_more(len(shown), len(scores)),
         note=f"Of {counted(len(images), 'auxiliary image')}, by certainty score",
@@ -62,53 +54,39 @@ class ScoredText(NamedTuple):
 
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
-    """Draw texts, cut to `MAX_CHARACTERS`, below the clients with their highest scores.
-
-    Args:
-        rows: The texts, those of a client one after another, best first.
-        total: The number of texts that were scored, for the note.
-    """
-    lines: list[tuple[float, str, str]] = []  # y in lines, score, text
-    heads: list[tuple[float, str]] = []
-    y = 0.0
-    for row in rows:
-        if not heads or heads[-1][1] != row.client:
-            y += 0.4 if heads else 0.0
-            heads.append((y, row.client))
-            y += 1
-        lines.append((y, _score_text(row.score), style.shorten(row.text, MAX_CHARACTERS)))
-        y += 1
-    height, size = style.line_height(style.LABEL_SIZE), style.TICK_SIZE
-    gap = style.text_width([score for _, score, _ in lines], size) + 0.15
-    wide = gap + style.text_width([text for *_, text in lines], size)
+    """Draw texts of a ``total``, cut to `MAX_CHARACTERS`, below the clients that score them."""
+    size, scores = style.TICK_SIZE, [_score_text(row.score) for row in rows]
+    texts = [style.shorten(row.text, MAX_CHARACTERS) for row in rows]
+    gap = style.text_width(scores, size) + 0.15
+    wide = gap + style.text_width(texts, size)
+    clients = len({row.client for row in rows})
+    height = len(rows) + 1.4 * clients - 0.4  # in lines
     figure, axes = style.canvas(
-        plot=(wide, y * height),
-        left=0.05,
-        right=0.15,
-        bottom=0.15,
+        plot=(wide, height * style.line_height(style.LABEL_SIZE)),
+        margins=(0.05, 0.15, 0.15),
         title="Texts with the highest scores",
         note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
     )
     place: dict[str, Any] = {"va": "top", "parse_math": False}
-    for line, client in heads:
-        axes.text(
-            0, line, client, color=style.INK, fontsize=style.LABEL_SIZE, fontweight="bold", **place
-        )
-    for line, score, text in lines:
-        axes.text(0, line, score, color=style.MUTED, fontsize=size, **place)
-        axes.text(gap, line, text, color=style.INK, fontsize=size, **place)
-    axes.set(xlim=(0, wide), ylim=(y, 0))
+    head: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "fontweight": "bold", **place}
+    y, last = -0.4, ""
+    for row, score, text in zip(rows, scores, texts, strict=True):
+        if row.client != last:
+            axes.text(0, y + 0.4, row.client, color=style.INK, **head)
+            y, last = y + 1.4, row.client
+        axes.text(0, y, score, color=style.MUTED, fontsize=size, **place)
+        axes.text(gap, y, text, color=style.INK, fontsize=size, **place)
+        y += 1
+    axes.set(xlim=(0, wide), ylim=(height, 0))
     axes.set_axis_off()
     return figure
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
-    """Draw images above the views that were made of them.
+    """Draw images, uint8 of shape (N, C, H, W), above the views that were made of them.
 
-    Args:
-        images: uint8 of shape (N, C, H, W) with C = 1 or 3.
-        views: Floats in [0, 1] of shape (V N, C, H, W): the first view of every image, then the
-            second of every image, ..., as ``SimCLRViews`` returns them.
+    The views are floats in [0, 1] of shape (V N, C, H, W), as ``SimCLRViews`` returns them: the
+    first view of every image, then the second of every image, ...
     """
     rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
     rows = rows.reshape(-1, *images.shape)
@@ -135,13 +113,12 @@ def _sheet(
     rows, columns, _, height, width = images.shape
     tall, wide = height * size / max(height, width), width * size / max(height, width)
     widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
+    lines = "\n".join(names).split("\n")
     # a cell holds an image, a gap and the caption; one unit of the axes is an inch
     across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
     figure, axes = style.canvas(
         plot=(across * columns, down * rows),
-        left=style.text_width("\n".join(names).split("\n"), style.LABEL_SIZE) + 0.1,
-        right=0.05,
-        bottom=0.05,
+        margins=(style.text_width(lines, style.LABEL_SIZE) + 0.1, 0.05, 0.05),
         title=title,
         note=note,
     )
@@ -164,5 +141,5 @@ def _sheet(
 
 
 def _score_text(value: float) -> str:
-    """A score with three digits, or in scientific notation."""
+    """Return a score with three digits, or in scientific notation."""
     return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"

@@ -37,15 +37,15 @@ _EDGE = 0.15  # inches of the empty border
 
 
 def canvas(
-    plot: tuple[float, float], left: float, right: float, bottom: float, title: str, note: str
+    plot: tuple[float, float], margins: tuple[float, float, float], title: str, note: str
 ) -> tuple["Figure", "Axes"]:
-    """Create a figure with a title, a note and axes of the given size; lengths are in inches.
+    """Create a figure with axes of the size ``plot`` and margins left, right and below, in inches.
 
-    The position of the axes is computed here: the size of bubbles and cells must be known when
-    they are drawn, before an automatic layout would determine it.
+    The size of bubbles and cells must be known before an automatic layout would determine it.
     """
     from matplotlib.figure import Figure
 
+    left, right, bottom = margins
     left += _EDGE
     headline = max(text_width([title], _TITLE_SIZE, "bold"), text_width([note], _NOTE_SIZE))
     width = max(left + plot[0] + right, headline + 2 * _EDGE)
@@ -53,17 +53,22 @@ def canvas(
     figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
     box = (left / width, bottom / height, plot[0] / width, plot[1] / height)
     axes = figure.add_axes(box, facecolor="white")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, pad=5, colors=INK, labelsize=TICK_SIZE)
+    plain_axes(axes, pad=5)
     axes.set_axisbelow(True)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set(fontsize=LABEL_SIZE, color=INK)
     x = _EDGE / width
     place: dict[str, Any] = {"ha": "left", "va": "top"}
     style: dict[str, Any] = {"fontsize": _TITLE_SIZE, "fontweight": "bold", "color": INK}
     figure.suptitle(title, x=x, y=1 - 0.12 / height, **place, **style)
     figure.text(x, 1 - 0.41 / height, note, place, fontsize=_NOTE_SIZE, color=MUTED)
     return figure, axes
+
+
+def plain_axes(axes: "Axes", **ticks: Any) -> None:
+    """Remove the frame and the ticks, and set sizes and colors of the labels."""
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, colors=INK, labelsize=TICK_SIZE, **ticks)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(fontsize=LABEL_SIZE, color=INK)
 
 
 def to_numpy(values: Array) -> NDArray[Any]:
@@ -76,7 +81,7 @@ def to_numpy(values: Array) -> NDArray[Any]:
 
 
 def clipped(value: float, low: float, high: float) -> float:
-    """The value, limited to low ... high."""
+    """Return the value, limited to low ... high."""
     return min(max(value, low), high)
 
 
@@ -91,19 +96,14 @@ def column_ticks(axes: "Axes", names: Sequence[str], column: float) -> None:
     """Label as many columns of the width ``column`` as have room."""
     rotation = _rotation(names, column)
     ticks = thinned(len(names), column, line_height(TICK_SIZE) if rotation else 0)
-    axes.set_xticks(
-        ticks,
-        [names[k] for k in ticks],
-        rotation=rotation,
-        rotation_mode="anchor",
-        ha="right" if rotation else "center",
-        va="center" if rotation else "top",
-        parse_math=False,
-    )
+    place: dict[str, Any] = {"ha": "center", "va": "top"}
+    if rotation:
+        place = {"ha": "right", "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
+    axes.set_xticks(ticks, [names[k] for k in ticks], parse_math=False, **place)
 
 
 def depth(names: Sequence[str], column: float) -> float:
-    """The height of the labels below columns, with the name of the axis."""
+    """Return the height of the labels below columns, with the name of the axis."""
     return 0.65 + math.sin(math.radians(_rotation(names, column))) * text_width(names, TICK_SIZE)
 
 
@@ -116,28 +116,25 @@ def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> Non
 
 
 def _rotation(names: Sequence[str], column: float) -> float:
-    """The smallest rotation of labels, in degrees, at which they fit below their columns."""
+    """Return the smallest rotation, in degrees, at which labels fit below their columns."""
     if text_width(names, TICK_SIZE) + 0.08 <= column:
         return 0
     return 35 if column >= 2 * line_height(TICK_SIZE) else 90
 
 
 def thinned(count: int, pitch: float, needed: float) -> list[int]:
-    """Every k-th of ``count`` places that are ``pitch`` apart, so that each has ``needed`` inches.
-
-    The step k is a round number.
-    """
+    """Return every k-th of ``count`` places ``pitch`` apart, so that each has ``needed`` inches."""
     step = next((k for k in (1, 2, 5, 10, 20, 50) if k * pitch >= needed), 100)
     return list(range(0, count, step))
 
 
 def line_height(size: float) -> float:
-    """The height of a line of text in inches, with its spacing."""
+    """Return the height of a line of text in inches, with its spacing."""
     return size * 1.25 / 72
 
 
 def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
-    """The width of the widest line in inches."""
+    """Return the width of the widest line in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -147,10 +144,10 @@ def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> flo
 
 
 def shorten(name: str, length: int = 22) -> str:
-    """The name, cut to a length that fits a tick."""
+    """Return the name, cut to a length that fits a tick."""
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def of_more(shown: int, total: int) -> str:
-    """The end of a title if not all clients are shown; otherwise empty."""
+    """Return the end of a title if not all clients are shown; otherwise empty."""
     return "" if shown == total else f" (the first {shown} of {total:,} clients shown)"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.images import resize
-from fedaux_pl.data.input_checks import check_size
+from fedaux_pl.data.input_checks import check_setting, check_size
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.data.tokenizer import TextSource
 
 _ASSETS = files("fedaux_pl.data.assets")
@@ -22,7 +22,7 @@ _MAX_PIXEL = 16  # in the file: a pixel counts the black pixels of a 4 x 4 block
 _GLOSS_CLASSES = ("animal", "body", "food", "location", "person", "plant")
 
 
-class Digits(Source):
+class Digits(PartSource):
     """1,797 handwritten digits, 8 x 8 pixels, gray, 10 classes, included in the package.
 
     They are the test set of the UCI optical digits (Alpaydin and Kaynak 1998, CC BY 4.0), in three
@@ -42,24 +42,19 @@ class Digits(Source):
     """
 
     def __init__(self, part: Literal["private", "auxiliary"] = "private", size: int = 8) -> None:
-        if part not in ("private", "auxiliary"):
-            raise ValueError(f"part must be private or auxiliary, but is {part!r}")
+        check_setting("part", part, part in ("private", "auxiliary"), "be private or auxiliary")
         self.part = part
         self.size = check_size(size)
 
-    def train(self) -> Examples:
-        """The 901 private images, or the 598 auxiliary ones, depending on ``part``."""
-        return self._load(self.part)
-
-    def test(self) -> Examples:
-        """The 298 test images."""
-        return self._load("test")
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data."""
+        return None if part == "validation" else self._read(self.part if part == "train" else part)
 
     def auxiliary(self) -> Inputs:
         """The 598 auxiliary images."""
-        return self._load("auxiliary").inputs
+        return self._read("auxiliary").inputs
 
-    def _load(self, part: str) -> Examples:
+    def _read(self, part: str) -> Examples:
         with as_file(_ASSETS / "digits.npz") as path, np.load(path) as file:
             chosen = file["part"] == _PARTS.index(part)
             images, labels = file["images"][chosen], file["labels"][chosen]
@@ -90,13 +85,12 @@ class Glosses(TextSource):
     def __init__(self, tokenizer: str | Path | None = None, max_length: int = 32) -> None:
         super().__init__(tokenizer, max_length)
 
-    def train(self) -> Examples:
-        """The 1,500 training definitions."""
-        return self._labeled("train")
-
-    def test(self) -> Examples:
-        """The 600 test definitions."""
-        return self._labeled("test")
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data."""
+        rows = [(label, text) for split, label, text in _rows() if split == part]
+        labels = torch.tensor([_GLOSS_CLASSES.index(label) for label, _ in rows])
+        texts = [text for _, text in rows]
+        return Examples(self._tokenize(texts), labels, _GLOSS_CLASSES) if texts else None
 
     def auxiliary(self) -> Tensor:
         """The 3,000 unlabeled definitions, without those that begin like a training definition.
@@ -106,11 +100,6 @@ class Glosses(TextSource):
         ids = self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
         private = set(map(tuple, self.train().inputs[:].tolist()))
         return ids[[tuple(row) not in private for row in ids.tolist()]]
-
-    def _labeled(self, split: str) -> Examples:
-        rows = [(label, text) for part, label, text in _rows() if part == split]
-        labels = torch.tensor([_GLOSS_CLASSES.index(label) for label, _ in rows])
-        return Examples(self._tokenize([text for _, text in rows]), labels, _GLOSS_CLASSES)
 
 
 def _rows() -> list[list[str]]:

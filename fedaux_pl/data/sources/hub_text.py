@@ -1,8 +1,7 @@
 """The text data sets of the paper, loaded with the ``datasets`` library.
 
-Two of the three original repositories no longer work: the Multilingual Amazon Reviews Corpus was
-withdrawn in 2023, and BookCorpus was a loading script, which ``datasets`` 4 and later refuses. The
-default of ``repo`` is a copy with the same rows.
+The Multilingual Amazon Reviews Corpus was withdrawn in 2023, and BookCorpus was a loading script,
+which ``datasets`` refuses: the default of ``repo`` is a copy with the same rows.
 """
 
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, ClassVar
 
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
-from fedaux_pl.data.texts import TextDraw, Texts
-from fedaux_pl.data.tokenizer import TextSource
+from fedaux_pl.data.sources.text_files import TextDraw
+from fedaux_pl.data.tokenizer import Texts, TextSource
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError, first_line
 
 _TINY_BERT = "huawei-noah/TinyBERT_General_4L_312D"
@@ -49,19 +48,16 @@ class _HubText(TextSource):
         self.draw = TextDraw(limit, seed=seed)
         self.cache_dir = Path(cache_dir).expanduser()
 
-    def train(self) -> Examples:
-        """The training texts."""
-        return self._load("train", labeled=bool(self.classes))
-
-    def test(self) -> Examples:
-        """The test texts."""
-        return self._load("test", labeled=True) if self.classes else super().test()
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data, nor test data without labels."""
+        is_there = part == "train" or (part == "test" and self.classes)
+        return self._read(part, labeled=bool(self.classes)) if is_there else None
 
     def auxiliary(self) -> Inputs:
         """The training texts; labels are not read."""
-        return self._load("train", labeled=False).inputs
+        return self._read("train", labeled=False).inputs
 
-    def _load(self, split: str, labeled: bool) -> Examples:
+    def _read(self, split: str, labeled: bool) -> Examples:
         dataset = self._open(split)
         limit = self.draw.limit if split == "train" else None
         # the names of the entries are part of the cache key: do not rename them
@@ -74,10 +70,9 @@ class _HubText(TextSource):
 
         def read() -> Texts:
             chosen = dataset.select(self.draw.positions(len(dataset), split).tolist())
-            rows = [(str(row["text"]).strip(), str(row.get("label"))) for row in chosen]
-            rows = [row for row in rows if row[0]]  # without empty texts
-            labels = [label for _, label in rows] if labeled else []
-            return Texts([text for text, _ in rows], labels, [])
+            rows = [row for row in chosen if str(row["text"]).strip()]  # without empty texts
+            labels = [str(row["label"]) for row in rows] if labeled else []
+            return Texts([str(row["text"]).strip() for row in rows], labels, [])
 
         return self.load_tokens(key, read, self.classes if labeled else ())
 
@@ -96,14 +91,12 @@ class _HubText(TextSource):
         except Exception as error:
             raise DataNotFoundError(
                 f"{self.repo} cannot be loaded from the hub ({first_line(error)}): set `repo` to a "
-                f"copy of {type(self).__name__}, or use TextFiles for files of your own"
+                "copy, or use TextFiles for files of your own"
             ) from error
         needed = ["text", "label"] if self.classes else ["text"]
-        if missing := [name for name in needed if name not in dataset.column_names]:
-            raise DataError(
-                f"{self.repo} has no column {', '.join(missing)}; its columns are "
-                f"{', '.join(dataset.column_names)}: set `repo` to another copy"
-            )
+        if missing := [name for name in needed if name not in (names := dataset.column_names)]:
+            lacks = f"{self.repo} has no column {', '.join(missing)}; its columns are"
+            raise DataError(f"{lacks} {', '.join(names)}: set `repo` to another copy")
         return dataset
 
 

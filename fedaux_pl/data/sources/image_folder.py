@@ -7,10 +7,17 @@ from typing import Literal, NamedTuple
 import torch
 
 from fedaux_pl.data.images import is_image, list_images
-from fedaux_pl.data.input_checks import check_size, check_test_data, expand, not_found, shorten
+from fedaux_pl.data.input_checks import (
+    check_setting,
+    check_size,
+    check_test_data,
+    expand,
+    not_found,
+    shorten,
+)
 from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.readers import open_images
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
@@ -22,7 +29,7 @@ class _File(NamedTuple):
     client: str = ""
 
 
-class ImageFolder(Source):
+class ImageFolder(PartSource):
     """Image files, in one sub-folder per class or, unlabeled, without sub-folders.
 
     With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order; with
@@ -61,6 +68,11 @@ class ImageFolder(Source):
         (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
 
+    remedy = (
+        "set `test_root` to a folder of test images, or `test_fraction` to hold out a fraction of "
+        "`root`, or choose another source for it"
+    )
+
     def __init__(
         self,
         root: str | Path,
@@ -73,12 +85,10 @@ class ImageFolder(Source):
         test_fraction: float = 0.0,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
-        if channels not in (1, 3):
-            raise ValueError(f"channels must be 3 (color) or 1 (gray), but is {channels}")
-        if clients not in ("first_level", "folders", None):
-            raise ValueError(f"clients must be 'first_level' or null, but is {clients!r}")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error must be 'raise' or 'skip', but is {on_error!r}")
+        check_setting("channels", channels, channels in (1, 3), "be 3 (color) or 1 (gray)")
+        is_known = clients in ("first_level", "folders", None)
+        check_setting("clients", clients, is_known, "be 'first_level' or null")
+        check_setting("on_error", on_error, on_error in ("raise", "skip"), "be 'raise' or 'skip'")
         check_test_data(test_fraction, "test_root", test_root)
         self.root = Path(root).expanduser()
         self.size = check_size(size)
@@ -95,30 +105,18 @@ class ImageFolder(Source):
         """The name of the folder."""
         return self.root.absolute().name
 
-    def train(self) -> Examples:
-        """The images below ``root``, with labels if there are sub-folders, less the test images."""
-        everything = files = self._list_root()
-        if self.test_fraction:
-            held_out = self._held_out(files)
-            files = [file for i, file in enumerate(files) if i not in held_out]
-        return self._load(self.root, files, everything)
-
-    def test(self) -> Examples:
-        """The images below ``test_root``, or the held-out ones; with the classes of ``root``."""
-        if self.test_root is not None:
-            return self._load_other(self.test_root)
-        if not self.test_fraction:
-            raise DataError(
-                "this ImageFolder has no test data: set `test_root` to a folder of test images, or "
-                "`test_fraction` to hold out a fraction of `root`, or choose another source for it"
-            )
-        files = self._list_root()
-        test = [files[i] for i in sorted(self._held_out(files))]
-        return self._load(self.root, test, files)
-
-    def validation(self) -> Examples | None:
-        """The images below ``validation_root``, with the classes of ``root``; None without it."""
-        return None if self.validation_root is None else self._load_other(self.validation_root)
+    def load(self, part: str) -> Examples | None:
+        """Load the images below ``root``, or those held out of it, or those of another folder."""
+        other = {"test": self.test_root, "validation": self.validation_root}.get(part)
+        is_held_out = part == "test" and self.test_fraction > 0
+        if other is None and part != "train" and not is_held_out:
+            return None
+        everything = self._list_root()
+        if other is not None:
+            return self._read(other, self._list_other(other, everything), everything)
+        test = self._held_out(everything) if self.test_fraction else set()
+        files = [file for i, file in enumerate(everything) if (i in test) == is_held_out]
+        return self._read(self.root, files, everything)
 
     def image_bytes(self) -> int:
         """The bytes of all images at ``size``."""
@@ -146,7 +144,8 @@ class ImageFolder(Source):
         for _, group in groupby(order, key=lambda i: files[i].label):
             for count, i in enumerate(group):
                 before, after = (int(n * self.test_fraction + 0.5) for n in (count, count + 1))
-                held_out |= {i} if after > before else set()
+                if after > before:
+                    held_out.add(i)
         for field in ("label", "client"):
             kept = {getattr(file, field) for i, file in enumerate(files) if i not in held_out}
             for i, file in enumerate(files):
@@ -160,45 +159,40 @@ class ImageFolder(Source):
             )
         return held_out
 
-    def _load_other(self, root: Path) -> Examples:
-        """Load the images of another folder with the classes of ``root``."""
-        everything, folders = self._list_root(), _list_folders(root)
-        names, clients = _classes(everything), {file.client for file in everything}
-        if self.clients is None or set(folders) <= set(names):
+    def _list_other(self, root: Path, everything: list[_File]) -> list[_File]:
+        """List the images of another folder, with classes and clients of ``everything``."""
+        folders, names = _list_folders(root), set(_classes(everything))
+        if self.clients is None or set(folders) <= names:
             files = _with_labels(folders)
         else:
-            files = _with_clients(root, folders)
+            files, clients = _with_clients(root, folders), {file.client for file in everything}
             if lost := sorted(set(folders) - clients):
                 raise DataError(
                     f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
                     f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, "
                     "or remove the other"
                 )
-        labels = {file.label for file in files}
-        if not names or not labels <= set(names):
-            unknown = ", ".join(sorted(labels - set(names)))
+        unknown = {file.label for file in files} - names
+        if not names or unknown:
             raise DataError(
                 f"the sub-folders of {root.absolute()} must have the names of the classes in "
-                f"{self.root.absolute()}, but these are not: {unknown or '(no sub-folders)'}"
+                f"{self.root.absolute()}, but these are not: "
+                f"{', '.join(sorted(unknown)) or '(no sub-folders)'}"
             )
-        return self._load(root, files, everything)
+        return files
 
-    def _load(self, root: Path, files: list[_File], everything: list[_File]) -> Examples:
-        """Load files, with the classes and clients of ``everything`` in ``self.root``."""
-        names = _classes(everything)
+    def _read(self, root: Path, files: list[_File], everything: list[_File]) -> Examples:
+        """Read files, with the classes and clients of ``everything`` in ``self.root``."""
         paths, skip = [file.path for file in files], self.on_error == "skip"
         form = (self.size, self.channels, self.cache_dir)
         try:
             images, positions = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
         except DataError as error:
-            remedy = "" if skip else ", or set `on_error: skip`"
-            raise DataError(f"{error}{remedy}") from error
-        if not names:
+            raise DataError(f"{error}{'' if skip else ', or set `on_error: skip`'}") from error
+        if not (names := _classes(everything)):
             return Examples(images)
-        read = [files[i] for i in positions]
-        labels = class_indices([file.label for file in read], names)
-        owners = [file.client for file in read]
-        if not any(owners):
+        labels = class_indices([files[i].label for i in positions], names)
+        if not any(owners := [files[i].client for i in positions]):
             return Examples(images, labels, names)
         if lost := sorted({file.client for file in files} - set(owners)):
             raise DataError(
@@ -222,16 +216,16 @@ def _with_clients(root: Path, folders: dict[str, list[Path]]) -> list[_File]:
     """Return the files of ``root/<client>/<class>/``."""
     if "" in folders:
         raise DataError(
-            f"{root.absolute()} must hold a folder for each client, with a folder for each class "
-            "in it, but holds images: move them, or set `clients: null`"
+            f"{root.absolute()} must hold a folder for each client, with one for each class in it, "
+            "but holds images: move them, or set `clients: null`"
         )
     files = []
     for path in chain(*folders.values()):
         client, *inner = path.relative_to(root).parts
         if len(inner) < 2:
+            must = "with `clients: first_level` images are in <root>/<client>/<class>/"
             raise DataError(
-                f"{path.absolute()} is in no class folder: with `clients: first_level` images are "
-                "in <root>/<client>/<class>/; move it, or set `clients: null`"
+                f"{path.absolute()} is in no class folder: {must}; move it, or set `clients: null`"
             )
         files.append(_File(path, inner[0], client))
     return files
@@ -253,11 +247,11 @@ def _list_folders(root: Path) -> dict[str, list[Path]]:
             f"{root.absolute()} holds both sub-folders and images (such as {loose[0].name}): move "
             "the images into the sub-folder of their class, or remove them"
         )
-    names = [folder.name for folder in folders]
-    found = dict(zip(names, list_images(folders), strict=True))
-    if empty := [name for name, files in found.items() if not files]:
+    found = zip((folder.name for folder in folders), list_images(folders), strict=True)
+    files = dict(found)
+    if empty := ", ".join(name for name, own in files.items() if not own):
         raise DataError(
-            f"these sub-folders of {root.absolute()} hold no images: {', '.join(empty)}; "
-            "remove them, or put images there"
+            f"these sub-folders of {root.absolute()} hold no images: {empty}; remove them, or put "
+            "images there"
         )
-    return found
+    return files

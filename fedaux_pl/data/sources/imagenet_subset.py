@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import tensor
 
 from fedaux_pl.data.images import list_images
-from fedaux_pl.data.input_checks import check_size, expand, not_found
+from fedaux_pl.data.input_checks import check_setting, check_size, expand, not_found
 from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
@@ -50,11 +50,9 @@ class ImageNetSubset(Source):
         size: int = 32,
         cache_dir: str | Path | None = None,
     ) -> None:
-        if subset not in SUBSETS and not re.fullmatch(r"n\d+", subset):
-            raise ValueError(
-                f"subset must be one of {', '.join(SUBSETS)}, or a WordNet id like n02121808, "
-                f"but is {subset!r}"
-            )
+        expected = f"be one of {', '.join(SUBSETS)}, or a WordNet id like n02121808"
+        is_known = subset in SUBSETS or re.fullmatch(r"n\d+", subset) is not None
+        check_setting("subset", subset, is_known, expected)
         self.root = Path(root).expanduser()
         self.subset = subset
         self.wnid = SUBSETS.get(subset, subset)
@@ -64,27 +62,24 @@ class ImageNetSubset(Source):
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
-        folders, found = self._list_images()
-        files = list(chain(*found))
-        labels = [label for label, own in enumerate(found) for _ in own]
+        found = self._list_images()
+        labels = [label for label, own in enumerate(found.values()) for _ in own]
         form = (self.size, 3, self.cache_dir)
+        files = list(chain(*found.values()))
         images, _ = open_images(files, self.root, *form, on_disk=self.on_disk)
-        return Examples(images, tensor(labels), _names([folder.name for folder in folders]))
+        return Examples(images, tensor(labels), _names([folder.name for folder in found]))
 
     def image_bytes(self) -> int:
         """The bytes of all images of the subset at ``size``."""
-        return sum(map(len, self._list_images()[1])) * 3 * self.size**2
+        return sum(map(len, self._list_images().values())) * 3 * self.size**2
 
-    def _list_images(self) -> tuple[list[Path], list[list[Path]]]:
-        """Return the class folders and the files of each."""
+    def _list_images(self) -> dict[Path, list[Path]]:
+        """Return the files of each class folder."""
         folders = self.class_folders()
-        found = list_images(folders)
-        for folder, own in zip(folders, found, strict=True):
-            if not own:
-                raise DataError(
-                    f"the class folder {folder.absolute()} holds no images: complete or remove it"
-                )
-        return folders, found
+        found = dict(zip(folders, list_images(folders), strict=True))
+        if empty := [folder.absolute() for folder, own in found.items() if not own]:
+            raise DataError(f"the class folder {empty[0]} holds no images: complete or remove it")
+        return found
 
     def class_folders(self) -> list[Path]:
         """The folders of the classes of the subset, sorted by WordNet id."""
@@ -130,10 +125,7 @@ def _row(wnid: str) -> int:
     is_id, synsets = bool(re.fullmatch(r"n\d{8}", wnid)), _array("synset")
     row = int(np.searchsorted(synsets, int(wnid[1:]))) if is_id else len(synsets)
     if row == len(synsets) or synsets[row] != int(wnid[1:]):
-        raise ValueError(
-            f"{wnid!r} is not the id of a noun in WordNet 3.0, the letter n and eight digits: use "
-            "an id like n02084071 (dog)"
-        )
+        raise ValueError(f"{wnid!r} is no noun's id in WordNet 3.0, such as n02084071 (dog)")
     return row
 
 

@@ -4,7 +4,6 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,14 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
 from fedaux_pl.data.readers import ArrayFile, Convert
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError, FedauxError
 
-_OPTIONAL = (
-    "val_x",
-    "classes",
-    "train_client",
-    "test_client",
-    "val_client",
-)  # read if there are any
+_OPTIONAL = ("val_x", "classes", "train_client", "test_client", "val_client")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "val_y", *_OPTIONAL)
 
 
-class NpzImages(Source):
+class NpzImages(PartSource):
     """Image arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     A folder of .npy files with the names of the arrays, such as ``train_x.npy``, does as well.
@@ -92,147 +85,121 @@ class NpzImages(Source):
         """The name of the file."""
         return self.path.absolute().stem
 
-    def train(self) -> Examples:
-        """The training images, with labels and given clients."""
-        return self._load("train", self.path)
-
-    def test(self) -> Examples:
-        """The test images, with the classes of the training images."""
-        return self._load("test", self.test_path)
-
-    def validation(self) -> Examples | None:
-        """The validation images, with the classes of the training images; None without any."""
-        return self._load("val", self.path) if self._has("val_x") else None
-
     def image_bytes(self) -> int:
         """The bytes of all arrays; of images that are scaled, before that."""
-        size = 0
-        for path in {self.path, self.test_path}:
-            with _open(path) as arrays:
-                size += arrays.size()
-        return size
+        found = [entry for path in {self.path, self.test_path} for entry in _entries(path).values()]
+        return sum(e.stat().st_size if isinstance(e, Path) else e.file_size for e in found)
 
     def auxiliary(self) -> Inputs:
         """The training images; their labels are not read and may be missing."""
         return self._images("train_x", self.path)
 
-    def _load(self, part: str, path: Path) -> Examples:
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is validation data if the file has an array of that name."""
+        path = self.test_path if part == "test" else self.path
+        if part == "validation":
+            part = "val"
+            if not self._has("val_x", path):
+                return None
         labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
-        names = self._classes(labels)
         array = f"{part}_client"
-        where = f"{self._name(array)!r} in {path.absolute()}"
         clients = self._read(array, path) if self._has(array, path) else None
-        owners = name_clients(clients, len(inputs), where)
+        owners = name_clients(clients, len(inputs), self._where(array, path))
+        where = self._where(f"{part}_y", path)
+        names = self._classes(labels, where)
         try:
             return Examples(inputs, number_labels(labels, names), names, **owners)
         except DataError as error:
-            which = f"{self._name(f'{part}_x')!r} and {self._name(f'{part}_y')!r}"
-            raise DataError(f"{which} in {path.absolute()}: {error}") from error
+            raise DataError(f"{where}: {error}") from error
 
     def _images(self, array: str, path: Path) -> Inputs:
-        if not self.on_disk:
-            return self._convert(self._read(array, path), array, path)
-        convert = partial(self._convert, array=array, path=path)
-        with _open(path) as arrays:
-            return LazyInputs(arrays.open(self._checked(array, path, arrays), convert))
+        def convert(values: NDArray[Any]) -> Tensor:
+            images = from_array(values, self._where(array, path))
+            return images if self.size is None else resize(images, self.size)
 
-    def _convert(self, values: NDArray[Any], array: str, path: Path) -> Tensor:
-        images = from_array(values, f"{self._name(array)!r} in {path.absolute()}")
-        return images if self.size is None else resize(images, self.size)
+        if not self.on_disk:
+            return convert(self._read(array, path))
+        with _refusing(path):
+            return LazyInputs(_open_rows(path, self._entry(array, path), convert))
 
     def _labels(self, array: str, path: Path) -> Labels:
-        return to_list(self._read(array, path), f"{self._name(array)!r} in {path.absolute()}")
+        return to_list(self._read(array, path), self._where(array, path))
 
-    def _classes(self, labels: Labels) -> tuple[str, ...]:
+    def _classes(self, labels: Labels, where: str) -> tuple[str, ...]:
         """Return the classes of the training images or, in a file without, of these labels."""
-        if self._has("classes"):
+        if self._has("classes", self.path):
             return tuple(map(str, self._labels("classes", self.path)))
         if self.class_order:
             return tuple(self.class_order)
-        training = self._labels("train_y", self.path) if self._has("train_y") else labels
-        remedy = "set data.classes, or an array `classes` in the file, to"
-        return distinct_classes(training, f"in {self.path.absolute()} they", remedy)
+        if self._has("train_y", self.path):
+            labels, where = self._labels("train_y", self.path), self._where("train_y", self.path)
+        return distinct_classes(labels, f"those of {where}")
 
     def _name(self, array: str) -> str | None:
         return self.arrays.get(array, array)
 
-    def _has(self, array: str, path: Path | None = None) -> bool:
+    def _where(self, array: str, path: Path) -> str:
+        return f"{self._name(array)!r} in {path.absolute()}"
+
+    def _has(self, array: str, path: Path) -> bool:
         """Whether an optional array is to be read: one that the user names must be there."""
         name = self._name(array)
-        with _open(path or self.path) as arrays:
-            return name in arrays.names or (array in _OPTIONAL and name not in (array, None))
+        return name in _entries(path) or (array in _OPTIONAL and name not in (array, None))
 
-    def _read(self, array: str, path: Path) -> NDArray[Any]:
-        with _open(path) as arrays:
-            return arrays.read(self._checked(array, path, arrays))
-
-    def _checked(self, array: str, path: Path, arrays: "_Arrays") -> str:
-        """Return the name of an array that must be there."""
-        name = self._name(array)
-        if name is None or name not in arrays.names:
+    def _entry(self, array: str, path: Path) -> Path | zipfile.ZipInfo:
+        """Return an array that must be there."""
+        name, entries = self._name(array), _entries(path)
+        if name is None or name not in entries:
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "
-                f"{shorten(list(arrays.names))}: set `arrays: {{{array}: NAME}}` to the one to read"
+                f"{shorten(list(entries))}: set `arrays: {{{array}: NAME}}` to the one to read"
             )
-        return name
+        return entries[name]
+
+    def _read(self, array: str, path: Path) -> NDArray[Any]:
+        entry = self._entry(array, path)
+        with _refusing(path):  # allow_pickle=False: unpickling can run any code
+            if isinstance(entry, Path):
+                return np.asarray(np.load(entry, allow_pickle=False))
+            # numpy allocates what the archive declares
+            stored = min(entry.compress_size, path.stat().st_size)
+            check_expansion(entry.file_size, stored, self._where(array, path))
+            # not np.load, which returns the bytes of an entry without the header of an array
+            with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
+                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
-class _Arrays:
-    """The named arrays of an .npz file or of a folder of .npy files."""
+def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:
+    """Return the arrays of an .npz file, or of a folder of .npy files, by name."""
+    if not path.exists():
+        raise not_found("No NumPy file was found at", path, "Correct the path")
+    if path.is_dir():
+        return {file.stem: file for file in sorted(path.glob("*.npy"))}
+    with _refusing(path), zipfile.ZipFile(path) as archive:
+        return {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile | None) -> None:
-        self.path, self.archive = path, archive
-        files = sorted(path.glob("*.npy")) if archive is None else []
-        entries = [] if archive is None else archive.infolist()
-        # by name: the file, or the entry of the archive
-        self.names: dict[str, Any] = {file.stem: file for file in files}
-        self.names |= {entry.filename.removesuffix(".npy"): entry for entry in entries}
 
-    def size(self) -> int:
-        """Return the bytes of all arrays."""
-        found = self.names.values()
-        return sum(e.stat().st_size if isinstance(e, Path) else e.file_size for e in found)
-
-    def read(self, name: str) -> NDArray[Any]:
-        """Read an array into memory."""
-        entry = self.names[name]
-        if self.archive is None:
-            return np.asarray(np.load(entry, allow_pickle=False))  # unpickling can run any code
-        # numpy allocates what the archive declares
-        stored = min(entry.compress_size, self.path.stat().st_size)
-        check_expansion(entry.file_size, stored, f"{name!r} in {self.path.absolute()}")
-        with self.archive.open(entry) as file:
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-
-    def open(self, name: str, convert: Convert) -> ArrayFile:
-        """Return an array that stays on disk."""
-        entry = self.names[name]
-        if isinstance(entry, Path):
-            return ArrayFile(entry, convert)
-        if entry.compress_type != zipfile.ZIP_STORED:
-            raise DataError(
-                f"{name!r} in {self.path.absolute()} is compressed and cannot stay on disk: write "
-                "it with numpy.savez, or as .npy files in a folder, or set data.memory to host"
-            )
-        with self.path.open("rb") as file:
-            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
-            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-        return ArrayFile(self.path, convert, begin, begin + entry.file_size)
+def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> ArrayFile:
+    """Return an array that stays on disk."""
+    if isinstance(entry, Path):
+        return ArrayFile(entry, convert)
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise DataError(
+            f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
+            "cannot stay on disk: write it with numpy.savez, or as .npy files in a folder, or set "
+            "data.memory to host"
+        )
+    with path.open("rb") as file:
+        file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
+        begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+    return ArrayFile(path, convert, begin, begin + entry.file_size)
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[_Arrays]:
-    """Open named arrays; a damaged file can raise nearly any exception, here and in the block."""
-    if not path.exists():
-        raise not_found("No NumPy file was found at", path, "Correct the path")
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises, which can be nearly any exception, into a DataError."""
     try:
-        if path.is_dir():
-            yield _Arrays(path, None)
-            return
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no archive of named arrays")
-        with zipfile.ZipFile(path) as archive:
-            yield _Arrays(path, archive)
+        yield
     except FedauxError:
         raise
     except Exception as error:

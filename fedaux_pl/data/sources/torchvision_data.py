@@ -15,7 +15,7 @@ from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.files import user_cache
 
 # raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
@@ -26,7 +26,7 @@ _STL10_CLASSES = (
 )
 
 
-class _Torchvision(Source):
+class _Torchvision(PartSource):
     """A data set of torchvision.
 
     Args:
@@ -41,19 +41,15 @@ class _Torchvision(Source):
         self.root = Path(root).expanduser()
         self.download = download
 
-    def train(self) -> Examples:
-        """The labeled training images."""
-        return self._load("train")
-
-    def test(self) -> Examples:
-        """The test images."""
-        return self._load("test")
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data."""
+        return None if part == "validation" else self._read(part)
 
     @abstractmethod
-    def _load(self, split: str) -> Examples: ...
+    def _read(self, split: str) -> Examples: ...
 
     def _open(self, **options: Any) -> Any:
-        """Opens a part, such as ``split="test"``; raises a DataNotFoundError if that fails."""
+        """Open a part, such as ``split="test"``; raise a DataNotFoundError if that fails."""
         try:
             return self._dataset(self.root, download=self.download, **options)
         except _OPEN_ERRORS as error:
@@ -64,9 +60,7 @@ class _Torchvision(Source):
             else:
                 # torchvision's RuntimeError adds nothing to this message; other errors do
                 reason = "" if isinstance(error, RuntimeError) else f" ({error})"
-                what = (
-                    f"{name} was not found{reason}: {content}, complete and undamaged, should be in"
-                )
+                what = f"{name} was not found{reason}: {content}, undamaged, should be in"
                 remedy = "Set `download: true`, or put the files there"
             raise not_found(what, self.root, remedy) from error
 
@@ -82,7 +76,7 @@ class CIFAR10(_Torchvision):
     _dataset = datasets.CIFAR10
     _content = "the folder cifar-10-batches-py"
 
-    def _load(self, split: str) -> Examples:
+    def _read(self, split: str) -> Examples:
         loaded = self._open(train=split == "train")
         images = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).contiguous()
         return Examples(images, torch.tensor(loaded.targets), tuple(loaded.classes))
@@ -113,7 +107,7 @@ class SVHN(_Torchvision):
     _dataset = datasets.SVHN
     _content = "the file {split}_32x32.mat"
 
-    def _load(self, split: str) -> Examples:
+    def _read(self, split: str) -> Examples:
         loaded = self._open(split=split)
         images = torch.from_numpy(loaded.data).contiguous()
         return Examples(images, torch.from_numpy(loaded.labels), tuple("0123456789"))
@@ -141,19 +135,15 @@ class STL10(_Torchvision):
 
     def auxiliary(self) -> Inputs:
         """The 100,000 unlabeled images."""
-        return self._load("unlabeled").inputs
+        return self._read("unlabeled").inputs
 
-    def _load(self, split: str) -> Examples:
+    def _read(self, split: str) -> Examples:
         folder, is_labeled = self.root / datasets.STL10.base_folder, split != "unlabeled"
         files = [folder / f"{split}_{part}.bin" for part in ("Xy" if is_labeled else "X")]
         if not all(file.is_file() for file in files):
             self._open(split="train")  # downloads all parts, or raises
-        key: dict[str, str | int] = {
-            "kind": f"stl10-{split}",
-            "root": str(self.root.absolute()),
-            "size": self.size,
-            "files": fingerprint(files),
-        }
+        key: dict[str, str | int] = {"kind": f"stl10-{split}", "root": str(self.root.absolute())}
+        key |= {"size": self.size, "files": fingerprint(files)}
 
         def build() -> dict[str, Tensor]:
             loaded = self._open(split=split)

@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import (
     ModelCheckpoint,
 )
 
-from fedaux_pl.federation.trainer import check_trainer
+from fedaux_pl.federation.checks import check_trainer
 from tests.federations import create, fit
 
 

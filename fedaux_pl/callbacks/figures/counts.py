@@ -1,0 +1,168 @@
+"""Figures of counts: the split over clients, who took part in each round, the confusion matrix."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaux_pl.callbacks.figures import style
+from fedaux_pl.callbacks.figures.style import Array
+from fedaux_pl.errors import counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_ROUNDS = 250  # of more rounds the last ones are shown
+MAX_WRITTEN = 20  # classes whose cells have numbers
+
+
+def partition_figure(
+    counts: Array, classes: Sequence[str], client_names: Sequence[str] | None = None
+) -> "Figure":
+    """Draw how many samples of each class each client holds, as a grid of bubbles.
+
+    Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom.
+
+    Args:
+        counts: The numbers of samples, integers of shape (n_clients, n_classes).
+        classes: The names of the classes.
+        client_names: The names of the clients; None for their numbers.
+    """
+    table = style.to_numpy(counts)
+    shown = table[: style.MAX_CLIENTS]
+    names = [style.shorten(name) for name in classes]
+    column = style.clipped(8.0 / len(shown), 0.08, 0.5)
+    row = style.clipped(7.0 / len(names), 0.11, 0.38)
+    clients = [style.shorten(name) for name in (client_names or [""])[: len(shown)]]
+    fits = row >= style.line_height(style.TICK_SIZE)
+    tick_size = style.TICK_SIZE if fits else style.SMALL_TICK_SIZE
+    figure, axes = style.canvas(
+        plot=(column * len(shown), row * len(names)),
+        margins=(style.text_width(names, tick_size) + 0.6, 1.2, style.depth(clients, column)),
+        title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
+        + style.of_more(len(shown), len(table)),
+        note="The area of a bubble is the number of samples of a class that a client holds",
+    )
+    cell = min(column, row)
+    area = _bubble_area(shown, cell)
+    x, y = np.nonzero(shown)
+    look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
+    # bubbles in tiny cells can overlap
+    axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
+    axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
+    axes.grid(color=style.FAINT, linewidth=0.6)
+    _bubble_legend(axes, int(shown.max()), area)
+    if client_names is None:
+        ids = style.thinned(len(shown), column, 0.3)
+        axes.set_xticks(ids, [str(i) for i in ids])
+    else:
+        style.column_ticks(axes, clients, column)
+    style.row_ticks(axes, names, row, tick_size)
+    axes.set(xlabel="client", ylabel="class")
+    return figure
+
+
+def _bubble_area(counts: NDArray[Any], cell: float) -> float:
+    """Return the square points of a bubble for one sample, for cells of ``cell`` inches."""
+    # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
+    # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
+    largest = max(0.95 * cell, min(1.8 * cell, 0.15))
+    by_size = largest**2 / max(counts.max(), 1)
+    by_coverage = 0.45 * counts.size * cell**2 / max(counts.sum(), 1)
+    return float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
+
+
+def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
+    """Draw a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
+    from matplotlib.lines import Line2D
+
+    round_numbers = [k * 10**power for power in range(12) for k in (1, 2, 5)]
+    limits = [limit for limit in (largest, largest / 4, largest / 20) if limit >= 1]
+    counts = dict.fromkeys(max(n for n in round_numbers if n <= limit) for limit in limits)
+    look: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
+    look |= {"color": style.BLUE}
+    bubbles = [
+        Line2D([], [], markersize=math.sqrt(n * area), label=f"{n:,}", **look) for n in counts
+    ]
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left"}
+    place |= {"labelspacing": 0.9, "borderaxespad": 0, "borderpad": 0.8}
+    if bubbles:
+        title: dict[str, Any] = {"title": "samples", "title_fontsize": style.TICK_SIZE}
+        axes.legend(handles=bubbles, **title, **place, **style.LEGEND)
+
+
+def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figure":
+    """Draw which of the first `MAX_CLIENTS` clients took part in which round, and how often.
+
+    ``took_part`` is 1 where a client took part, else 0: integers of shape (rounds, clients).
+    """
+    from matplotlib.colors import ListedColormap
+
+    table = style.to_numpy(took_part)
+    rounds, clients = table.shape
+    shown = table[-MAX_ROUNDS:, : style.MAX_CLIENTS]
+    first = rounds - len(shown) + 1
+    names = [style.shorten(name) for name in client_names[: shown.shape[1]]]
+    column = style.clipped(8.0 / len(shown), 0.03, 0.35)
+    row = style.clipped(6.4 / len(names), 0.08, 0.3)
+    part = "" if first == 1 else f", from round {first}"
+    figure, axes = style.canvas(
+        plot=(column * len(shown), row * len(names)),
+        margins=(style.text_width(names, style.TICK_SIZE) + 0.2, 0.8, 0.65),
+        title="Who took part" + style.of_more(len(names), clients),
+        note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
+        "Right: its number of rounds",
+    )
+    extent = (first - 0.5, rounds + 0.5, len(names) - 0.5, -0.5)
+    image: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": 1}
+    axes.imshow(shown.T, cmap=ListedColormap([style.BAND, style.BLUE]), extent=extent, **image)
+    if min(row, column) > 0.12:
+        style.separate_cells(axes, len(shown), len(names), first)
+    text: dict[str, Any] = {"va": "center", "fontsize": style.TICK_SIZE, "color": style.MUTED}
+    text |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    for i in style.row_ticks(axes, names, row):
+        axes.annotate(str(table[:, i].sum()), (1, i), (6, 0), **text)
+    labels = [first + t for t in style.thinned(len(shown), column, 0.35)]
+    axes.set_xticks(labels, [str(t) for t in labels])
+    axes.set_xlabel("round")
+    return figure
+
+
+def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":
+    """Draw how often samples of each class are taken for which class.
+
+    The colors are the shares of a row. With at most `MAX_WRITTEN` classes every cell that is not
+    empty has its count and, below, its share of the row in percent.
+
+    Args:
+        counts: The numbers of samples, integers of shape (C, C); rows are the true classes,
+            columns the predicted ones.
+        classes: The names of the C classes.
+        data: What the samples are, for the note.
+    """
+    table, size = style.to_numpy(counts), len(classes)
+    names = [style.shorten(name, 18) for name in classes]
+    cell = style.clipped(9.0 / size, 0.08, 0.62)
+    accuracy = table.trace() / max(table.sum(), 1)
+    figure, axes = style.canvas(
+        plot=(cell * size, cell * size),
+        margins=(style.text_width(names, style.TICK_SIZE) + 0.6, 0.3, style.depth(names, cell)),
+        title=f"Confusion matrix: {accuracy:.1%} correct",
+        note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
+        "of its row",
+    )
+    totals = table.sum(axis=1, keepdims=True)
+    shares = np.divide(table, totals, out=np.zeros(table.shape), where=totals > 0)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    if size <= MAX_WRITTEN:
+        text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL_TICK_SIZE}
+        for i, j in np.argwhere(table):
+            color = "white" if shares[i, j] > 0.55 else style.INK
+            axes.text(j, i, f"{table[i, j]}\n{100 * shares[i, j]:.0f} %", color=color, **text)
+    style.row_ticks(axes, names, cell)
+    style.column_ticks(axes, names, cell)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    return figure

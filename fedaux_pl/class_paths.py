@@ -1,0 +1,43 @@
+"""The import of classes that a user names by their paths, such as ``my_package.MyNet``."""
+
+from importlib import import_module
+from typing import Any
+
+from fedaux_pl.errors import did_you_mean
+
+
+def import_class(path: str, base: type) -> Any:
+    """Return the class of a path, which must be a subclass of ``base``.
+
+    Raises:
+        ImportError: If its module cannot be imported, or has no such class.
+
+    Examples:
+        >>> import_class("collections.Counter", dict)
+        <class 'collections.Counter'>
+    """
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ImportError(f"{path} is no class path, such as my_package.MyClass; add the module")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # the module's own code runs: of any class
+        missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+        is_missing = missing and f"{module_name}.".startswith(f"{missing}.")
+        reason = "" if is_missing else f" ({type(error).__name__}: {error})"
+        raise ImportError(
+            f"the module {module_name} cannot be imported{reason}; correct the name, or add its "
+            "folder to the Python path (PYTHONPATH=FOLDER)"
+        ) from error
+    kind = getattr(module, name, None)
+    if not _is_class(kind, base):
+        known = [other for other, member in vars(module).items() if _is_class(member, base)]
+        wanted = f"class of a {base.__module__.partition('.')[0]} {base.__name__}"
+        got = "does not exist" if kind is None else f"is no {wanted}"
+        meant = did_you_mean(name, known)
+        raise ImportError(f"{name} {got} in {module_name}{meant}; name a {wanted}")
+    return kind
+
+
+def _is_class(member: Any, base: type) -> bool:
+    return isinstance(member, type) and issubclass(member, base)

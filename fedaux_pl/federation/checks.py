@@ -1,0 +1,278 @@
+"""Checks of what a federation is given: its settings, its data and its Trainer."""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning import callbacks as lightning_callbacks
+from pytorch_lightning.accelerators import MPSAccelerator
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.utilities import rank_zero_warn
+from torch import nn
+
+from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.engine import ClientParallel, isolated_rng
+from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.federation.settings import (
+    Distillation,
+    LocalTraining,
+    Pretraining,
+    check_choice,
+    is_int,
+)
+from fedaux_pl.functional import sample_clients
+from fedaux_pl.models import check_model, options_of
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+PRECISION_ALIASES = ("32", "bf16", "16")  # Lightning's other names of them
+# Options about batches and gradients of an optimizer, which a federation does not have: its epoch
+# is a round. With their default values.
+_WITHOUT_EFFECT = {
+    "accumulate_grad_batches": 1,
+    "gradient_clip_val": None,
+    "overfit_batches": 0.0,
+    "reload_dataloaders_every_n_epochs": 0,
+    "val_check_interval": 1.0,
+}
+_CALLBACKS_WITHOUT_EFFECT = (
+    lightning_callbacks.BatchSizeFinder,
+    lightning_callbacks.GradientAccumulationScheduler,
+    lightning_callbacks.LearningRateFinder,
+    lightning_callbacks.StochasticWeightAveraging,
+)
+
+
+def check_objects(
+    algorithm: Algorithm,
+    local: LocalTraining,
+    distillation: Distillation,
+    pretraining: Pretraining,
+) -> None:
+    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "FedAUX()"),
+        ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
+        ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
+        ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
+    ):
+        if not isinstance(value, kind):
+            got = repr(value)
+            if isinstance(value, type):
+                got = f"the class {value.__name__}: add parentheses and arguments"
+            raise TypeError(f"{name} must be an object such as {example}, but is {got}")
+
+
+def check_settings(
+    clients: Mapping[str, int],
+    participation: float,
+    model_options: Mapping[str, Any],
+    seed: int,
+    threads: int | None,
+    **choices: tuple[str, object],
+) -> None:
+    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
+    is_mapping = isinstance(clients, Mapping)
+    if not is_mapping or not clients or not all(is_int(n, 1) for n in clients.values()):
+        raise ValueError(
+            "clients must name architectures with at least 1 client each, such as "
+            f"{{'resnet8': 20}}, but is {clients!r}"
+        )
+    for name, (value, kind) in choices.items():
+        check_choice(name, value, get_args(kind))
+    if not is_int(seed, 0):
+        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
+    if threads is not None and not is_int(threads, 1):
+        raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
+    if not isinstance(participation, int | float):
+        raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
+    sample_clients(1, participation, 0)  # checks the range of the participation
+    if not isinstance(model_options, Mapping):
+        raise ValueError(
+            f"model_options must be a mapping such as {{'width': 0.5}}, but is {model_options!r}"
+        )
+    for name in clients:
+        check_model(name, **options_of(name, clients, model_options))
+
+
+def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
+    """Raise a ConfigurationError if the data do not fit the method or the clients."""
+    count = sum(clients.values())
+    if data.num_clients != count:
+        are, change = "are split over", f"num_clients={count} in the FederatedDataModule"
+        names = ""
+        if data.has_given_clients:
+            are, names = "name", f" ({shorten(data.client_names)})"
+            change = f"clients to {{{next(iter(clients))!r}: {data.num_clients}}}"
+        raise ConfigurationError(
+            f"the data {are} {data.num_clients} clients{names}, but the federation has {count} "
+            f"{clients}: set {change}"
+        )
+    if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
+        raise ConfigurationError(
+            f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
+            "FedAvg or FedProx with pretrained: false"
+        )
+
+
+def check_batches(
+    data: FederatedDataModule,
+    students: Mapping[str, nn.Module],
+    architectures: Sequence[str],
+    local: LocalTraining,
+    distillation: Distillation | None,
+) -> None:
+    """Raise a ConfigurationError if a model would train on a single sample and cannot.
+
+    With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
+    """
+    sizes, is_trained = data.client_sizes, local.batchnorm != "frozen"
+    for name, model in students.items():
+        own = [client for client, other in enumerate(architectures) if other == name]
+        alone = [client for client in own if sizes[client] == 1]
+        if local.batch_size == 1 and is_trained:
+            problem = "clients train with local.batch_size = 1: set it to at least 2"
+        elif alone and is_trained:
+            change = f"use at most {max(1, sum(sizes) // 2)} clients"
+            if data.has_given_clients:
+                change = "leave it out, or give it more samples"
+            problem = (
+                f"{data.client_names[alone[0]]} has a single sample ({sum(sizes)} samples, "
+                f"{len(sizes)} clients): {change}"
+            )
+        elif distillation is not None and distillation.batch_size == 1:
+            problem = "students train with distillation.batch_size = 1: set it to at least 2"
+        elif distillation is not None and data.has_auxiliary and len(data.distill_inputs) == 1:
+            problem = "D_distill has a single sample: use more auxiliary data"
+        else:
+            continue
+        try:
+            sample = data.all_inputs[0][:1].to(next(model.parameters()).device)
+            with torch.no_grad(), isolated_rng(0):
+                copy.deepcopy(model).train()(sample)
+        except ValueError as error:  # of BatchNorm: the model can read the inputs
+            raise ConfigurationError(
+                f"{name} cannot train on one sample of shape {data.input_shape}, because BatchNorm "
+                f"needs more than one value per channel, but {problem}, or use larger images, or "
+                "set model_options to {norm: group}"
+            ) from error
+
+
+def check_trainer(
+    trainer: pl.Trainer,
+    architectures: Iterable[str],
+    has_validation: bool | None = None,
+    further: Mapping[str, bool] | None = None,
+) -> None:
+    """Raise a ValueError for settings of the Trainer that a federation does not support.
+
+    ``has_validation`` is whether rounds are measured on validation data; None if not known yet.
+    ``further`` are metrics besides accuracies, with whether a higher value is better.
+    """
+    if isinstance(trainer.accelerator, MPSAccelerator):
+        raise ValueError(
+            "trainer.accelerator is mps, but Apple's GPUs have no float64, in which releases are "
+            "computed: choose cpu"
+        )
+    if trainer.precision not in PRECISIONS:
+        allowed = ", ".join(PRECISIONS)
+        raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
+        raise ValueError(
+            "trainer.strategy must be auto, which trains clients in parallel if there are several "
+            f"devices, but is {type(trainer.strategy).__name__}"
+        )
+    check_options(trainer)
+    if getattr(trainer.strategy, "_layer_sync", None) is not None:
+        raise ValueError(
+            "trainer.sync_batchnorm is true, but processes train different clients: leave it out"
+        )
+    if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
+        raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
+    _check_callbacks(trainer, architectures, has_validation, further or {})
+
+
+def check_options(trainer: pl.Trainer) -> None:
+    """Raise a ValueError for an option of the Trainer that has no meaning in a federation."""
+    batches = trainer.fast_dev_run or 1  # type: ignore[attr-defined]
+    for name, default in {**_WITHOUT_EFFECT, "limit_train_batches": batches}.items():
+        if (value := getattr(trainer, name)) != default:
+            raise ValueError(
+                f"trainer.{name} is {value}, but has no meaning in a federation, whose epoch is a "
+                "communication round: leave it out"
+            )
+
+
+def check_monitors(trainer: pl.Trainer) -> None:
+    """Raise a ConfigurationError if a callback monitors what real sites may stop to tell."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        monitor = str(getattr(callback, "monitor", None))
+        if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
+            raise ConfigurationError(
+                f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites tell "
+                "their metrics only if they allow it, are connected and have budget left: monitor "
+                "accuracy, or val/accuracy if the server has validation data, or client_loss/mean"
+            )
+
+
+def _check_callbacks(
+    trainer: pl.Trainer,
+    architectures: Iterable[str],
+    has_validation: bool | None,
+    further: Mapping[str, bool],
+) -> None:
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, _CALLBACKS_WITHOUT_EFFECT):
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} changes a training with one "
+                "optimizer, which a federation does not have: leave it out"
+            )
+    known = {type(callback).__module__.partition(".")[0] for callback in callbacks}
+    if not known <= {"pytorch_lightning", "fedaux_pl"}:
+        return  # a callback of the user can log metrics of its own
+    better = {"accuracy": True, **{f"accuracy/{name}": True for name in architectures}, **further}
+    names = list(better)
+    on_validation = [f"val/{name}" for name in names]
+    losses = ["client_loss/mean", *(f"distillation_loss/{name}" for name in architectures)]
+    metrics = {True: on_validation, False: names, None: on_validation + names}[has_validation]
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
+            continue
+        if isinstance(callback, BestCheckpoint):
+            continue  # it saves nothing without validation data
+        if isinstance(callback, EarlyStopping) and not trainer.limit_val_batches:
+            raise ValueError(
+                f"trainer.callbacks: EarlyStopping monitors {callback.monitor}, but with "
+                "trainer.limit_val_batches 0 nothing is measured: leave one of them out"
+            )
+        others = losses if isinstance(callback, EarlyStopping) else [*losses, "epoch", "step"]
+        if callback.monitor not in (*metrics, *others):
+            remedy = did_you_mean(callback.monitor, metrics)
+            if callback.monitor in on_validation:
+                remedy = ": set data.validation_fraction, e.g. to 0.1, to have validation data"
+            # not all data name their clients
+            listed = ", ".join(n for n in [*metrics, *losses] if "_client/" not in n)
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} must monitor one of {listed}, but "
+                f"monitors {callback.monitor}{remedy}"
+            )
+        is_better = better.get(callback.monitor.removeprefix("val/"))
+        if is_better is not None and (callback.mode == "max") != is_better:
+            low, mode = ("low", "max") if is_better else ("high", "min")
+            default = ", Lightning's default" if is_better else ""
+            raise ValueError(
+                f"trainer.callbacks: {type(callback).__name__} prefers a {low} {callback.monitor}, "
+                f"because its mode is {callback.mode!r}{default}: set mode={mode!r}"
+            )
+        if callback.monitor in names and has_validation is False:
+            rank_zero_warn(
+                f"{type(callback).__name__} monitors {callback.monitor}, which is measured on the "
+                "test data, so what it selects is no estimate for new data: set "
+                "data.validation_fraction, e.g. to 0.1, and monitor val/accuracy"
+            )

@@ -1,0 +1,358 @@
+"""Secure sums over sites: what a site answers in the two steps, and how the server collects them.
+
+First a site computes its vector, of which nothing leaves. Then the server asks for a key and for
+the masked vector. One masked vector leaves for the keys of an attempt: asked again, the site sends
+the same bytes. The server keeps the keys of an attempt in its state folder before the second step:
+killed there, it repeats that step.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedaux_pl.data.cache import tensor_digest
+from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.files import state_folder, write_json_atomically
+from fedaux_pl.scoring import Ledger, Privacy, PublicMap, Scoring, spent
+from fedaux_pl.scoring.ledger import Entry, ReleaseKey
+from fedaux_pl.scoring.plan import further, has_counts, has_second
+from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.secure_sum import (
+    MAX_ATTEMPT,
+    MAX_SITES,
+    Member,
+    add_masked,
+    agreement_digest,
+    read_keys,
+    signing_key,
+)
+from fedaux_pl.sites.wire import FINAL, Answer, Message, Question, RefusalError
+
+if TYPE_CHECKING:
+    from fedaux_pl.sites.site import Site
+
+_RETRY = 2.0  # seconds before sites are asked again
+_LATER = ("absent", "busy")  # a site may answer later
+_REPEATS = 3  # of the second step, for sites whose answer was lost
+
+Ask = Callable[
+    [str, Mapping[str, Question], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
+]
+"""Sends a request of a kind to sites and yields their answers as they are read, or RefusalErrors"""
+Sent = tuple[str, Tensor]
+"""The transcript and the masked vector of an attempt."""
+
+
+def sum_digest(
+    agreement: Mapping[str, Any],
+    architecture: str,
+    scoring: Scoring,
+    h0: Mapping[str, Tensor],
+    public_map: PublicMap,
+) -> str:
+    """Return the digest A of all that determines a secure sum, the same at server and sites.
+
+    Another seed or local training makes no other sum, for which sites would pay again.
+    """
+    sent = scoring.scorer.tensors()
+    tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
+    return agreement_digest(
+        {
+            **{name: agreement[name] for name in ("format", "model_options", "classes")},
+            "architecture": architecture,
+            "secret": scoring.privacy.secret,
+            "release": scoring.release_settings(),
+            "received": tensor_digest(*tensors),
+            "bound": public_map.bound,
+        }
+    )
+
+
+@dataclass
+class Pending:
+    """A secure sum for which this site has computed its vector."""
+
+    member: Member
+    secure: SecureSum  # with as few sites as it needs
+    integers: Tensor  # the vector, before noise
+    noise: Callable[[int], ReadBytes]  # the source of the noise of the n-th vector that leaves
+    key: ReleaseKey
+    earlier: ReleaseKey | None  # of the release that must be in the ledger before
+    sent: dict[int, Sent] = field(default_factory=dict)  # in each attempt, for a rehearsal
+
+
+class SecureReleases:
+    """The secure sums of a site, which are planned by this scoring."""
+
+    def __init__(self, site: "Site", scoring: Scoring) -> None:
+        self.site, self.federation = site, site.federation
+        self._pending: dict[str, Pending] = {}
+        self.ledger: Ledger | None = None  # in a rehearsal
+        self._create_member(scoring.privacy)  # raises if the pins do not fit
+        if site.algorithm.secret_noise:
+            data = self.federation.data
+            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
+            if site.limits.epsilon_limit_alone is None:
+                raise ConfigurationError(
+                    "this run has secure sums: state with --epsilon_limit_alone what the noise of "
+                    "this site alone may cost, if the other sites and the server deceive it (with "
+                    f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
+                    "privacy.sums to local"
+                )
+
+    def _create_member(self, privacy: Privacy) -> Member:
+        name = self.site.name
+        return Member(name, signing_key(name), privacy.pins, privacy.colluders)
+
+    def _cost_alone(self, scoring: Scoring) -> float:
+        """Return epsilon of all releases with all sites, by the noise of this site alone."""
+        sites, privacy = max(self.federation.clients.values()), scoring.privacy
+        sums = privacy.attempts * (2 if has_second(scoring) else 1)
+        records = [scoring.record(1.0, False, sites)] * sums
+        if has_counts(scoring):
+            records.append(further(scoring, {}).record(1.0, False))
+        return 1.001 * spent(records, privacy.delta, alone=True)[0]  # printed, not below it
+
+    def add(
+        self,
+        client: int,
+        scoring: Scoring,
+        h0: Mapping[str, Tensor],
+        public_map: PublicMap,
+        key: ReleaseKey,
+        earlier: ReleaseKey | None,
+    ) -> None:
+        """Compute a vector, unless it is there.
+
+        A site that cannot pay says so here, or when it is asked for a key: later, its refusal
+        would cost the other sites their attempt.
+        """
+        federation, pool = self.federation, self.federation.pool
+        name = federation.architectures[client]
+        digest = sum_digest(self.site.own_agreement, name, scoring, h0, public_map)
+        if digest not in self._pending:
+            extractor = create_extractor(federation.students[name], h0)
+            integers = pool.integers(client, scoring, extractor, public_map)
+            member, classes = self._create_member(scoring.privacy), len(federation.data.classes)
+            secure = SecureSum(scoring, public_map.row_length(extractor), classes, member.least)
+
+            def noise(attempt: int) -> ReadBytes:
+                return pool.noise_bytes(client, scoring, integers, attempt)
+
+            self._pending[digest] = Pending(member, secure, integers, noise, key, earlier)
+        pending, entries = self._pending[digest], self._entries()
+        if not _sent(pending, digest, entries):
+            self._check(pending, pending.secure, entries)
+
+    def answer(self, fields: Mapping[str, Any]) -> Answer:
+        """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
+        digest = str(fields.get("sum", ""))[:64]
+        if (pending := self._pending.get(digest)) is None:
+            raise RefusalError("message", "it asks for a secure sum that it has not prepared")
+        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self._entries()
+        sent = _sent(pending, digest, entries)
+        if fields["kind"] == "keys":
+            sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
+            self._check(pending, replace(pending.secure, summands=sites), entries)
+            message = pending.member.keys(digest, attempt, max(sent, default=0))
+            return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
+        about = "the masked vector that it has sent before: nothing new"
+        if attempt not in sent:
+            sent[attempt], about = self._release(pending, digest, attempt, fields.get("messages"))
+        transcript, masked = sent[attempt]
+        return {"transcript": transcript}, wire.write_tensors({"masked": masked}), about
+
+    def _release(
+        self, pending: Pending, digest: str, attempt: int, messages: object
+    ) -> tuple[Sent, str]:
+        session = pending.member.open(digest, attempt, messages)
+        secure = replace(pending.secure, summands=len(session.names))
+        record = secure.record(simulated=self.ledger is None)
+        noise = pending.noise(len(pending.sent) + 1)
+        masked = session.mask(secure.add_noise(pending.integers, noise))
+        names = ", ".join(session.names)
+        about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
+        if (ledger := self.ledger) is not None:
+            key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
+            with ledger.locked():
+                entries = ledger.entries()
+                self.site.check_budget(entries, pending.key, pending.earlier, record)
+                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.digests}))
+                ledger.add(entries[-1])
+            total, alone = (
+                ledger.total([self.digests], record.delta, alone=alone, entries=entries)
+                for alone in (False, True)
+            )
+            about = (
+                f"a masked vector in the sum over {names}, which is (epsilon {record.epsilon:g}, "
+                f"delta {record.delta:g})-private, alone epsilon {record.epsilon_alone:.4g}; spent "
+                f"so far: epsilon {total.epsilon:.4g}, alone {alone.epsilon:.4g}, in at most "
+                f"{total.releases} about a record"
+            )
+        pending.sent[attempt] = session.transcript, masked
+        return pending.sent[attempt], about
+
+    def _entries(self) -> list[Entry]:
+        if self.ledger is None:
+            return []
+        with self.ledger.locked():
+            return self.ledger.entries()
+
+    def _check(self, pending: Pending, secure: SecureSum, entries: Sequence[Entry]) -> None:
+        """Raise if this site cannot pay for an attempt."""
+        if self.ledger is not None:
+            record = secure.record(simulated=False)
+            self.site.check_budget(entries, pending.key, pending.earlier, record)
+
+
+def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
+    """What has left in each attempt."""
+    found = dict(pending.sent)
+    for entry in entries:
+        if pending.key.is_of(entry.key) and (marker := f" sum {digest} ") in entry.key:
+            attempt, transcript = entry.key.split(marker)[1].split(" ")[:2]
+            found[int(attempt)] = transcript, entry.heads["masked"]
+    return found
+
+
+@dataclass
+class Collector:
+    """Collects secure sums at the server; ``attempts`` are those of all sums so far."""
+
+    ask: Ask
+    privacy: Privacy
+    tell: Callable[[str], None]
+    wait: float  # seconds, for enough sites
+    least: int  # sites of a sum
+    attempts: int = 0
+    _number: int = 0  # of the last attempt, which rises over all servers
+
+    def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
+        """Return the sites of a secure sum, and the sum of their vectors of this length.
+
+        Raises a ConfigurationError if the attempts that the budget pays for have failed.
+        """
+        start, lost = time.monotonic(), 0
+        path = state_folder() / "secure_sums" / f"{digest}.json"
+        attempt = _read_attempt(path)
+        is_new = False  # an attempt of an earlier run was paid for then
+        while True:
+            if attempt is None:
+                is_new, attempt = True, self._keys(digest, names)
+                write_json_atomically(path, attempt)
+            self.attempts, joined = self.attempts + 1, sorted(attempt["keys"])
+            answers, refusals = self._masked(digest, attempt, length)
+            try:
+                total = add_masked(answers, joined)
+            except RefusalError as error:
+                reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
+                reason = "; ".join(reasons) or first_line(error)
+                self.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+            else:
+                seconds = time.monotonic() - start
+                size = 8 * length * len(answers) / 1e6
+                self.tell(
+                    f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
+                    f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
+                )
+                return joined, total
+            if not is_new and any(error.code in _LATER for error in refusals.values()):
+                raise ConfigurationError(
+                    f"an earlier run began this secure sum with sites that are absent ({reason}): "
+                    f"start them, or delete {path}, which costs the others one more attempt"
+                )
+            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
+            self.check(names, reason)
+            lost += is_new and bool(answers)  # if none has left a site, nothing was spent
+            if lost >= self.privacy.attempts:
+                raise ConfigurationError(
+                    f"the secure sum failed in {lost} of {self.privacy.attempts} attempts, which "
+                    f"cost the sites their budget ({reason}): agree on more privacy.attempts in "
+                    "run.yaml (each has its part of epsilon), or on a higher --epsilon_limit"
+                )
+            attempt = None
+            time.sleep(_RETRY)
+
+    def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
+        """Raise a ConfigurationError unless there are enough sites."""
+        if len(names) < self.least:
+            raise ConfigurationError(
+                f"a secure sum needs {self.least} sites, but has {', '.join(names) or 'none'} "
+                f"({reason}): start the others, agree with them on the same run.yaml, within their "
+                "limits, or set privacy.sums to local"
+            )
+
+    def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
+        """Step 1, until enough sites have sent keys; it costs nothing."""
+        start = time.monotonic()
+        while True:
+            self._number = number = max(self._number + 1, int(100 * time.time()))
+            question = Question({"sum": digest, "attempt": number, "sites": len(names)})
+            keys, reasons = {}, []
+
+            def read(name: str, answer: Message, number: int = number) -> Any:
+                message = answer.fields.get("keys")
+                if read_keys(message, digest, number, self.privacy.pins).name != name:
+                    raise RefusalError("message", "it is of another site")
+                return message
+
+            for name, answer in self.ask("keys", dict.fromkeys(names, question), read):
+                if isinstance(answer, RefusalError):
+                    reasons.append(f"no key of {name}: {first_line(answer)}")
+                    names = [n for n in names if n != name or answer.code not in FINAL]
+                else:
+                    keys[name] = answer
+            if len(keys) >= self.least:
+                for text in reasons:
+                    self.tell(text)
+                return {"attempt": number, "keys": keys}
+            is_late = time.monotonic() - start > self.wait
+            self.check(list(keys) if is_late else names, "; ".join(reasons))
+            time.sleep(_RETRY)
+
+    def _masked(
+        self, digest: str, attempt: Mapping[str, Any], length: int
+    ) -> tuple[dict[str, Sent], dict[str, RefusalError]]:
+        """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
+        like = {"masked": torch.empty(length, dtype=torch.int64)}
+        fields = {"sum": digest, "attempt": attempt["attempt"]}
+        question = Question(fields | {"messages": list(attempt["keys"].values())}, like=like)
+        answers: dict[str, Sent] = {}
+        refusals: dict[str, RefusalError] = {}
+
+        def read(_: str, answer: Message) -> Sent:
+            vector = wire.read_tensors(answer.body, like)["masked"]
+            return str(answer.fields.get("transcript")), vector
+
+        for _ in range(_REPEATS):
+            missing = {name: question for name in attempt["keys"] if name not in answers}
+            for name, answer in self.ask("masked", missing, read):
+                refusals.pop(name, None)
+                own = refusals if isinstance(answer, RefusalError) else answers
+                own[name] = answer
+            if all(error.code not in _LATER for error in refusals.values()):
+                break
+            time.sleep(_RETRY)
+        return answers, refusals
+
+
+def _read_attempt(path: Path) -> dict[str, Any] | None:
+    """Return the number and the keys of an attempt that an earlier run began; None for none."""
+    if not path.is_file():
+        return None
+    try:
+        attempt = json.loads(path.read_text())
+        return {"attempt": int(attempt["attempt"]), "keys": dict(attempt["keys"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path} is damaged ({type(error).__name__}): restore it, or delete it, which costs "
+            "sites that have sent their vectors one more attempt"
+        ) from error

@@ -1,0 +1,145 @@
+"""What a site tells about the server's models on test data of its own, if its owner allows it."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedaux_pl.data import Examples
+from fedaux_pl.data.cache import tensor_digest
+from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key, record_digests
+from fedaux_pl.data.holdings import renumber
+from fedaux_pl.data.input_checks import check_same_kind
+from fedaux_pl.data.lazy_inputs import keep_in_host
+from fedaux_pl.engine.inference import predict_private_features
+from fedaux_pl.engine.seeds import SeedPurpose
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Federation
+from fedaux_pl.federation.evaluation_metrics import ACCURACY
+from fedaux_pl.federation.students import ModulesByName
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import Ledger, Privacy
+from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.release import VERSION
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.site_settings import Limits
+from fedaux_pl.sites.wire import Answer, Message, RefusalError
+
+
+def join_states(students: ModulesByName) -> State:
+    """Return the states of the models of all architectures as one."""
+    states = {name: model.state_dict() for name, model in students.items()}
+    return {f"{name}/{key}": own[key] for name, own in states.items() for key in own}
+
+
+def read_metrics(
+    answer: Message, chosen: Collection[str]
+) -> tuple[int, float | None, dict[str, float]]:
+    """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
+    fields, given = answer.fields, answer.fields.get("metrics")
+    values = given if isinstance(given, Mapping) else {}
+    if not (count := wire.read_count(fields, "count")):
+        raise RefusalError("message", "it has no test samples")
+    epsilon = None
+    if fields.get("epsilon") is not None:
+        epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
+    metrics = {ACCURACY: float(wire.read_number(values, ACCURACY, 0, 1))}
+    for name in chosen:
+        if name in values:
+            metrics[name] = float(wire.read_number(values, name, -1e30, 1e30))
+    return count, epsilon, metrics
+
+
+class SiteEvaluation:
+    """Evaluates the ensemble of the server's models on the test data of a site.
+
+    With ``evaluate_epsilon`` the number of right answers is released with Gaussian noise.
+    Sensitivity: 1. Proof: a prediction depends on one record alone, so that a replaced record
+    changes at most one answer; the number of test records is public, as |D_i| is.
+    """
+
+    def __init__(self, federation: Federation, limits: Limits) -> None:
+        data, scoring = federation.data, federation.scoring
+        self.federation, self.limits = federation, limits
+        self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
+        self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
+        if self.privacy.epsilon is not None:
+            limit = limits.epsilon_limit or self.budget.epsilon
+            if limit is None:
+                raise ConfigurationError(
+                    "this method has no epsilon: state with --epsilon_limit what all evaluations "
+                    "with --evaluate_epsilon together may cost"
+                )
+            limit = min(limit, limits.epsilon_limit_alone or limit)
+            if self.privacy.epsilon > limit:
+                raise ConfigurationError(
+                    f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
+                    f"may cost epsilon {limit:g}: lower it, or raise --epsilon_limit"
+                )
+            if federation.batchnorm == "batch":
+                raise ConfigurationError(
+                    "with batchnorm 'batch' an answer depends on several test records: set it to "
+                    "'running', or leave out --evaluate_epsilon"
+                )
+        test = renumber(data.private.test(), "class", tuple(data.classes), "test")
+        check_same_kind(data.all_inputs[0], test.inputs, "training and test data of this site")
+        test = Examples(keep_in_host(test.inputs), test.targets, test.classes)
+        self.test = test.to(federation.trainer.strategy.root_device)
+        if self.privacy.epsilon is not None:
+            key, labels = machine_key(), self.test.targets
+            parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
+            self._digests = np.concatenate(parts)
+            contents = keyed_fingerprint(key, test.inputs, labels)
+            models = f"{list(federation.students)} {federation.model_options}"
+            options = f"{self.privacy.epsilon} {self.privacy.delta}"
+            self._key = f"evaluation {VERSION} {models} {options} {contents}"
+
+    def answer(self, request: Message) -> Answer:
+        """Return the metrics of the models in a request, or the accuracy alone, with noise."""
+        federation, inputs, count = self.federation, self.test.inputs, len(self.test)
+        round_ = wire.read_count(request.fields, "round")
+        received = wire.read_tensors(request.body, join_states(federation.students))
+        predictor, logits = federation.server.predictor, []
+        runner = predictor.context.runner
+        for name, model in predictor.models.items():
+            state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
+            if self.privacy.epsilon is None:
+                logits.append(runner.predict(model, state, inputs, federation.batchnorm))
+                continue
+            model.load_state_dict(state)
+            with torch.no_grad():
+                logits.append(model.head(predict_private_features(model, inputs)).float())  # type: ignore[operator]
+        ensemble = torch.stack(logits).mean(dim=0)
+        if self.privacy.epsilon is None:
+            metrics = federation.evaluation(ensemble, self.test.targets)
+            about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
+            return {"count": count, "metrics": metrics}, b"", about
+        right = (ensemble.argmax(dim=1) == self.test.targets).sum()[None]
+        noisy, guarantee = self._release(right, tensor_digest(*received.values()), round_)
+        metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
+        about = f"the accuracy on {count} test samples of its own, {guarantee}"
+        epsilon = None if self.limits.rehearsal else self.privacy.epsilon
+        return {"count": count, "epsilon": epsilon, "metrics": metrics}, b"", about
+
+    def _release(self, right: Tensor, received: str, round_: int) -> tuple[Tensor, str]:
+        """Return the number of right answers with noise, once for the same models and data."""
+        if self.limits.rehearsal:
+            seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
+            return self.privacy.release(right, 1.0, seed)[0], "NOT private (a rehearsal)"
+        ledger, digests = Ledger(self.federation.data.key_id), self._digests
+        key = f"{self._key} {received}"
+        with ledger.locked():
+            entries = ledger.entries()
+            found = next((entry for entry in entries if entry.key == key), None)
+            if found is None:
+                noisy, record = self.privacy.release(right, 1.0)
+                record = replace(record, what="the number of its test records with a right answer")
+                self.limits.check_cost(ledger, entries, digests, record, self.budget)
+                found = Entry(key, {"right": noisy}, {0: record}, {0: digests})
+                ledger.add(found)
+                entries.append(found)
+            total = ledger.total([digests], self.privacy.delta, entries=entries)
+        return found.heads["right"], total.describe_one(found.releases[0])

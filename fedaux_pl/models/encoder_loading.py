@@ -25,7 +25,17 @@ def find_config(
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     if source is None:
-        config = _make_config(values)
+        values = {"model_type": "bert", **values}
+        kind = values["model_type"]
+        try:
+            default = AutoConfig.for_model(kind)
+        except ValueError as error:
+            raise ValueError(f"config: model_type={kind!r}: {first_line(error)}") from error
+        known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
+        if unknown := sorted(values.keys() - known):
+            names = ", ".join(sorted(key for key in known if not key.startswith("_")))
+            raise ValueError(f"config: a {kind} has no {', '.join(unknown)}; it has {names}.")
+        config = AutoConfig.for_model(**values)
     else:
         reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
         config = _load(reader.from_pretrained, source)
@@ -35,25 +45,6 @@ def find_config(
             "choose one such as bert, distilbert, roberta, albert or electra."
         )
     return config
-
-
-def _make_config(values: Mapping[str, Any]) -> Any:
-    from transformers import AutoConfig
-
-    values = {"model_type": "bert", **values}
-    try:
-        default = AutoConfig.for_model(values["model_type"])
-    except ValueError as error:
-        raise ValueError(
-            f"config: model_type={values['model_type']!r}: {first_line(error)}"
-        ) from error
-    known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
-    if unknown := sorted(values.keys() - known):
-        raise ValueError(
-            f"config: a {values['model_type']} has no {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(key for key in known if not key.startswith('_')))}."
-        )
-    return AutoConfig.for_model(**values)
 
 
 def config_values(config: Any) -> dict[str, Any]:

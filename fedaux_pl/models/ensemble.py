@@ -4,7 +4,7 @@ Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,10 @@ def save_ensemble(
         file = f"model{suffix}.safetensors"
         about = {"architecture": json.dumps(recipe, default=str)}
         write_tensors(folder / file, model.state_dict(), about)
-        entries.append({**recipe, "file": file, "normalization": _normalization(model)})
+        layer: Any = getattr(model, "normalize", None)  # None for text
+        names = () if layer is None else ("mean", "std")
+        constants = {name: getattr(layer, name).flatten().tolist() for name in names}
+        entries.append({**recipe, "file": file, "normalization": constants or None})
     config = {
         "format": FORMAT,
         "models": entries,
@@ -152,11 +155,3 @@ def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"the weights of {what} do not fit: {reason}") from error
-
-
-def _normalization(model: nn.Module) -> dict[str, Sequence[float]] | None:
-    """Return the constants of the input normalization; None for text."""
-    layer: Any = getattr(model, "normalize", None)
-    if layer is None:
-        return None
-    return {"mean": layer.mean.flatten().tolist(), "std": layer.std.flatten().tolist()}

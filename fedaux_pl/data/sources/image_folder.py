@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import is_image, list_images
+from fedaux_pl.data.images import is_image, list_images, open_images
 from fedaux_pl.data.input_checks import (
     check_setting,
     check_size,
@@ -16,7 +16,6 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 

@@ -1,8 +1,9 @@
 """Images in a user's .npz files."""
 
+import math
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,20 @@ from fedaux_pl.data.images import from_array, resize
 from fedaux_pl.data.input_checks import (
     check_expansion,
     check_size,
+    check_unchanged,
     expand,
+    file_state,
     not_found,
     reason_of,
     shorten,
 )
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
-from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import ArrayFile, Convert
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError, FedauxError
 
+Convert = Callable[[NDArray[Any]], Tensor]
+"""Turns rows of an array into inputs, each row by itself."""
 _OPTIONAL = ("val_x", "classes", "train_client", "test_client", "val_client")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "val_y", *_OPTIONAL)
 
@@ -120,7 +124,7 @@ class NpzImages(PartSource):
         if not self.on_disk:
             return convert(self._read(array, path))
         with _refusing(path):
-            return LazyInputs(_open_rows(path, self._entry(array, path), convert))
+            return _open_rows(path, self._entry(array, path), convert)
 
     def _labels(self, array: str, path: Path) -> Labels:
         return to_list(self._read(array, path), self._where(array, path))
@@ -179,10 +183,10 @@ def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:
         return {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
 
 
-def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> ArrayFile:
+def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> LazyInputs:
     """Return an array that stays on disk."""
     if isinstance(entry, Path):
-        return ArrayFile(entry, convert)
+        return _open_array(entry, convert)
     if entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
@@ -192,7 +196,52 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> A
     with path.open("rb") as file:
         file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
         begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return ArrayFile(path, convert, begin, begin + entry.file_size)
+    return _open_array(path, convert, begin, begin + entry.file_size)
+
+
+def _open_array(path: Path, convert: Convert, begin: int = 0, end: int | None = None) -> LazyInputs:
+    """Return an uncompressed array in a file, of which single rows are read and converted.
+
+    Its .npy header is at ``begin``; it ends before ``end``, by default that of the file. Rows are
+    read by position and not through a memory map: mapped pages count as resident memory, and a file
+    that becomes shorter would kill the process.
+    """
+    form = np.lib.format
+    with path.open("rb") as file:
+        opened = file_state(file.fileno())
+        file.seek(begin)
+        is_old = form.read_magic(file) == (1, 0)
+        read_header = form.read_array_header_1_0 if is_old else form.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(file)
+        data = file.tell()
+    kind = f"{dtype} of shape {shape}"
+    if is_fortran or dtype.hasobject or not math.prod(shape):
+        raise ValueError(f"expected numbers in C order, but got {kind}")
+    size = math.prod(shape[1:]) * dtype.itemsize
+    if (needed := shape[0] * size) > (room := (end or opened[1]) - data):
+        raise DataError(
+            f"{path.absolute()} is shorter than it says: its array ({kind}) has {needed:,} "
+            f"bytes, but {room:,} are there: copy or write it again"
+        )
+
+    def read(rows: Rows) -> Tensor:
+        result = np.empty((len(rows), *shape[1:]), dtype)
+        view = result.reshape(-1).view(np.uint8).data
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        try:
+            with path.open("rb") as file:
+                check_unchanged(path, file_state(file.fileno()), opened)
+                for start, stop in zip([0, *breaks], [*breaks, len(rows)], strict=True):
+                    file.seek(data + int(rows[start]) * size)  # neighbors are read at once
+                    part = view[start * size : stop * size]
+                    if file.readinto(part) < len(part):
+                        raise OSError("it has become shorter")
+        except OSError as error:
+            raise DataError(f"{path.absolute()} cannot be read anymore: {error}") from error
+        return convert(result)
+
+    first = read(np.zeros(1, np.int64))
+    return LazyInputs(read, (shape[0], *first.shape[1:]), first.dtype)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +15,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fedaux_pl.data.cache import cached
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
-from fedaux_pl.data.source import Examples, PartSource
+from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder_loading import load_tokenizer
@@ -100,8 +101,12 @@ class FixedLengthTokenizer:
         return result
 
 
-class TextSource(PartSource):
+class TextSource(Source, ABC):
     """Texts as token ids of one length; ``max_length`` is None if the inputs are no texts."""
+
+    @abstractmethod
+    def load(self, part: str) -> Examples | None:
+        """Load a part, see ``Source.load``."""
 
     def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length

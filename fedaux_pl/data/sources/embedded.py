@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_setting, check_size
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples, PartSource
+from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource
 
 _ASSETS = files("fedaux_pl.data.assets")
@@ -22,7 +22,7 @@ _MAX_PIXEL = 16  # in the file: a pixel counts the black pixels of a 4 x 4 block
 _GLOSS_CLASSES = ("animal", "body", "food", "location", "person", "plant")
 
 
-class Digits(PartSource):
+class Digits(Source):
     """1,797 handwritten digits, 8 x 8 pixels, gray, 10 classes, included in the package.
 
     They are the test set of the UCI optical digits (Alpaydin and Kaynak 1998, CC BY 4.0), in three
@@ -47,20 +47,19 @@ class Digits(PartSource):
         self.size = check_size(size)
 
     def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        return None if part == "validation" else self._read(self.part if part == "train" else part)
-
-    def auxiliary(self) -> Inputs:
-        """The 598 auxiliary images."""
-        return self._read("auxiliary").inputs
-
-    def _read(self, part: str) -> Examples:
+        """Load a part, or the ``auxiliary`` images; there is no validation data."""
+        if part == "validation":
+            return None
         with as_file(_ASSETS / "digits.npz") as path, np.load(path) as file:
-            chosen = file["part"] == _PARTS.index(part)
+            chosen = file["part"] == _PARTS.index(self.part if part == "train" else part)
             images, labels = file["images"][chosen], file["labels"][chosen]
         scaled = np.rint(images * (255 / _MAX_PIXEL)).astype(np.uint8)
         inputs = resize(torch.from_numpy(scaled)[:, None], self.size)
         return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+
+    def auxiliary(self) -> Inputs:
+        """The 598 auxiliary images."""
+        return self._get("auxiliary").inputs
 
 
 class Glosses(TextSource):

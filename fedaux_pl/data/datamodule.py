@@ -15,9 +15,9 @@ from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
+from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
-from fedaux_pl.data.silos import Data, as_source
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed

@@ -77,7 +77,7 @@ class NpzImages(Source):
     ) -> None:
         self.path = Path(path).expanduser()
         self.test_path = expand(test_path) or self.path
-        self.arrays = arrays or {}
+        self.arrays: dict[str, str | None] = {**{n: n for n in _ARRAYS}, **(arrays or {})}
         if unknown := [name for name in self.arrays if name not in _ARRAYS]:
             raise ValueError(
                 f"arrays must give names to {', '.join(_ARRAYS)}, but has {unknown[0]!r}"
@@ -101,15 +101,13 @@ class NpzImages(Source):
     def load(self, part: str) -> Examples | None:
         """Load a part; there is validation data if the file has an array of that name."""
         path = self.test_path if part == "test" else self.path
-        if part == "validation":
-            part = "val"
-            if not self._has("val_x", path):
-                return None
+        part = "val" if part == "validation" else part
+        if part == "val" and not self._has("val_x", path):
+            return None
+        array, where = f"{part}_client", self._where(f"{part}_y", path)
         labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
-        array = f"{part}_client"
         clients = self._read(array, path) if self._has(array, path) else None
         owners = name_clients(clients, len(inputs), self._where(array, path))
-        where = self._where(f"{part}_y", path)
         names = self._classes(labels, where)
         try:
             return Examples(inputs, number_labels(labels, names), names, **owners)
@@ -139,20 +137,17 @@ class NpzImages(Source):
             labels, where = self._labels("train_y", self.path), self._where("train_y", self.path)
         return distinct_classes(labels, f"those of {where}")
 
-    def _name(self, array: str) -> str | None:
-        return self.arrays.get(array, array)
-
     def _where(self, array: str, path: Path) -> str:
-        return f"{self._name(array)!r} in {path.absolute()}"
+        return f"{self.arrays[array]!r} in {path.absolute()}"
 
     def _has(self, array: str, path: Path) -> bool:
         """Whether an optional array is to be read: one that the user names must be there."""
-        name = self._name(array)
+        name = self.arrays[array]
         return name in _entries(path) or (array in _OPTIONAL and name not in (array, None))
 
     def _entry(self, array: str, path: Path) -> Path | zipfile.ZipInfo:
         """Return an array that must be there."""
-        name, entries = self._name(array), _entries(path)
+        name, entries = self.arrays[array], _entries(path)
         if name is None or name not in entries:
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "

@@ -184,16 +184,16 @@ class LibraryFactory:
 
         Args:
             num_classes: Number of outputs, at least 1.
-            in_channels: Number of channels of the images. With another number than 3, the first
-                convolution uses its filters of red, green and blue in turn.
+            in_channels: Number of channels of the images. Other than 3, the first convolution uses
+                its filters of red, green and blue in turn.
             image_size: The height and width of the images; None if not known.
             small_images: Whether a ResNet gets the stem for small images; None if and only if the
                 images are known to have less than 64 pixels on a side.
             weights: The name of torchvision's weights, such as ``DEFAULT`` or ``IMAGENET1K_V1``;
                 true for those of timm. They are downloaded.
             pretrained: Whether to load them: a federation passes what its method says.
-            mean: See ``InputNormalization``; by default that of the weights, if there are any.
-            std: See ``InputNormalization``; by default that of the weights, if there are any.
+            mean: See ``InputNormalization``; by default, as ``std``, that of the weights, if any.
+            std: Likewise.
         """
         size, chosen = _height_and_width(image_size), self._find_weights(weights)
         loads = bool(weights) and pretrained

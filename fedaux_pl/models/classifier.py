@@ -16,16 +16,12 @@ class Classifier(nn.Module, ABC):
         inputs: The kind of inputs, which determines how h_0 is pre-trained on unlabeled data.
         fixed_size_inputs: Whether all inputs of a data set have the same size, so that predictions
             can be captured in a CUDA graph. Texts do not: their padding is trimmed.
-        feature_dim: Length of the feature vector of a sample.
-        head: The linear layer from the features to the outputs.
         created_as: The name and the options that ``create_model`` has created it with.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
     fixed_size_inputs: ClassVar[bool] = True
     created_as: dict[str, Any] | None = None
-    feature_dim: int
-    head: nn.Linear
 
     def __init__(self, num_classes: int, feature_dim: int) -> None:
         super().__init__()

@@ -50,11 +50,6 @@ class Encoder(Classifier):
             source's tokenizer.
         length: L, the length of the inputs, if it is to be checked against ``max_length`` at once.
 
-    Attributes:
-        pad_id: The id of the padding token.
-        vocabulary: The number of token ids in the vocabulary.
-        max_length: The largest number of tokens of a text.
-
     Examples:
         >>> import torch
         >>> sizes = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 16}
@@ -91,7 +86,7 @@ class Encoder(Classifier):
         self.encoder = load_encoder(settings, source if pretrained else None)
         self.pooling = pooling
         self.vocabulary = int(settings.vocab_size)
-        self.max_length = _count_positions(self.encoder, settings)
+        self.max_length = _count_positions(self.encoder, settings)  # of the tokens of a text
         self._takes_4d_mask = settings.model_type in TAKES_4D_MASK
         embeddings = getattr(self.encoder, "embeddings", None)
         self._has_token_types = self._takes_4d_mask and hasattr(embeddings, "token_type_embeddings")

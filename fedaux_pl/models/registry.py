@@ -49,11 +49,7 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
             ``norm``, ``mean`` and ``std``; see ``fedaux_pl.models.encoder.Encoder`` for those
             of text, ``fedaux_pl.models.adapted_network.LibraryFactory`` for torchvision's and
-            timm's.
-
-    Raises:
-        ValueError: If the name is unknown or an option has a value that is not allowed.
-        TypeError: If the architecture has no such option or a value has the wrong type.
+            timm's. A wrong value raises a ValueError, a wrong type or option a TypeError.
 
     Examples:
         >>> import torch

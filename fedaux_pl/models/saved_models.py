@@ -23,11 +23,7 @@ CONFIG = "config.json"
 
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
-    """Save the weights of h as safetensors, for ``load_backbone``, and return the path.
-
-    The file also has the name and the options of the architecture, for messages, but nothing of the
-    layer that is called ``head``. It is replaced if it exists.
-    """
+    """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
     state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
     write_tensors(Path(path), state, _describe(model))
     return Path(path)
@@ -36,15 +32,9 @@ def save_backbone(path: str | Path, model: nn.Module) -> Path:
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
     """Load the weights of h, such as a pre-trained h_0, and leave the layer ``head`` as it is.
 
-    Args:
-        model: A network f = g o h.
-        state: The state dict of h, whose entries of a head are ignored, or a file that
-            ``save_backbone`` has written.
-
-    Raises:
-        ValueError: If the weights do not belong to this architecture, or if a file's were trained
-            on inputs that were normalized in another way.
-        ConfigurationError: If a file is missing or damaged.
+    ``state`` is the state dict of h, whose entries of a head are ignored, or a file that
+    ``save_backbone`` has written. A ValueError tells that weights are of another architecture, or
+    that those of a file were trained on inputs that were normalized in another way.
 
     Examples:
         >>> import tempfile
@@ -116,11 +106,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
-    """Create the models of a federation with the weights of its loaded checkpoint, by name.
-
-    Raises:
-        ConfigurationError: If a model cannot be created here, or the weights do not fit.
-    """
+    """Create the models of a federation with the weights of its loaded checkpoint, by name."""
     federation, weights = checkpoint["federation"], checkpoint["state_dict"]
     settings, shape = federation["settings"], federation["input_shape"]
     models: dict[str, nn.Module] = {}
@@ -143,8 +129,7 @@ class Ensemble(nn.Module):
 
     Args:
         models: The models by name.
-        config: What is known about them: ``classes``, ``input_shape`` and more, see
-            ``save_ensemble``.
+        config: What is known about them, such as ``classes``, see ``save_ensemble``.
         batchnorm: ``running``, or ``batch`` for the statistics of each batch.
 
     Examples:
@@ -212,9 +197,6 @@ def load_exported(folder: str | Path) -> Ensemble:
     The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
     ``config`` has the names of the classes and the shape of the inputs. A network that was named by
     its class path is imported from the Python path.
-
-    Raises:
-        ConfigurationError: If the folder is not a complete export, or a model cannot be created.
     """
     path = Path(folder) / CONFIG
     try:

@@ -85,11 +85,6 @@ class Augmentation:
         """How many random numbers each image needs."""
         return sum(count for _, count in self.steps)
 
-    @property
-    def is_given_numbers(self) -> bool:
-        """Whether no step draws numbers itself, so that a CUDA graph can capture all of them."""
-        return all(count for _, count in self.steps)
-
     @torch.no_grad()
     def __call__(self, images: Tensor, numbers: Tensor, seed: int = 0) -> Tensor:
         """Return changed images; ``numbers`` are (N, ``numbers``), the seed is that of modules."""

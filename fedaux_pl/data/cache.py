@@ -29,9 +29,8 @@ _DEFAULT_LIMIT = 20
 def fingerprint(files: Iterable[Path]) -> str:
     """Return a keyed hash of the paths, inodes, sizes and change times of files, in their order.
 
-    It changes if a file is added, removed, renamed, rewritten or replaced. Contents are not read:
-    the system sets the change time (ctime) with every write, and unlike the modification time no
-    program can set it back.
+    Contents are not read: the system sets the change time (ctime) with every write, and unlike the
+    modification time no program can set it back.
     """
     digest = hashlib.blake2b(key=machine_key(), digest_size=32)
     for file in files:
@@ -103,7 +102,15 @@ def load_cached(
     if not path.is_file():
         return None
     try:
-        tensors = _read(path, text)
+        check_archive(path)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError("not written by this version of fedaux_pl")
+        if content["key"] != text:
+            raise ValueError("it belongs to other data")
+        tensors: dict[str, Tensor] = content["tensors"]
+        if content["sha256"] != _checksum(tensors):
+            raise ValueError("its checksum does not match")
     # a damaged file can raise nearly any exception in the unpickler; none may stop a run
     except Exception as error:
         if warn:
@@ -180,16 +187,3 @@ def _checksum(tensors: Mapping[str, Inputs]) -> str:
         for part in chunks(tensor):
             digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _read(path: Path, key: str) -> dict[str, Tensor]:
-    check_archive(path)
-    content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError("not written by this version of fedaux_pl")
-    if content["key"] != key:
-        raise ValueError("it belongs to other data")
-    tensors: dict[str, Tensor] = content["tensors"]
-    if content["sha256"] != _checksum(tensors):
-        raise ValueError("its checksum does not match")
-    return tensors

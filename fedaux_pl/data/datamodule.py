@@ -245,7 +245,8 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def all_inputs(self) -> list[Inputs]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
-        return self._loaded().inputs + ([self._public.inputs] if self._public else [])
+        private = [part.inputs for part in self._loaded().parts.values()]
+        return private + ([self._public.inputs] if self._public else [])
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""

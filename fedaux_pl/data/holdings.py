@@ -42,7 +42,6 @@ class PrivateData:
 
         ``public`` of ``holds`` never reads the training data, ``private`` nothing else. Classes and
         clients of all parts get the numbers of the training data's or of ``classes`` and ``sites``.
-        ``split`` will hold out the fraction ``held_out``.
         """
         name = type(source).__name__
         source.class_order = classes or ()
@@ -131,7 +130,8 @@ class PrivateData:
 
     def check_public(self, inputs: Inputs, key: bytes) -> int:
         """Check that auxiliary inputs are of the same kind; count those that are private, too."""
-        check_same_kind(self.inputs[0], inputs, "private and auxiliary data")
+        first = next(iter(self.parts.values()))
+        check_same_kind(first.inputs, inputs, "private and auxiliary data")
         count = 0 if self.train is None else count_shared(self.train.inputs, inputs, key)
         if count:
             rank_zero_warn(
@@ -147,11 +147,6 @@ class PrivateData:
         numbered = [f"client {index}" for index in range(len(self.clients))]
         names = list(self.train.client_names if self.train else ())
         return names if len(names) == len(numbered) else numbered  # others at a site: it is one
-
-    @property
-    def inputs(self) -> list[Inputs]:
-        """The inputs of training, test and validation data."""
-        return [part.inputs for part in self.parts.values()]
 
     def to(self, device: torch.device | str) -> "PrivateData":
         """Copy to another device; positions stay on the CPU."""

@@ -55,34 +55,34 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     visited: set[Path] = set()
     skipped: list[Path] = []
     # in this order an image counts where it is, not where a link leads to it
-    queues: list[list[tuple[int, Path]]] = [[], [], []]
-    real_folders, links, linked_files = queues
-    for number, folder in enumerate(folders):
-        (links if folder.is_symlink() else real_folders).append((number, folder))
-    while queue := next(filter(None, queues), None):
+    real_folders = [(i, folder) for i, folder in enumerate(folders) if not folder.is_symlink()]
+    links = [(i, folder) for i, folder in enumerate(folders) if folder.is_symlink()]
+    linked_files: list[tuple[int, Path]] = []
+    while queue := real_folders or links:
         number, path = queue.pop(0)
-        real, is_file = path.resolve(), queue is linked_files
-        is_counted = is_file and is_image(real) and real.parent in visited
-        if real in visited or real in above or is_counted:
+        if (real := path.resolve()) in visited or real in above:
             skipped.append(path)
             continue
         visited.add(real)
-        if is_file:
-            files[number].append(path)
-            continue
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             child, is_link = path / entry.name, entry.is_symlink()
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
                 (links if is_link else real_folders).append((number, child))
+            elif is_image(child) and not entry.is_file():
+                raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
+            elif is_image(child) and is_link:
+                linked_files.append((number, child))
             elif is_image(child):
-                if not entry.is_file():
-                    raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
-                if is_link:
-                    linked_files.append((number, child))
-                else:
-                    files[number].append(child)
+                files[number].append(child)
+    for number, path in linked_files:
+        real = path.resolve()
+        if real in visited or (is_image(real) and real.parent in visited):
+            skipped.append(path)
+        else:
+            visited.add(real)
+            files[number].append(path)
     if skipped:
         warnings.warn(
             f"{len(skipped)} links to a folder above, or to images that count already, are "
@@ -144,13 +144,10 @@ def open_images(
     skip: bool = False,
     on_disk: bool = False,
 ) -> tuple[Inputs, list[int]]:
-    """Decode image files to squares, or load them from the cache.
+    """Decode image files to squares, or load them from the cache; return their positions as well.
 
     With ``on_disk`` pictures are decoded when they are read. With ``skip`` files that cannot be
-    read are left out, and a warning names them.
-
-    Returns:
-        The images, uint8 of shape (N, channels, size, size), and their positions in ``files``.
+    read are left out, and a warning names them. Images are uint8 (N, channels, size, size).
     """
 
     def build() -> dict[str, Tensor]:

@@ -57,28 +57,20 @@ class LazyInputs:
 
     def select(self, index: Index) -> "LazyInputs":
         """Return some of the samples, without reading them."""
-        rows = self._where(index)
+        rows = self.where(index)
         return LazyInputs(self._read_rows, self.shape, self.dtype, rows, self.device)
 
     def __getitem__(self, index: int | Index | Rows) -> Tensor:
-        rows = self._where(index)
-        batch = self._read(rows.reshape(-1)).to(self.device)
+        rows = self.where(index)
+        batch = self.read(rows.reshape(-1)).to(self.device)
         return batch.reshape(*rows.shape, *self.shape[1:])
 
-    def batches(self, positions: Iterable[Index]) -> Iterator[Tensor]:
-        """Yield the samples at each of the positions; the next ones are read meanwhile."""
-        # all at once: a transfer from the device waits for the steps that run there
-        rows = deque(self._where(index) for index in positions)
-        ahead: deque[Future[Tensor]] = deque()
-        while rows or ahead:
-            while rows and len(ahead) <= _AHEAD:
-                ahead.append(_threads().submit(self._read, rows.popleft()))
-            yield ahead.popleft().result().to(self.device, non_blocking=True)
-
-    def _where(self, index: int | Index | Rows) -> Rows:
+    def where(self, index: int | Index | Rows) -> Rows:
+        """Return the positions of some of the samples in all that can be read."""
         return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
 
-    def _read(self, rows: Rows) -> Tensor:
+    def read(self, rows: Rows) -> Tensor:
+        """Read the samples at such positions, on the CPU."""
         batch = self._read_rows(rows)
         return batch.pin_memory() if self.is_cuda else batch
 
@@ -92,10 +84,17 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def read_batches(inputs: Inputs, positions: Iterable[Index]) -> Iterator[Tensor]:
-    """Yield the inputs at each of the positions, on their device."""
-    if isinstance(inputs, LazyInputs):
-        return inputs.batches(positions)
-    return (inputs[index] for index in positions)
+    """Yield the inputs at each of the positions, on their device; the next are read meanwhile."""
+    if isinstance(inputs, Tensor):
+        yield from (inputs[index] for index in positions)
+        return
+    # all at once: a transfer from the device waits for the steps that run there
+    rows = deque(inputs.where(index) for index in positions)
+    ahead: deque[Future[Tensor]] = deque()
+    while rows or ahead:
+        while rows and len(ahead) <= _AHEAD:
+            ahead.append(_threads().submit(inputs.read, rows.popleft()))
+        yield ahead.popleft().result().to(inputs.device, non_blocking=True)
 
 
 def select(inputs: Inputs, rows: Index) -> Inputs:
@@ -137,7 +136,7 @@ def chunks(inputs: Inputs) -> Iterator[Tensor]:
         return iter([inputs])
     size = max(1, _CHUNK_BYTES // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
     starts = range(0, len(inputs), size)
-    return inputs.to("cpu").batches([slice(start, start + size) for start in starts])
+    return read_batches(inputs.to("cpu"), [slice(start, start + size) for start in starts])
 
 
 def choose_memory(size: int, device: torch.device, processes: int) -> Memory:

@@ -33,12 +33,10 @@ class Texts(NamedTuple):
 
 
 class FixedLengthTokenizer:
-    """Turns texts into token ids of a fixed length with the tokenizer of an encoder.
+    """Turns texts into ``max_length`` token ids with the tokenizer of an encoder.
 
-    Args:
-        tokenizer: A folder or a name on the Hugging Face hub, usually the source of the model; None
-            for the small English vocabulary of the package.
-        max_length: L, the number of ids of a text: longer texts are truncated, shorter ones padded.
+    It is a folder or a name on the Hugging Face hub, usually the source of the model; None for the
+    small English vocabulary of the package.
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:

@@ -18,7 +18,7 @@ from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache
-from fedaux_pl.models.encoder_loading import load_tokenizer
+from fedaux_pl.models.encoder import load_tokenizer
 
 _MIN_LENGTH = 3  # [CLS], one token, [SEP]
 _TEXTS_PER_CALL = 4096

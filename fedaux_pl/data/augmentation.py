@@ -69,12 +69,7 @@ class Augmentation:
 
     @classmethod
     def create(cls, option: AugmentationOption) -> "Augmentation | None":
-        """Create the augmentation of an option; None for none.
-
-        Examples:
-            >>> Augmentation.create("crop_flip").numbers
-            3
-        """
+        """Create the augmentation of an option; None for none."""
         if not option:
             return None
         chosen = {option: {}} if isinstance(option, str) else option

@@ -30,12 +30,6 @@ class AdaptedNetwork(ImageClassifier):
         name: What messages call it.
         head: The network's own head; its method ``features`` is then called in place of it.
         **options: ``in_channels``, ``mean`` and ``std``, see ``InputNormalization``.
-
-    Examples:
-        >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
-        >>> model = AdaptedNetwork(10, pixels, feature_dim=12, name="pixels")
-        >>> model(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)).shape
-        torch.Size([2, 10])
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """The base class of data sources, and the examples that they return."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -81,12 +82,11 @@ class Examples:
         return replace(self, inputs=self.inputs.to(device), labels=labels)
 
 
-class Source:
+class Source(ABC):
     """A data set that loads itself into memory.
 
     Constructing a source reads no files, so that a configuration can be checked without the data;
-    each method reads the files that it needs. A subclass defines ``load``, or ``train`` and, if it
-    has such data, ``test`` and ``validation``. It can be chosen by its class name in a
+    each method reads the files that it needs. A subclass can be chosen by its class name in a
     configuration once its module is imported, and always by its full path, such as
     ``my_package.MySource``.
 
@@ -115,12 +115,12 @@ class Source:
         return 0
 
     def load(self, part: str) -> Examples | None:
-        """Load a part: ``train``, ``test`` or ``validation``; None if there is none."""
+        """Load ``test`` or ``validation`` data; None if there is none."""
         return None
 
+    @abstractmethod
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
-        return self._get("train")
 
     def test(self) -> Examples:
         """The test data, with the classes of the training data, and clients if it has these."""
@@ -139,7 +139,7 @@ class Source:
         """The inputs that can be the public data D_aux; by default the training inputs."""
         return self.train().inputs
 
-    def check_model(self, model: nn.Module) -> None:
+    def check_model(self, model: nn.Module) -> None:  # noqa: B027 - most sources fit every model
         """Raise a DataError if the model would misread the inputs, as with another padding id."""
 
     @property
@@ -151,3 +151,15 @@ class Source:
     def input_format(self) -> dict[str, str | int]:
         """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
         return {}
+
+
+class PartSource(Source):
+    """A source that loads all of its parts in one method."""
+
+    @abstractmethod
+    def load(self, part: str) -> Examples | None:
+        """Load a part: ``train``, ``test`` or ``validation``; None if there is none."""
+
+    def train(self) -> Examples:
+        """The training data, with labels and the clients that hold them if the source has these."""
+        return self._get("train")

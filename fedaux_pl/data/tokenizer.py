@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +14,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fedaux_pl.data.cache import cached
 from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder import load_tokenizer
@@ -99,12 +98,8 @@ class FixedLengthTokenizer:
         return result
 
 
-class TextSource(Source, ABC):
+class TextSource(PartSource):
     """Texts as token ids of one length; ``max_length`` is None if the inputs are no texts."""
-
-    @abstractmethod
-    def load(self, part: str) -> Examples | None:
-        """Load a part, see ``Source.load``."""
 
     def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_setting, check_size
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.data.tokenizer import TextSource
 
 _ASSETS = files("fedaux_pl.data.assets")
@@ -22,7 +22,7 @@ _MAX_PIXEL = 16  # in the file: a pixel counts the black pixels of a 4 x 4 block
 _GLOSS_CLASSES = ("animal", "body", "food", "location", "person", "plant")
 
 
-class Digits(Source):
+class Digits(PartSource):
     """1,797 handwritten digits, 8 x 8 pixels, gray, 10 classes, included in the package.
 
     They are the test set of the UCI optical digits (Alpaydin and Kaynak 1998, CC BY 4.0), in three

@@ -16,7 +16,7 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
@@ -28,7 +28,7 @@ class _File(NamedTuple):
     client: str = ""
 
 
-class ImageFolder(Source):
+class ImageFolder(PartSource):
     """Image files, in one sub-folder per class or, unlabeled, without sub-folders.
 
     With images in ``root/<class>/...`` the classes are the sub-folders in alphabetical order; with

@@ -25,7 +25,7 @@ from fedaux_pl.data.input_checks import (
 )
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError, FedauxError
 
 Convert = Callable[[NDArray[Any]], Tensor]
@@ -34,7 +34,7 @@ _OPTIONAL = ("val_x", "classes", "train_client", "test_client", "val_client")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "val_y", *_OPTIONAL)
 
 
-class NpzImages(Source):
+class NpzImages(PartSource):
     """Image arrays in a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     A folder of .npy files with the names of the arrays, such as ``train_x.npy``, does as well.

@@ -14,7 +14,7 @@ from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.files import user_cache
 
 # raised by torchvision for missing or damaged files, and by the network (URLError is an OSError)
@@ -25,7 +25,7 @@ _STL10_CLASSES = (
 )
 
 
-class _Torchvision(Source):
+class _Torchvision(PartSource):
     """A data set of torchvision.
 
     Args:

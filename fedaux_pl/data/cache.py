@@ -40,9 +40,15 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def tensor_digest(*tensors: Inputs) -> str:
+def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
     """Return the SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
-    return _checksum({str(index): tensor for index, tensor in enumerate(tensors)})
+    entries = named | {str(index): tensor for index, tensor in enumerate(tensors)}
+    digest = hashlib.sha256()
+    for entry, tensor in sorted(entries.items()):
+        digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+        for part in chunks(tensor):
+            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def cached(
@@ -109,7 +115,7 @@ def load_cached(
         if content["key"] != text:
             raise ValueError("it belongs to other data")
         tensors: dict[str, Tensor] = content["tensors"]
-        if content["sha256"] != _checksum(tensors):
+        if content["sha256"] != tensor_digest(**tensors):
             raise ValueError("its checksum does not match")
     # a damaged file can raise nearly any exception in the unpickler; none may stop a run
     except Exception as error:
@@ -129,7 +135,12 @@ def save_cached(
     """Save the tensors of a key, with a warning if that fails, and return them."""
     path, text = _locate(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
-    content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
+    content = {
+        "format": FORMAT,
+        "key": text,
+        "sha256": tensor_digest(**tensors),
+        "tensors": tensors,
+    }
     is_limited = folder == user_cache()
     size = sum(tensor.nbytes for tensor in tensors.values())
     try:
@@ -178,12 +189,3 @@ def _evict(newest: Path) -> None:
         total += used[file].st_size
         if total > _limit():
             file.unlink(missing_ok=True)
-
-
-def _checksum(tensors: Mapping[str, Inputs]) -> str:
-    digest = hashlib.sha256()
-    for entry, tensor in sorted(tensors.items()):
-        digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        for part in chunks(tensor):
-            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()

@@ -179,28 +179,25 @@ def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:
 
 
 def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> LazyInputs:
-    """Return an array that stays on disk."""
+    """Return an array that stays on disk, of which single rows are read and converted.
+
+    Rows are read by position and not through a memory map: mapped pages count as resident memory,
+    and a file that becomes shorter would kill the process.
+    """
+    begin, end = 0, None
     if isinstance(entry, Path):
-        return _open_array(entry, convert)
-    if entry.compress_type != zipfile.ZIP_STORED:
+        path = entry
+    elif entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
             "cannot stay on disk: write it with numpy.savez, or as .npy files in a folder, or set "
             "data.memory to host"
         )
-    with path.open("rb") as file:
-        file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
-        begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return _open_array(path, convert, begin, begin + entry.file_size)
-
-
-def _open_array(path: Path, convert: Convert, begin: int = 0, end: int | None = None) -> LazyInputs:
-    """Return an uncompressed array in a file, of which single rows are read and converted.
-
-    Its .npy header is at ``begin``; it ends before ``end``, by default that of the file. Rows are
-    read by position and not through a memory map: mapped pages count as resident memory, and a file
-    that becomes shorter would kill the process.
-    """
+    else:
+        with path.open("rb") as file:
+            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
+            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+        end = begin + entry.file_size
     form = np.lib.format
     with path.open("rb") as file:
         opened = file_state(file.fileno())

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 
@@ -36,10 +35,6 @@ class Classifier(nn.Module, ABC):
         """Map inputs to logits of shape (N, num_classes)."""
         logits: Tensor = self.head(self.features(x))
         return logits
-
-    def lengths(self, x: Tensor) -> Tensor:
-        """Return the length of each input, shape (N,): the tokens of a text, 1 for images."""
-        return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
         """Raise a ValueError if the model cannot read all inputs of a data set, before training."""

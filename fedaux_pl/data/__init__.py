@@ -3,8 +3,7 @@
 from fedaux_pl.data import sources
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.datamodule import FederatedDataModule
-from fedaux_pl.data.in_memory import InMemory
-from fedaux_pl.data.silos import as_source
+from fedaux_pl.data.in_memory import InMemory, as_source
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources import *  # noqa: F403 - one list of all sources
 from fedaux_pl.data.sources.text_files import TextDraw, TextLayout

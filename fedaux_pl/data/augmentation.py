@@ -69,12 +69,7 @@ class Augmentation:
 
     @classmethod
     def create(cls, option: AugmentationOption) -> "Augmentation | None":
-        """Create the augmentation of an option; None for none.
-
-        Examples:
-            >>> Augmentation.create("crop_flip").numbers
-            3
-        """
+        """Create the augmentation of an option; None for none."""
         if not option:
             return None
         chosen = {option: {}} if isinstance(option, str) else option
@@ -84,11 +79,6 @@ class Augmentation:
     def numbers(self) -> int:
         """How many random numbers each image needs."""
         return sum(count for _, count in self.steps)
-
-    @property
-    def is_given_numbers(self) -> bool:
-        """Whether no step draws numbers itself, so that a CUDA graph can capture all of them."""
-        return all(count for _, count in self.steps)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, numbers: Tensor, seed: int = 0) -> Tensor:

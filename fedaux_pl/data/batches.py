@@ -20,15 +20,14 @@ class TensorBatches:
     sets it.
 
     Args:
-        tensors: Tensors, or inputs that are read from host memory or disk, with the same first
-            dimension N, on the same device; a batch is a tuple with one slice of each.
+        tensors: Tensors or lazy inputs with the same first dimension N, on the same device; a batch
+            is a tuple with one slice of each.
         batch_size: Samples per batch, at least 1.
         shuffle: Whether to draw a new order in every epoch.
         seed: The seed of the orders.
         smallest: The last batch is dropped if it has fewer samples. Training uses 2, because
             BatchNorm cannot normalize a single sample.
-        subset: The positions of the samples to use; None for all. So the batches of a client need
-            no copy of its data.
+        subset: The positions of the samples to use, such as those of a client; None for all.
         augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
 
     Examples:
@@ -93,8 +92,9 @@ class TensorBatches:
     @property
     def reads_before_steps(self) -> bool:
         """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
-        module = self.augmentation is not None and not self.augmentation.is_given_numbers
-        return module or isinstance(self.tensors[0], LazyInputs)
+        steps = () if self.augmentation is None else self.augmentation.steps
+        draws = any(not count for _, count in steps)  # random numbers of its own
+        return draws or isinstance(self.tensors[0], LazyInputs)
 
     def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the inputs of each batch of an epoch, augmented."""

@@ -29,9 +29,8 @@ _DEFAULT_LIMIT = 20
 def fingerprint(files: Iterable[Path]) -> str:
     """Return a keyed hash of the paths, inodes, sizes and change times of files, in their order.
 
-    It changes if a file is added, removed, renamed, rewritten or replaced. Contents are not read:
-    the system sets the change time (ctime) with every write, and unlike the modification time no
-    program can set it back.
+    Contents are not read: the system sets the change time (ctime) with every write, and unlike the
+    modification time no program can set it back.
     """
     digest = hashlib.blake2b(key=machine_key(), digest_size=32)
     for file in files:
@@ -41,9 +40,15 @@ def fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def tensor_digest(*tensors: Inputs) -> str:
+def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
     """Return the SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
-    return _checksum({str(index): tensor for index, tensor in enumerate(tensors)})
+    entries = named | {str(index): tensor for index, tensor in enumerate(tensors)}
+    digest = hashlib.sha256()
+    for entry, tensor in sorted(entries.items()):
+        digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+        for part in chunks(tensor):
+            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def cached(
@@ -103,7 +108,15 @@ def load_cached(
     if not path.is_file():
         return None
     try:
-        tensors = _read(path, text)
+        check_archive(path)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError("not written by this version of fedaux_pl")
+        if content["key"] != text:
+            raise ValueError("it belongs to other data")
+        tensors: dict[str, Tensor] = content["tensors"]
+        if content["sha256"] != tensor_digest(**tensors):
+            raise ValueError("its checksum does not match")
     # a damaged file can raise nearly any exception in the unpickler; none may stop a run
     except Exception as error:
         if warn:
@@ -122,7 +135,12 @@ def save_cached(
     """Save the tensors of a key, with a warning if that fails, and return them."""
     path, text = _locate(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
-    content = {"format": FORMAT, "key": text, "sha256": _checksum(tensors), "tensors": tensors}
+    content = {
+        "format": FORMAT,
+        "key": text,
+        "sha256": tensor_digest(**tensors),
+        "tensors": tensors,
+    }
     is_limited = folder == user_cache()
     size = sum(tensor.nbytes for tensor in tensors.values())
     try:
@@ -171,25 +189,3 @@ def _evict(newest: Path) -> None:
         total += used[file].st_size
         if total > _limit():
             file.unlink(missing_ok=True)
-
-
-def _checksum(tensors: Mapping[str, Inputs]) -> str:
-    digest = hashlib.sha256()
-    for entry, tensor in sorted(tensors.items()):
-        digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        for part in chunks(tensor):
-            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _read(path: Path, key: str) -> dict[str, Tensor]:
-    check_archive(path)
-    content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError("not written by this version of fedaux_pl")
-    if content["key"] != key:
-        raise ValueError("it belongs to other data")
-    tensors: dict[str, Tensor] = content["tensors"]
-    if content["sha256"] != _checksum(tensors):
-        raise ValueError("its checksum does not match")
-    return tensors

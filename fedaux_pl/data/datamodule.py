@@ -10,20 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedaux_pl.data import fingerprints
+from fedaux_pl.data import fingerprints, holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
+from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
-from fedaux_pl.data.silos import Data, as_source
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 from fedaux_pl.functional import derive_seed
-
-# The purposes of the seed. They are part of every derived seed: never renumber them.
-_PARTITION, _PUBLIC_SPLIT, _CLIENT, _DISTILL, _PRETRAIN, _VALIDATION = range(6)
 
 
 class FederatedDataModule(pl.LightningDataModule):
@@ -118,20 +115,16 @@ class FederatedDataModule(pl.LightningDataModule):
             self.to(self.trainer.strategy.root_device)
 
     def _load(self, at_most: int | None) -> None:
-        key, held_out, memory = machine_key(), self.validation_fraction, self._choose_memory()
-        names = self.class_order, self.site_names
-        private = PrivateData.load(self.private, held_out, self.holds, *names, memory)
-        public = None
+        key, memory, public = machine_key(), self._choose_memory(), None
+        private = PrivateData.load(self, memory)
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
-            seed = derive_seed(self.seed, _PUBLIC_SPLIT)
+            seed = derive_seed(self.seed, holdings.PUBLIC_SPLIT)
             inputs = self.auxiliary.auxiliary()
             inputs = inputs if memory == "device" else keep_in_host(inputs)
             public = PublicData.split(select(inputs, slice(at_most)), self.negative_fraction, seed)
             self.shared_rows = private.check_public(public.inputs, key)
-        seeds = derive_seed(self.seed, _PARTITION), derive_seed(self.seed, _VALIDATION)
-        is_site = self.holds == "private"
-        private = private.split(self.num_clients, self.alpha, held_out, seeds, is_site)
+        private = private.split(self)
         if at_most is not None:
             private = private.shorten(at_most)
         self.fingerprints = private.fingerprints(key)
@@ -245,7 +238,8 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def all_inputs(self) -> list[Inputs]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
-        return self._loaded().inputs + ([self._public.inputs] if self._public else [])
+        private = [part.inputs for part in self._loaded().parts.values()]
+        return private + ([self._public.inputs] if self._public else [])
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
@@ -355,21 +349,21 @@ class FederatedDataModule(pl.LightningDataModule):
     ) -> TensorBatches:
         """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches."""
         train, subset = self._train(), self.client_indices[index]
-        options |= self._shuffled(batch_size, len(subset), _CLIENT, index, seed)
+        options |= self._shuffled(batch_size, len(subset), holdings.CLIENT, index, seed)
         return TensorBatches(train.inputs, train.targets, subset=subset, **options)
 
     def distill_batches(
         self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
     ) -> TensorBatches:
         """Shuffled batches of D_distill with soft labels and, if ``labeled``, its own labels."""
-        options |= self._shuffled(batch_size, len(targets), _DISTILL, seed)
+        options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
         tensors = (targets, self.distill_labels) if labeled else (targets,)
         return TensorBatches(self.distill_inputs, *tensors, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
         check_pixels(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
-        options = self._shuffled(batch_size, 2, _PRETRAIN, seed)
+        options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
         return TensorBatches(self.auxiliary_inputs, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -12,10 +12,15 @@ from torch import Tensor
 from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
 from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
-from fedaux_pl.data.source import Examples, Source
+from fedaux_pl.data.source import Examples
 from fedaux_pl.errors import DataError, did_you_mean
 from fedaux_pl.functional import derive_seed, dirichlet_partition
 
+if TYPE_CHECKING:
+    from fedaux_pl.data.datamodule import FederatedDataModule
+
+# The purposes of the seed. They are part of every derived seed: never renumber them.
+PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)
 Holding = Literal["public", "private"]
 """Which data a process of real sites holds: those of the server, or those of one site."""
 
@@ -29,23 +34,15 @@ class PrivateData:
     clients: tuple[Tensor, ...] = ()
 
     @classmethod
-    def load(
-        cls,
-        source: Source,
-        held_out: float,
-        holds: Holding | None,
-        classes: Sequence[str] | None,
-        sites: Sequence[str],
-        memory: Memory,
-    ) -> "PrivateData":
-        """Load and check the data of a source; no client has samples yet.
+    def load(cls, settings: "FederatedDataModule", memory: Memory) -> "PrivateData":
+        """Load and check the data of the private source; no client has samples yet.
 
-        ``public`` of ``holds`` never reads the training data, ``private`` nothing else. Classes and
-        clients of all parts get the numbers of the training data's or of ``classes`` and ``sites``.
-        ``split`` will hold out the fraction ``held_out``.
+        Classes and clients of all parts get the numbers of the training data's, or of ``classes``
+        and the sites.
         """
-        name = type(source).__name__
-        source.class_order = classes or ()
+        source, held_out, holds = settings.private, settings.validation_fraction, settings.holds
+        name, classes = type(source).__name__, tuple(settings.class_order or ())
+        source.class_order = classes
         found = {} if holds == "public" else {"training": source.train()}
         if holds != "private":
             found["test"] = source.test()
@@ -62,8 +59,9 @@ class PrivateData:
             classes = classes or examples.classes
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
-            clients = tuple(found["training"].client_names if "training" in found else sites)
-            examples = renumber(examples, "class", tuple(classes), part)
+            examples = renumber(examples, "class", classes, part)
+            train = found.get("training")
+            clients = tuple(settings.site_names if train is None else train.client_names)
             found[part] = renumber(examples, "client", clients, part)
         train = found.get("training")
         if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
@@ -84,34 +82,25 @@ class PrivateData:
         """The training data; None at the server of real sites."""
         return self.parts.get("training")
 
-    def split(
-        self,
-        num_clients: int,
-        alpha: float,
-        held_out: float,
-        seeds: tuple[int, int],
-        is_site: bool = False,
-    ) -> "PrivateData":
-        """Assign the samples to the clients that the data name, or by a Dirichlet split.
-
-        ``seeds`` are those of the Dirichlet split and of the held-out validation samples.
-        """
-        train, parts = self.train, self.parts
+    def split(self, settings: "FederatedDataModule") -> "PrivateData":
+        """Assign the samples to the clients that the data name, or by a Dirichlet split."""
+        train, parts, num_clients = self.train, self.parts, settings.num_clients
         if train is None:
             return self
-        if is_site:
+        if settings.holds == "private":
             # whichever client the server says that this site is, its data are the same
             clients = [torch.arange(len(train))] * num_clients
         elif train.clients is None:
-            clients = dirichlet_partition(train.targets, num_clients, alpha, seeds[0])
+            seed = derive_seed(settings.seed, PARTITION)
+            clients = dirichlet_partition(train.targets, num_clients, settings.alpha, seed)
         else:
             owners = enumerate(train.client_names)
             clients = [(train.clients == owner).nonzero().flatten() for owner, _ in owners]
             for name, own in zip(train.client_names, clients, strict=True):
                 if not len(own):
                     raise DataError(f"client {name!r} has no training sample: remove its name")
-        if held_out:
-            clients, held = hold_out(clients, held_out, seeds[1])
+        if fraction := settings.validation_fraction:
+            clients, held = hold_out(clients, fraction, derive_seed(settings.seed, VALIDATION))
             parts = {**parts, "validation": train.take(held)}
         return PrivateData(parts, tuple(clients))
 
@@ -131,7 +120,8 @@ class PrivateData:
 
     def check_public(self, inputs: Inputs, key: bytes) -> int:
         """Check that auxiliary inputs are of the same kind; count those that are private, too."""
-        check_same_kind(self.inputs[0], inputs, "private and auxiliary data")
+        first = next(iter(self.parts.values()))
+        check_same_kind(first.inputs, inputs, "private and auxiliary data")
         count = 0 if self.train is None else count_shared(self.train.inputs, inputs, key)
         if count:
             rank_zero_warn(
@@ -147,11 +137,6 @@ class PrivateData:
         numbered = [f"client {index}" for index in range(len(self.clients))]
         names = list(self.train.client_names if self.train else ())
         return names if len(names) == len(numbered) else numbered  # others at a site: it is one
-
-    @property
-    def inputs(self) -> list[Inputs]:
-        """The inputs of training, test and validation data."""
-        return [part.inputs for part in self.parts.values()]
 
     def to(self, device: torch.device | str) -> "PrivateData":
         """Copy to another device; positions stay on the CPU."""

@@ -1,9 +1,10 @@
 """Images as uint8 tensors of shape (N, C, H, W): from files, from PIL and from arrays."""
 
+import multiprocessing
 import os
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from fedaux_pl.data.input_checks import reason_of
+from fedaux_pl.data.cache import cached, fingerprint, is_off
+from fedaux_pl.data.input_checks import State, check_unchanged, file_state, reason_of, shorten
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.errors import DataError
+from fedaux_pl.files import user_cache, write_text_atomically
 
 _FILES_PER_TASK = 64
+_NAMES_IN_WARNING = 5
 _CHUNK = 512  # images converted to float at a time: 57 MB at 96 x 96 x 3
 # Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
 # formats are refused, whatever their suffix.
@@ -50,34 +55,34 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     visited: set[Path] = set()
     skipped: list[Path] = []
     # in this order an image counts where it is, not where a link leads to it
-    queues: list[list[tuple[int, Path]]] = [[], [], []]
-    real_folders, links, linked_files = queues
-    for number, folder in enumerate(folders):
-        (links if folder.is_symlink() else real_folders).append((number, folder))
-    while queue := next(filter(None, queues), None):
+    real_folders = [(i, folder) for i, folder in enumerate(folders) if not folder.is_symlink()]
+    links = [(i, folder) for i, folder in enumerate(folders) if folder.is_symlink()]
+    linked_files: list[tuple[int, Path]] = []
+    while queue := real_folders or links:
         number, path = queue.pop(0)
-        real, is_file = path.resolve(), queue is linked_files
-        is_counted = is_file and is_image(real) and real.parent in visited
-        if real in visited or real in above or is_counted:
+        if (real := path.resolve()) in visited or real in above:
             skipped.append(path)
             continue
         visited.add(real)
-        if is_file:
-            files[number].append(path)
-            continue
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             child, is_link = path / entry.name, entry.is_symlink()
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
                 (links if is_link else real_folders).append((number, child))
+            elif is_image(child) and not entry.is_file():
+                raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
+            elif is_image(child) and is_link:
+                linked_files.append((number, child))
             elif is_image(child):
-                if not entry.is_file():
-                    raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
-                if is_link:
-                    linked_files.append((number, child))
-                else:
-                    files[number].append(child)
+                files[number].append(child)
+    for number, path in linked_files:
+        real = path.resolve()
+        if real in visited or (is_image(real) and real.parent in visited):
+            skipped.append(path)
+        else:
+            visited.add(real)
+            files[number].append(path)
     if skipped:
         warnings.warn(
             f"{len(skipped)} links to a folder above, or to images that count already, are "
@@ -127,6 +132,103 @@ def decode_image(file: Path, size: int, channels: int) -> Tensor:
         raise DataError(
             f"cannot read the image {file.absolute()} ({reason_of(error)}): repair or remove it"
         ) from error
+
+
+def open_images(
+    files: list[Path],
+    root: Path,
+    size: int,
+    channels: int,
+    cache_dir: Path | None,
+    *,
+    skip: bool = False,
+    on_disk: bool = False,
+) -> tuple[Inputs, list[int]]:
+    """Decode image files to squares, or load them from the cache; return their positions as well.
+
+    With ``on_disk`` pictures are decoded when they are read. With ``skip`` files that cannot be
+    read are left out, and a warning names them. Images are uint8 (N, channels, size, size).
+    """
+
+    def build() -> dict[str, Tensor]:
+        images, failures = decode_images(files, size, channels, skip)
+        kept = torch.tensor(readable(failures))
+        return {"images": images[kept], "positions": kept} if skip else {"images": images}
+
+    def readable(failures: Mapping[int, str]) -> list[int]:
+        if failures and len(failures) == len(files):
+            raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
+        return [i for i in range(len(files)) if i not in failures]
+
+    folder = cache_dir or user_cache()
+    images: Inputs
+    if on_disk:
+        # a single pixel of each tells whether they can be read
+        positions = readable(decode_images(files, 1, channels, skip)[1] if skip else {})
+        images = _read_later([files[i] for i in positions], size, channels)
+    else:
+        # the names of the entries are part of the cache key: do not rename them
+        key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
+        key |= {"channels": channels, "files": fingerprint(files)}
+        key |= {"on_error": "skip"} if skip else {}
+        tensors = cached(folder, key, build)
+        images = tensors["images"]
+        positions = tensors["positions"].tolist() if skip else list(range(len(files)))
+    if len(positions) < len(files):
+        _warn_of_skipped(files, set(positions), root, folder)
+    return images, positions
+
+
+def _read_later(files: Sequence[Path], size: int, channels: int) -> LazyInputs:
+    """Return pictures that worker processes decode when they are read."""
+    states = [file_state(file) for file in files]
+
+    def read(rows: Rows) -> Tensor:
+        parts = [part.tolist() for part in np.array_split(rows, _num_workers()) if len(part)]
+        known = [[(files[row], states[row]) for row in part] for part in parts]
+        futures = [_workers().submit(_decode, some, size, channels) for some in known]
+        return torch.from_numpy(np.concatenate([future.result() for future in futures]))
+
+    return LazyInputs(read, (len(files), channels, size, size), torch.uint8)
+
+
+def _decode(files: Sequence[tuple[Path, State]], size: int, channels: int) -> NDArray[np.uint8]:
+    pictures = np.empty((len(files), channels, size, size), np.uint8)
+    for picture, (file, opened) in zip(pictures, files, strict=True):
+        picture[:] = decode_image(file, size, channels).numpy()
+        check_unchanged(file, file_state(file), opened)
+    return pictures
+
+
+def _num_workers() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _workers() -> ProcessPoolExecutor:
+    # fork, as DataLoaders: other methods import the program again, which needs a guard there
+    context = multiprocessing.get_context("fork")
+    # one thread: OpenMP's threads do not survive a fork
+    return ProcessPoolExecutor(_num_workers(), context, torch.set_num_threads, (1,))
+
+
+def _warn_of_skipped(files: list[Path], kept: set[int], root: Path, folder: Path) -> None:
+    """Warn about skipped files; a file beside the cache lists them if they are many."""
+    skipped, where = [file for i, file in enumerate(files) if i not in kept], ""
+    names = [str(file.relative_to(root)) for file in skipped]
+    if len(names) > _NAMES_IN_WARNING and not is_off(folder):
+        listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
+        text = "".join(f"{file.absolute()}\n" for file in skipped)
+        try:
+            write_text_atomically(listing, lambda file: file.write(text), private=True)
+            where = f"; all are listed in {listing}"
+        except OSError as error:
+            where = f"; the list of all could not be written ({error})"
+    warnings.warn(
+        f"{len(skipped)} of {len(files)} image files in {root.absolute()} cannot be read and are "
+        f"skipped: {shorten(names, _NAMES_IN_WARNING)}{where}",
+        stacklevel=3,
+    )
 
 
 def from_pil(image: Any, channels: int | None = None, size: int | None = None) -> Tensor:

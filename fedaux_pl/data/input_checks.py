@@ -9,6 +9,8 @@ import torch
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, first_line
 
+State = tuple[int, int, int]
+"""Of a file, see ``file_state``."""
 _LARGE = 1 << 30  # bytes; below it any compression is accepted
 _MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
 
@@ -94,6 +96,21 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
             f"{what} grows from {compressed / 2**30:,.2f} to {size / 2**30:,.2f} GiB or more when "
             "it is decompressed, a possible decompression bomb: if you trust it, store it "
             "uncompressed"
+        )
+
+
+def file_state(file: Path | int) -> State:
+    """Return what changes when a file is written: inode, size and modification time."""
+    status = os.stat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(path: Path, found: State, opened: State) -> None:
+    """Raise a DataError if the state of a file is not that of when it was opened."""
+    if found != opened:
+        raise DataError(
+            f"{path.absolute()} has changed since it was opened, from {opened[1]:,} to "
+            f"{found[1]:,} bytes or in its time: leave the data alone while a run reads them"
         )
 
 

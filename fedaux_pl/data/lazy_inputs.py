@@ -3,10 +3,10 @@
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,49 +23,25 @@ _AHEAD = 2  # batches that are read before they are needed
 _CHUNK_BYTES = 1 << 24
 
 
-class Reader(Protocol):
-    """Reads some of N samples; ``shape`` is that of all of them. It may be called by threads."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def read(self, rows: Rows) -> Tensor:
-        """Return the samples at these positions, on the CPU."""
-
-
-class TensorReader:
-    """Reads tensors in host memory, and other readers, as one; their samples in this order."""
-
-    def __init__(self, *parts: "Tensor | Reader") -> None:
-        self._parts, self._ends = parts, np.cumsum([part.shape[0] for part in parts])
-        self.shape: tuple[int, ...] = (int(self._ends[-1]), *parts[0].shape[1:])
-        self.dtype = parts[0].dtype
-
-    def read(self, rows: Rows) -> Tensor:
-        """Return the samples at these positions, each from its part."""
-        result = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
-        owners = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(owners):
-            where, part = np.flatnonzero(owners == number), self._parts[number]
-            own = rows[where] - (self._ends[number] - part.shape[0])
-            read = part[torch.from_numpy(own)] if isinstance(part, Tensor) else part.read(own)
-            result[torch.from_numpy(where)] = read
-        return result
-
-
 class LazyInputs:
-    """Samples that a reader reads when they are indexed; the result is a tensor on the device.
+    """Samples that are read when they are indexed; the result is a tensor on the device.
 
-    It has the attributes of a tensor that the package uses for inputs. ``rows`` are the positions
-    of the samples to use; None for all.
+    It has the attributes of a tensor that the package uses for inputs. ``read``, which threads may
+    call, returns the samples at some positions on the CPU; ``shape`` is that of all of them.
+    ``rows`` are the positions of the samples to use; None for all.
     """
 
     def __init__(
-        self, reader: Reader, rows: Rows | None = None, device: torch.device | str = "cpu"
+        self,
+        read: Callable[[Rows], Tensor],
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        rows: Rows | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.reader, self.device, self.dtype = reader, torch.device(device), reader.dtype
-        self._rows = np.arange(reader.shape[0]) if rows is None else rows
-        self.shape: tuple[int, ...] = (len(self._rows), *reader.shape[1:])
+        self._read_rows, self.dtype, self.device = read, dtype, torch.device(device)
+        self._rows = np.arange(shape[0]) if rows is None else rows
+        self.shape: tuple[int, ...] = (len(self._rows), *shape[1:])
         self.ndim, self.is_cuda = len(self.shape), self.device.type == "cuda"
 
     def __len__(self) -> int:
@@ -77,36 +53,25 @@ class LazyInputs:
 
     def to(self, device: torch.device | str) -> "LazyInputs":
         """Return the same samples, read to another device."""
-        return LazyInputs(self.reader, self._rows, device)
+        return LazyInputs(self._read_rows, self.shape, self.dtype, self._rows, device)
 
     def select(self, index: Index) -> "LazyInputs":
         """Return some of the samples, without reading them."""
-        return LazyInputs(self.reader, self._where(index), self.device)
+        rows = self.where(index)
+        return LazyInputs(self._read_rows, self.shape, self.dtype, rows, self.device)
 
     def __getitem__(self, index: int | Index | Rows) -> Tensor:
-        rows = self._where(index)
-        batch = self._read(rows.reshape(-1)).to(self.device)
+        rows = self.where(index)
+        batch = self.read(rows.reshape(-1)).to(self.device)
         return batch.reshape(*rows.shape, *self.shape[1:])
 
-    def read(self, rows: Rows) -> Tensor:
-        """Return the samples at these positions, on the CPU."""
-        return self.reader.read(self._rows[rows])
-
-    def batches(self, positions: Iterable[Index]) -> Iterator[Tensor]:
-        """Yield the samples at each of the positions; the next ones are read meanwhile."""
-        # all at once: a transfer from the device waits for the steps that run there
-        rows = deque(self._where(index) for index in positions)
-        ahead: deque[Future[Tensor]] = deque()
-        while rows or ahead:
-            while rows and len(ahead) <= _AHEAD:
-                ahead.append(_threads().submit(self._read, rows.popleft()))
-            yield ahead.popleft().result().to(self.device, non_blocking=True)
-
-    def _where(self, index: int | Index | Rows) -> Rows:
+    def where(self, index: int | Index | Rows) -> Rows:
+        """Return the positions of some of the samples in all that can be read."""
         return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
 
-    def _read(self, rows: Rows) -> Tensor:
-        batch = self.reader.read(rows)
+    def read(self, rows: Rows) -> Tensor:
+        """Read the samples at such positions, on the CPU."""
+        batch = self._read_rows(rows)
         return batch.pin_memory() if self.is_cuda else batch
 
 
@@ -119,10 +84,17 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def read_batches(inputs: Inputs, positions: Iterable[Index]) -> Iterator[Tensor]:
-    """Yield the inputs at each of the positions, on their device."""
-    if isinstance(inputs, LazyInputs):
-        return inputs.batches(positions)
-    return (inputs[index] for index in positions)
+    """Yield the inputs at each of the positions, on their device; the next are read meanwhile."""
+    if isinstance(inputs, Tensor):
+        yield from (inputs[index] for index in positions)
+        return
+    # all at once: a transfer from the device waits for the steps that run there
+    rows = deque(inputs.where(index) for index in positions)
+    ahead: deque[Future[Tensor]] = deque()
+    while rows or ahead:
+        while rows and len(ahead) <= _AHEAD:
+            ahead.append(_threads().submit(inputs.read, rows.popleft()))
+        yield ahead.popleft().result().to(inputs.device, non_blocking=True)
 
 
 def select(inputs: Inputs, rows: Index) -> Inputs:
@@ -133,13 +105,29 @@ def select(inputs: Inputs, rows: Index) -> Inputs:
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
     """Return the inputs of several data sets as one; unread if one of them is."""
     tensors = [part for part in parts if isinstance(part, Tensor)]
-    return torch.cat(tensors) if len(tensors) == len(parts) else LazyInputs(TensorReader(*parts))
+    return torch.cat(tensors) if len(tensors) == len(parts) else read_later(*parts)
+
+
+def read_later(*parts: Inputs) -> LazyInputs:
+    """Return inputs in host memory or on disk as one, which is read batch by batch."""
+    ends, first = np.cumsum([len(part) for part in parts]), parts[0]
+
+    def read(rows: Rows) -> Tensor:
+        result = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+        owners = np.searchsorted(ends, rows, side="right")
+        for number in np.unique(owners):
+            where, part = np.flatnonzero(owners == number), parts[number]
+            own = torch.from_numpy(rows[where] - (ends[number] - len(part)))
+            result[torch.from_numpy(where)] = part[own]
+        return result
+
+    return LazyInputs(read, (int(ends[-1]), *first.shape[1:]), first.dtype)
 
 
 def keep_in_host(inputs: Inputs) -> Inputs:
     """Return images that ``to(device)`` leaves in host memory; token ids, small, follow it."""
     is_large = isinstance(inputs, Tensor) and inputs.ndim == 4
-    return LazyInputs(TensorReader(inputs)) if is_large else inputs
+    return read_later(inputs) if is_large else inputs
 
 
 def chunks(inputs: Inputs) -> Iterator[Tensor]:
@@ -148,7 +136,7 @@ def chunks(inputs: Inputs) -> Iterator[Tensor]:
         return iter([inputs])
     size = max(1, _CHUNK_BYTES // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
     starts = range(0, len(inputs), size)
-    return inputs.to("cpu").batches([slice(start, start + size) for start in starts])
+    return read_batches(inputs.to("cpu"), [slice(start, start + size) for start in starts])
 
 
 def choose_memory(size: int, device: torch.device, processes: int) -> Memory:

@@ -86,10 +86,9 @@ class Source(ABC):
     """A data set that loads itself into memory.
 
     Constructing a source reads no files, so that a configuration can be checked without the data;
-    each method reads the files that it needs.
-
-    A subclass can be chosen by its class name in a configuration once its module is imported, and
-    always by its full path, such as ``my_package.MySource``.
+    each method reads the files that it needs. A subclass can be chosen by its class name in a
+    configuration once its module is imported, and always by its full path, such as
+    ``my_package.MySource``.
 
     Examples:
         >>> import torch
@@ -108,21 +107,33 @@ class Source(ABC):
     on_disk: bool = False
     """Whether inputs are to stay on disk, if the source can; the data module sets it."""
 
+    remedy = "choose another source for it"
+    """What to do if there is no test data."""
+
     def image_bytes(self) -> int:
         """The bytes that all images take in memory, found without reading them; 0 if unknown."""
         return 0
+
+    def load(self, part: str) -> Examples | None:
+        """Load ``test`` or ``validation`` data; None if there is none."""
+        return None
 
     @abstractmethod
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
 
     def test(self) -> Examples:
-        """The test data, with the clients that they are of if the source has these."""
-        raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
+        """The test data, with the classes of the training data, and clients if it has these."""
+        return self._get("test")
 
     def validation(self) -> Examples | None:
         """Labeled data to choose settings and rounds by; None if the source has none."""
-        return None
+        return self.load("validation")
+
+    def _get(self, part: str) -> Examples:
+        if (examples := self.load(part)) is None:
+            raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
+        return examples
 
     def auxiliary(self) -> Inputs:
         """The inputs that can be the public data D_aux; by default the training inputs."""
@@ -145,9 +156,6 @@ class Source(ABC):
 class PartSource(Source):
     """A source that loads all of its parts in one method."""
 
-    remedy = "choose another source for it"
-    """What to do if there is no test data."""
-
     @abstractmethod
     def load(self, part: str) -> Examples | None:
         """Load a part: ``train``, ``test`` or ``validation``; None if there is none."""
@@ -155,16 +163,3 @@ class PartSource(Source):
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
         return self._get("train")
-
-    def test(self) -> Examples:
-        """The test data, with the classes of the training data."""
-        return self._get("test")
-
-    def validation(self) -> Examples | None:
-        """The validation data, with the classes of the training data; None without any."""
-        return self.load("validation")
-
-    def _get(self, part: str) -> Examples:
-        if (examples := self.load(part)) is None:
-            raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
-        return examples

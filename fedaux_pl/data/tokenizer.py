@@ -17,10 +17,11 @@ from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache
-from fedaux_pl.models.encoder_loading import load_tokenizer
+from fedaux_pl.models.encoder import load_tokenizer
 
 _MIN_LENGTH = 3  # [CLS], one token, [SEP]
 _TEXTS_PER_CALL = 4096
+_NAMES = {"labels": "classes", "clients": "client_names"}  # fields of Examples
 
 
 class Texts(NamedTuple):
@@ -32,12 +33,10 @@ class Texts(NamedTuple):
 
 
 class FixedLengthTokenizer:
-    """Turns texts into token ids of a fixed length with the tokenizer of an encoder.
+    """Turns texts into ``max_length`` token ids with the tokenizer of an encoder.
 
-    Args:
-        tokenizer: A folder or a name on the Hugging Face hub, usually the source of the model; None
-            for the small English vocabulary of the package.
-        max_length: L, the number of ids of a text: longer texts are truncated, shorter ones padded.
+    It is a folder or a name on the Hugging Face hub, usually the source of the model; None for the
+    small English vocabulary of the package.
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
@@ -134,28 +133,21 @@ class TextSource(PartSource):
         ``key`` is everything that determines the texts, labels and clients; without ``classes``
         these are the distinct labels.
         """
+
+        def build() -> dict[str, Tensor]:
+            texts, labels, clients = read()
+            result: dict[str, Tensor] = {}
+            for entry, values, known in (("labels", labels, classes), ("clients", clients, ())):
+                if values:
+                    names = tuple(known) or class_names(values)
+                    result[entry] = class_indices(values, names)
+                    packed = list("\0".join(names).encode())  # the cache holds tensors only
+                    result[_NAMES[entry]] = torch.tensor(packed, dtype=torch.uint8)
+            return {"inputs": self._tokenize(texts), **result}
+
         own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
-        tensors = cached(user_cache(), {**key, **own}, lambda: self._encode(read, classes))
-        found: dict[str, Any] = dict(tensors)
-        found |= {k: _unpack(tensors[k]) for k in ("classes", "client_names") if k in tensors}
+        found: dict[str, Any] = dict(cached(user_cache(), {**key, **own}, build))
+        for names in _NAMES.values():
+            if names in found:
+                found[names] = tuple(bytes(found[names].tolist()).decode().split("\0"))
         return Examples(**found)
-
-    def _encode(self, read: Callable[[], Texts], classes: Sequence[str]) -> dict[str, Tensor]:
-        texts, labels, clients = read()
-        result: dict[str, Tensor] = {}
-        if labels:
-            names = tuple(classes) or class_names(labels)
-            result |= {"labels": class_indices(labels, names), "classes": _pack(names)}
-        if clients:
-            names = class_names(clients)
-            result |= {"clients": class_indices(clients, names), "client_names": _pack(names)}
-        return {"inputs": self._tokenize(texts), **result}
-
-
-def _pack(names: Sequence[str]) -> Tensor:
-    """Names as bytes: the cache holds tensors only."""
-    return torch.tensor(list("\0".join(names).encode()), dtype=torch.uint8)
-
-
-def _unpack(packed: Tensor) -> tuple[str, ...]:
-    return tuple(bytes(packed.tolist()).decode().split("\0"))

@@ -1,10 +1,8 @@
 """Random views of images for contrastive learning, computed for a whole batch at once.
 
-The views are those of SimCLR (Chen et al. 2020, "A Simple Framework for Contrastive Learning of
-Visual Representations", appendix A) without blur, as the paper uses them on CIFAR-10: random
-resized crop, horizontal flip, color jitter and random grayscale. Nothing here loops over images,
-synchronizes with the device or has a shape that depends on values, so that CUDA graphs can capture
-both the drawing of random numbers (``SimCLRViews.sample``) and ``SimCLRViews.transform``.
+The views are those of SimCLR (Chen et al. 2020, appendix A) without blur, as for CIFAR-10. Nothing
+here loops over images, synchronizes with the device or has a shape that depends on values, so that
+CUDA graphs can capture ``SimCLRViews.sample`` and ``SimCLRViews.transform``.
 """
 
 from dataclasses import dataclass, fields
@@ -150,11 +148,6 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     return high - distance.sub_(1).clamp_(0, 1).mul_(chroma)
 
 
-def to_grayscale(images: Tensor, mask: Tensor) -> Tensor:
-    """Make images gray where ``mask``, bool of shape (N,), is True; the shape does not change."""
-    return torch.where(_per_image(mask), _luma(images), images)
-
-
 class ViewParameters(NamedTuple):
     """The random numbers of N views; every tensor has shape (N,)."""
 
@@ -177,19 +170,12 @@ class ViewParameters(NamedTuple):
 
 
 def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """Compute the views of images that the parameters describe.
+    """Compute the views of images (N, C, H, W) of 1 or 3 channels: uint8, or floats in [0, 1].
 
-    Colors change in the order of the paper's pseudo-code: brightness, contrast, saturation, hue.
-    (torchvision's ColorJitter shuffles the four each time.) Everything is computed in float32,
-    also under autocast.
-
-    Args:
-        images: Shape (N, C, H, W) with one or three channels: uint8, or floating point in [0, 1].
-        parameters: V entries for each image, on the images' device: the first of every image, then
-            the second of every image, ...
-
-    Returns:
-        The views, float32 in [0, 1] of shape (N * V, C, H, W), in the order of the parameters.
+    The parameters have V entries for each image: the first of every image, then the second of every
+    image, ... The views have their order: float32 in [0, 1] of shape (N * V, C, H, W), also under
+    autocast. Colors change in the order of the paper's pseudo-code: brightness, contrast,
+    saturation, hue. (torchvision's ColorJitter shuffles the four each time.)
     """
     views_per_image = check_views(images, parameters)
     if views_per_image > 1:
@@ -205,7 +191,7 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
             return views
         views = adjust_saturation(views, parameters.saturation)
         views = adjust_hue(views, parameters.hue)
-        return to_grayscale(views, parameters.grayscale)
+        return torch.where(_per_image(parameters.grayscale), _luma(views), views)
 
 
 def check_views(images: Tensor, parameters: ViewParameters) -> int:

@@ -5,10 +5,8 @@ A new architecture is a file with a subclass of ``Classifier`` (for images, of
 Networks of torchvision, timm and one's own are created by name too, see ``create_model``.
 """
 
-from fedaux_pl.models.backbone import load_backbone, save_backbone
 from fedaux_pl.models.classifier import Classifier, of_head
 from fedaux_pl.models.encoder import Encoder, TinyBERT
-from fedaux_pl.models.ensemble import Ensemble, load_exported, save_ensemble, trained_models
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
 from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
@@ -24,6 +22,14 @@ from fedaux_pl.models.registry import (
     state_key,
 )
 from fedaux_pl.models.resnet import ResNet8
+from fedaux_pl.models.saved_models import (
+    Ensemble,
+    load_backbone,
+    load_exported,
+    save_backbone,
+    save_ensemble,
+    trained_models,
+)
 from fedaux_pl.models.shufflenet import ShuffleNet
 
 __all__ = [

@@ -30,12 +30,6 @@ class AdaptedNetwork(ImageClassifier):
         name: What messages call it.
         head: The network's own head; its method ``features`` is then called in place of it.
         **options: ``in_channels``, ``mean`` and ``std``, see ``InputNormalization``.
-
-    Examples:
-        >>> pixels = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
-        >>> model = AdaptedNetwork(10, pixels, feature_dim=12, name="pixels")
-        >>> model(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)).shape
-        torch.Size([2, 10])
     """
 
     def __init__(
@@ -67,17 +61,14 @@ class AdaptedNetwork(ImageClassifier):
     def check_inputs(self, x: Tensor) -> None:
         """Raise an error for images that the network misreads; one of every new size is tried."""
         super().check_inputs(x)
-        size = tuple(x.shape[2:])
-        if len(x) and size not in self._readable:
-            self._try(x[:1])
-            self._readable.add(size)
-
-    @torch.no_grad()
-    def _try(self, x: Tensor) -> None:
+        height, width = size = tuple(x.shape[2:])
+        if not len(x) or size in self._readable:
+            return
         modes = {module: module.training for module in self.modules()}
         self.eval()
         try:
-            shape = tuple(self.features(x.to(self.head.weight.device)).shape)
+            with torch.no_grad():
+                shape = tuple(self.features(x[:1].to(self.head.weight.device)).shape)
             reason = "" if shape == (1, self.feature_dim) else f"their features have shape {shape}"
         except Exception as error:  # of any class: it is another package's network
             reason = first_line(error)
@@ -85,34 +76,30 @@ class AdaptedNetwork(ImageClassifier):
             for module, mode in modes.items():
                 module.training = mode
         if reason:
-            height, width = x.shape[2:]
             raise ValueError(
                 f"{self.name} cannot read images of {height}x{width} pixels ({reason}); enlarge "
                 "them with `size` of the data source, or choose a model for small images, such as "
                 "resnet8 or torchvision/resnet18."
             )
+        self._readable.add(size)
 
 
 def find_class(name: str) -> Callable[..., nn.Module]:
-    """Import the class of a network by its class path; return it, or what adapts it."""
+    """Import the class of a network by its class path; return it, or a function that adapts it."""
     try:
         kind: Any = import_class(name, nn.Module)
     except ImportError as error:
         raise ValueError(f"model {name!r}: {error}.") from error
-    parameters = inspect.signature(kind).parameters
-    if "num_classes" not in parameters:
-        raise ValueError(
-            f"model {name!r} takes no num_classes, only {', '.join(parameters) or 'nothing'}; give "
-            "its constructor the number of outputs as num_classes."
-        )
-    return kind if issubclass(kind, Classifier) else _adapter(name, kind)
-
-
-def _adapter(name: str, kind: type[nn.Module]) -> Callable[..., AdaptedNetwork]:
-    """Return a function that adapts a network of a class; it adds ``_ADDED`` to its options."""
     own = inspect.signature(kind).parameters
+    if "num_classes" not in own:
+        raise ValueError(
+            f"model {name!r} takes no num_classes, only {', '.join(own) or 'nothing'}; give its "
+            "constructor the number of outputs as num_classes."
+        )
+    if issubclass(kind, Classifier):
+        return kind  # type: ignore[no-any-return]
 
-    def create(num_classes: int, **options: Any) -> AdaptedNetwork:
+    def adapt(num_classes: int, **options: Any) -> AdaptedNetwork:
         passed = {k: v for k, v in options.items() if k in own or k not in _ADDED}
         network: Any = kind(num_classes=num_classes, **passed)
         head = getattr(network, "head", None)
@@ -124,21 +111,20 @@ def _adapter(name: str, kind: type[nn.Module]) -> Callable[..., AdaptedNetwork]:
                 f"{name} lacks {', '.join(missing)}; a model needs features(x) -> (N, d), a head "
                 "and feature_dim = d (see docs/extending.md)."
             )
-        outputs = getattr(head, "out_features", num_classes)
-        if outputs != num_classes:
+        if (outputs := getattr(head, "out_features", num_classes)) != num_classes:
             raise ValueError(
                 f"the head of {name} has {outputs} outputs, but there are {num_classes} classes; "
                 "use num_classes in its constructor."
             )
-        adapted = {option: options[option] for option in _ADDED if option in options}
-        return AdaptedNetwork(num_classes, network, int(dim), name=name, head=head, **adapted)
+        added = {option: options[option] for option in _ADDED if option in options}
+        return AdaptedNetwork(num_classes, network, int(dim), name=name, head=head, **added)
 
     common = inspect.signature(ImageClassifier).parameters
     last = [p for p in own.values() if p.kind is p.VAR_KEYWORD]
     first = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p not in last]
-    added = [common[option] for option in _ADDED if option not in own]
-    create.__signature__ = inspect.Signature([*first, *added, *last])  # type: ignore[attr-defined]
-    return create
+    first += [common[option] for option in _ADDED if option not in own]
+    adapt.__signature__ = inspect.Signature([*first, *last])  # type: ignore[attr-defined]
+    return adapt
 
 
 @cache
@@ -162,15 +148,15 @@ class LibraryFactory:
     name: str
 
     def __post_init__(self) -> None:
-        if self.library == "timm" and find_spec("timm") is None:
-            raise ValueError(
-                f"model {self.full_name!r} needs timm, which is not installed; run `pip install "
-                "timm`, or choose a model of torchvision, such as torchvision/resnet18."
-            )
         known: Sequence[str] = torchvision_names()
         if self.library == "timm":
-            known = () if _timm().is_model(self.name) else _timm().list_models()
-        if known and self.name not in known:
+            if find_spec("timm") is None:
+                raise ValueError(
+                    f"model {self.full_name!r} needs timm, which is not installed; run `pip "
+                    "install timm`, or choose one of torchvision, such as torchvision/resnet18."
+                )
+            known = [self.name] if _timm().is_model(self.name) else _timm().list_models()
+        if self.name not in known:
             raise ValueError(
                 f"{self.library} has no classifier {self.name!r}{did_you_mean(self.name, known)}; "
                 f"{self.library}'s list_models() lists them."
@@ -192,16 +178,16 @@ class LibraryFactory:
 
         Args:
             num_classes: Number of outputs, at least 1.
-            in_channels: Number of channels of the images. With another number than 3, the first
-                convolution uses its filters of red, green and blue in turn.
+            in_channels: Number of channels of the images. Other than 3, the first convolution uses
+                its filters of red, green and blue in turn.
             image_size: The height and width of the images; None if not known.
             small_images: Whether a ResNet gets the stem for small images; None if and only if the
                 images are known to have less than 64 pixels on a side.
             weights: The name of torchvision's weights, such as ``DEFAULT`` or ``IMAGENET1K_V1``;
                 true for those of timm. They are downloaded.
             pretrained: Whether to load them: a federation passes what its method says.
-            mean: See ``InputNormalization``; by default that of the weights, if there are any.
-            std: See ``InputNormalization``; by default that of the weights, if there are any.
+            mean: See ``InputNormalization``; by default, as ``std``, that of the weights, if any.
+            std: Likewise.
         """
         size, chosen = _height_and_width(image_size), self._find_weights(weights)
         loads = bool(weights) and pretrained
@@ -210,11 +196,16 @@ class LibraryFactory:
         else:
             trained = chosen if loads else None
             network, dim = self._create_torchvision(num_classes, in_channels, size, trained)
+        is_resnet = isinstance(network, torchvision.models.ResNet)
         if small_images is None:
-            is_small = size is not None and min(size) < _SMALL
-            small_images = isinstance(network, torchvision.models.ResNet) and is_small
+            small_images = is_resnet and size is not None and min(size) < _SMALL
+        if small_images and not is_resnet:
+            raise ValueError(
+                f"small_images is for ResNets of torchvision, and {self.full_name} is none; leave "
+                "it out."
+            )
         if small_images:
-            self._shrink_stem(network, keep=loads)
+            _shrink_stem(network, keep=loads)
         constants = {} if chosen is None else _constants(chosen, in_channels)
         if hasattr(network, "transform_input"):  # GoogLeNet, Inception: trained in [-1, 1]
             constants = dict.fromkeys(constants, 0.5)
@@ -299,18 +290,14 @@ class LibraryFactory:
                 f"({first_line(error)}); change `size` of the data source, or choose another model."
             ) from error
 
-    def _shrink_stem(self, network: nn.Module, *, keep: bool) -> None:
-        if not isinstance(network, torchvision.models.ResNet):
-            raise ValueError(
-                f"small_images is for ResNets of torchvision, and {self.full_name} is none; leave "
-                "it out."
-            )
-        old = network.conv1
-        new = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
-        nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-        if keep:
-            new.weight.data.copy_(old.weight[:, :, 2:5, 2:5])  # the center of a 7x7 filter
-        network.conv1, network.maxpool = new, nn.Identity()
+
+def _shrink_stem(network: Any, *, keep: bool) -> None:
+    old = network.conv1
+    new = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    if keep:
+        new.weight.data.copy_(old.weight[:, :, 2:5, 2:5])  # the center of a 7x7 filter
+    network.conv1, network.maxpool = new, nn.Identity()
 
 
 def _timm() -> Any:

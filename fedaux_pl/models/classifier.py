@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 
@@ -16,16 +15,12 @@ class Classifier(nn.Module, ABC):
         inputs: The kind of inputs, which determines how h_0 is pre-trained on unlabeled data.
         fixed_size_inputs: Whether all inputs of a data set have the same size, so that predictions
             can be captured in a CUDA graph. Texts do not: their padding is trimmed.
-        feature_dim: Length of the feature vector of a sample.
-        head: The linear layer from the features to the outputs.
         created_as: The name and the options that ``create_model`` has created it with.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
     fixed_size_inputs: ClassVar[bool] = True
     created_as: dict[str, Any] | None = None
-    feature_dim: int
-    head: nn.Linear
 
     def __init__(self, num_classes: int, feature_dim: int) -> None:
         super().__init__()
@@ -40,10 +35,6 @@ class Classifier(nn.Module, ABC):
         """Map inputs to logits of shape (N, num_classes)."""
         logits: Tensor = self.head(self.features(x))
         return logits
-
-    def lengths(self, x: Tensor) -> Tensor:
-        """Return the length of each input, shape (N,): the tokens of a text, 1 for images."""
-        return torch.ones(len(x), dtype=torch.long, device=x.device)
 
     def check_inputs(self, x: Tensor) -> None:
         """Raise a ValueError if the model cannot read all inputs of a data set, before training."""

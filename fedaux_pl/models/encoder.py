@@ -3,7 +3,6 @@
 Inputs are token ids (N, L) with padding at the end; the padding mask is derived from the ids.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -13,17 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.models.classifier import Classifier, check_int
-from fedaux_pl.models.encoder_loading import (
-    TAKES_4D_MASK,
-    config_values,
-    find_config,
-    load_encoder,
-    load_tokenizer,
-)
 from fedaux_pl.models.registry import register
 
 Pooling = Literal["mean", "cls"]
+
+# Model types whose attention is known to use a boolean mask (N, 1, 1 or L, L) as it is.
+TAKES_4D_MASK = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 
 # Inference runs texts, sorted by length, in parts of at most this many tokens, padding included.
 # A GPU needs large parts, so that computing one takes longer than launching its kernels; on a CPU
@@ -49,11 +45,6 @@ class Encoder(Classifier):
         mask_id: The id of the mask token of masked-language modeling; by default that of the
             source's tokenizer.
         length: L, the length of the inputs, if it is to be checked against ``max_length`` at once.
-
-    Attributes:
-        pad_id: The id of the padding token.
-        vocabulary: The number of token ids in the vocabulary.
-        max_length: The largest number of tokens of a text.
 
     Examples:
         >>> import torch
@@ -91,7 +82,7 @@ class Encoder(Classifier):
         self.encoder = load_encoder(settings, source if pretrained else None)
         self.pooling = pooling
         self.vocabulary = int(settings.vocab_size)
-        self.max_length = _count_positions(self.encoder, settings)
+        self.max_length = _count_positions(self.encoder, settings)  # of the tokens of a text
         self._takes_4d_mask = settings.model_type in TAKES_4D_MASK
         embeddings = getattr(self.encoder, "embeddings", None)
         self._has_token_types = self._takes_4d_mask and hasattr(embeddings, "token_type_embeddings")
@@ -270,15 +261,10 @@ class TinyBERT(Encoder):
         pretrained: bool = True,
         length: int | None = None,
     ) -> None:
-        super().__init__(
-            num_classes,
-            source=source if pretrained else None,
-            config=None if pretrained else self._VALUES,
-            pooling=pooling,
-            pretrained=pretrained,
-            mask_id=103,  # of BERT's English vocabulary, which TinyBERT shares
-            length=length,
-        )
+        options: dict[str, Any] = {"source": source} if pretrained else {"config": self._VALUES}
+        options |= {"pooling": pooling, "pretrained": pretrained, "length": length}
+        # the mask token of BERT's English vocabulary, which TinyBERT shares
+        super().__init__(num_classes, mask_id=103, **options)
 
 
 def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:
@@ -288,11 +274,10 @@ def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterato
     """
     start = 0
     while start < len(lengths):
-        stops = range(start + 1, len(lengths) + 1)
-        first = start
-        count = bisect_right(stops, max_tokens, key=lambda stop: (stop - first) * lengths[stop - 1])
-        start += max(1, count)
-        yield first, start
+        tokens = np.arange(1, len(lengths) - start + 1) * lengths[start:]  # of so many texts
+        stop = start + max(1, int((tokens <= max_tokens).sum()))
+        yield start, stop
+        start = stop
 
 
 def _count_positions(encoder: nn.Module, config: Any) -> int:
@@ -302,3 +287,99 @@ def _count_positions(encoder: nn.Module, config: Any) -> int:
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding_index = getattr(table, "padding_idx", None)  # RoBERTa's positions start after it
     return int(positions) - (0 if padding_index is None else padding_index + 1)
+
+
+def find_config(
+    source: str | Path | None, values: Mapping[str, Any], model_type: str | None
+) -> Any:
+    """Read the configuration of an encoder, or make it from its values if there is no source.
+
+    A ``config.json`` that names no model type is read as ``model_type``.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if source is None:
+        values = {"model_type": "bert", **values}
+        kind = values["model_type"]
+        try:
+            default = AutoConfig.for_model(kind)
+        except ValueError as error:
+            raise ValueError(f"config: model_type={kind!r}: {first_line(error)}") from error
+        known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
+        if unknown := sorted(values.keys() - known):
+            names = ", ".join(sorted(key for key in known if not key.startswith("_")))
+            raise ValueError(f"config: a {kind} has no {', '.join(unknown)}; it has {names}.")
+        config = AutoConfig.for_model(**values)
+    else:
+        reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
+        config = _load(reader.from_pretrained, source)
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"model_type {config.model_type!r} is not an encoder for masked-language modeling; "
+            "choose one such as bert, distilbert, roberta, albert or electra."
+        )
+    return config
+
+
+def config_values(config: Any) -> dict[str, Any]:
+    """Return the values from which ``find_config`` makes this configuration again."""
+    about = {"transformers_version", "architectures", "id2label", "label2id"}  # not the encoder
+    known = vars(type(config)()).keys() - about | {"model_type"}
+    values: dict[str, Any] = config.to_dict()
+    return {k: v for k, v in values.items() if k in known and not k.startswith("_")}
+
+
+def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
+    """Load an encoder in float32, without its pooling layer; random weights if source is None."""
+    from transformers import AutoModel
+    from transformers.utils import logging as library
+
+    auto: Any = AutoModel  # only partly typed
+    logging: Any = library
+    if source is None:
+        model: nn.Module = auto.from_config(config, dtype=torch.float32)
+    else:
+        # without the progress bar and the report of missing and unexpected weights: these are only
+        # the pooling layer and the heads, which are not used here
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            model = _load(auto.from_pretrained, source, config=config, dtype=torch.float32)
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
+    if getattr(model, "pooler", None) is not None:
+        # features do not use it: it would be averaged over clients but never trained
+        model.pooler = None  # type: ignore[assignment]
+    return model.train()
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """Load the tokenizer of an encoder from a folder or the hub."""
+    from transformers import AutoTokenizer
+
+    return _load(AutoTokenizer.from_pretrained, source)
+
+
+def _load(loader: Any, source: str | Path, **options: Any) -> Any:
+    """Call a ``from_pretrained`` that uses the network only for names on the hub."""
+    path = Path(source).expanduser()
+    is_local = path.is_dir()
+    looks_local = path.is_absolute() or str(source).startswith((".", "~"))
+    if not is_local and (looks_local or str(source).count("/") > 1):
+        raise ConfigurationError(
+            f"there is no folder of an encoder or a tokenizer at {path.absolute()}: correct the "
+            "path, or give a name on the hub, such as huawei-noah/TinyBERT_General_4L_312D"
+        )
+    where = str(path if is_local else source)
+    try:
+        return loader(where, local_files_only=is_local, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{where} cannot be loaded by the transformers library ({first_line(error)}): set "
+            "`source` (--model.model_options.source; of data: `tokenizer`) to a folder with "
+            "config.json, the weights and the tokenizer, or to the name of a model on the hub"
+        ) from error

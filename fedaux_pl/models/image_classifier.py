@@ -20,13 +20,9 @@ class InputNormalization(nn.Module):
     """Convert images to standardized floats, (x - mean) / std.
 
     Images are uint8 in 0..255, which are divided by 255 first, or floats in [0, 1]. The result has
-    the dtype of the module, float32 by default.
-
-    The defaults are constants on purpose: the mean and standard deviation of the clients' images
-    would be a release of private data that no privacy accounting here covers. Pass the statistics
-    of public data instead, or ``mean=0, std=1`` for floats that are already normalized.
-
-    The constants are non-persistent buffers: they are neither sent nor averaged.
+    the dtype of the module. The constants are neither sent nor averaged, and the defaults do not
+    depend on data: statistics of the clients' images would be an unaccounted release. Pass those of
+    public data, or ``mean=0, std=1`` for floats that are normalized already.
 
     Args:
         in_channels: Number of channels of the images.
@@ -50,9 +46,16 @@ class InputNormalization(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels = check_int("in_channels", in_channels)
-        mean, std = DEFAULT_MEAN if mean is None else mean, DEFAULT_STD if std is None else std
-        for name, value, positive in (("mean", mean, False), ("std", std, True)):
-            constants = _channel_constants(name, value, in_channels, positive=positive)
+        for name, given, default in (("mean", mean, DEFAULT_MEAN), ("std", std, DEFAULT_STD)):
+            value = default if given is None else given
+            values = value if isinstance(value, Sequence) else [value]
+            numbers = [check_real(name, number, positive=name == "std") for number in values]
+            if values is value and len(values) != in_channels:
+                raise ValueError(
+                    f"{name}={value!r} has {len(values)} values for in_channels={in_channels}; "
+                    f"pass one number or {in_channels} of them."
+                )
+            constants = torch.tensor(numbers).view(1, -1, 1, 1)
             self.register_buffer(name, constants, persistent=False)
         self.is_identity = bool((self.mean == 0).all() and (self.std == 1).all())
 
@@ -113,8 +116,7 @@ class FeatureClassifier(ImageClassifier):
     works with one image.
 
     Examples:
-        A custom architecture. The decorator ``@register("onelayer")`` would make it available to
-        ``create_model`` and to configuration files.
+        A custom architecture, which ``@register("onelayer")`` would make available by name.
 
         >>> class OneLayer(FeatureClassifier):
         ...     def __init__(self, num_classes, width=16):
@@ -154,15 +156,3 @@ def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
             f"floating-point images must lie in [0, 1], but these run from {low:.4g} to "
             f"{high:.4g}; pass uint8 images, or divide by 255{hint}."
         )
-
-
-def _channel_constants(name: str, value: Constants, in_channels: int, *, positive: bool) -> Tensor:
-    """Return ``value`` as a tensor that broadcasts over (N, in_channels, H, W)."""
-    values = list(value) if isinstance(value, Sequence) else [value]
-    numbers = [check_real(name, v, positive=positive) for v in values]
-    if isinstance(value, Sequence) and len(numbers) != in_channels:
-        raise ValueError(
-            f"{name}={value!r} has {len(numbers)} values for in_channels={in_channels}; "
-            f"pass one number or {in_channels} of them."
-        )
-    return torch.tensor(numbers).view(1, -1, 1, 1)

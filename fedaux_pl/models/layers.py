@@ -22,10 +22,6 @@ def scale_channels(channels: int, width: float, divisor: int = 8) -> int:
 
     The result is the nearest positive multiple, or the next higher one if rounding down would lose
     more than a tenth of the channels.
-
-    Examples:
-        >>> scale_channels(64, 0.25), scale_channels(24, 0.5)
-        (16, 16)
     """
     check_real("width", width, positive=True)
     return int(_make_divisible(channels * width, divisor))
@@ -38,10 +34,6 @@ def group_count(channels: int) -> int:
     "Group Normalization", ECCV 2018) and leaves at least four channels per group, or 1 if there is
     none. With one channel per group, GroupNorm would reduce 1x1 feature maps to its bias, and for
     8x8 images the last feature maps of all networks here are 1x1.
-
-    Examples:
-        >>> [group_count(channels) for channels in (8, 64, 512)]
-        [2, 16, 32]
     """
     groups = math.gcd(channels, _MAX_GROUPS)
     while groups > 1 and channels // groups < _MIN_CHANNELS_PER_GROUP:

@@ -49,11 +49,7 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         **options: Options of the architecture. Our own for images have ``in_channels``, ``width``,
             ``norm``, ``mean`` and ``std``; see ``fedaux_pl.models.encoder.Encoder`` for those
             of text, ``fedaux_pl.models.adapted_network.LibraryFactory`` for torchvision's and
-            timm's.
-
-    Raises:
-        ValueError: If the name is unknown or an option has a value that is not allowed.
-        TypeError: If the architecture has no such option or a value has the wrong type.
+            timm's. A wrong value raises a ValueError, a wrong type or option a TypeError.
 
     Examples:
         >>> import torch
@@ -150,7 +146,21 @@ def complete_options(name: str, **options: Any) -> dict[str, Any]:
 
 def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the architecture ``name``; raise a TypeError for options that it does not have."""
-    factory = _lookup(name)
+    base = name.partition("-")[0]
+    library, _, network = base.partition("/")
+    factory: Callable[..., Any] | None = _FACTORIES.get(name) or _FACTORIES.get(base)
+    if factory is None and library in ("torchvision", "timm"):
+        factory = LibraryFactory(library, network)
+    elif factory is None and _is_class_path(name):
+        factory = find_class(base)
+    if factory is None:
+        meant = did_you_mean(name, model_names())
+        if base in torchvision_names():
+            meant = f" (did you mean torchvision/{base}?)"
+        raise ValueError(
+            f"unknown model {name!r}{meant}; pass one of {', '.join(model_names())}, a classifier "
+            "of torchvision or timm (torchvision/resnet18), or a class path (my_package.MyNet)."
+        )
     parameters = inspect.signature(factory).parameters
     allowed = [parameter for parameter in parameters if parameter != "num_classes"]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -162,25 +172,6 @@ def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
             f"use one of {', '.join(allowed)}."
         )
     return factory
-
-
-def _lookup(name: str) -> Callable[..., Any]:
-    """Return the class or factory of a registered name, a library's name or a class path."""
-    base = name.partition("-")[0]
-    if factory := _FACTORIES.get(name) or _FACTORIES.get(base):
-        return factory
-    library, _, network = base.partition("/")
-    if library == "torchvision" or library == "timm":
-        return LibraryFactory(library, network)
-    if _is_class_path(name):
-        return find_class(base)
-    meant = did_you_mean(name, model_names())
-    if base in torchvision_names():
-        meant = f" (did you mean torchvision/{base}?)"
-    raise ValueError(
-        f"unknown model {name!r}{meant}; pass one of {', '.join(model_names())}, a classifier of "
-        "torchvision or timm (torchvision/resnet18), or a class path (my_package.MyNet)."
-    )
 
 
 def _is_class_path(name: str) -> bool:

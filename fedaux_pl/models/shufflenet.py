@@ -22,12 +22,7 @@ _FIRST_STAGE_CHANNELS = {1: 144, 2: 200, 3: 240, 4: 272, 8: 384}
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """Interleave groups of adjacent channels: the first of every group, then the second, ...
-
-    Examples:
-        >>> channel_shuffle(torch.arange(6.0).view(1, 6, 1, 1), groups=2).flatten().tolist()
-        [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
-    """
+    """Interleave groups of adjacent channels: the first of every group, then the second, ..."""
     n, channels, height, width = x.shape
     grouped = x.view(n, groups, channels // groups, height, width)
     return grouped.transpose(1, 2).flatten(1, 2)

@@ -18,7 +18,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
-from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
+from fedaux_pl.data.lazy_inputs import read_later
 from fedaux_pl.engine import Job
 from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
@@ -55,7 +55,7 @@ def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None, lazy=False):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 8, generator=generator)
     y = torch.randint(3, (300,), generator=generator)
-    x = LazyInputs(TensorReader(x)) if lazy else x
+    x = read_later(x) if lazy else x
     start = state or client().copy_model_state()
     made = []
     for number, size in enumerate(sizes):

@@ -5,7 +5,7 @@ import torch
 
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.data.lazy_inputs import LazyInputs, TensorReader
+from fedaux_pl.data.lazy_inputs import read_later
 from tests.data import test_augmentation
 
 
@@ -89,7 +89,7 @@ def test_inputs_in_host_memory_are_read_into_one_buffer():
     x, y = data()
     static, moved = StaticBatches(), []
     for epoch, subset in enumerate([None, torch.arange(20), torch.arange(5, 30)]):
-        given = batches(LazyInputs(TensorReader(x)), y, subset=subset)
+        given = batches(read_later(x), y, subset=subset)
         moved.append(static.load_epoch(given, epoch))
         assert_epoch(static, given, epoch)
     assert moved == [True, False, False]

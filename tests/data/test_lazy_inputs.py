@@ -11,10 +11,10 @@ from fedaux_pl.data.fingerprints import keyed_fingerprint, record_digests
 from fedaux_pl.data.images import from_array
 from fedaux_pl.data.lazy_inputs import (
     LazyInputs,
-    TensorReader,
     choose_memory,
     join_inputs,
     read_batches,
+    read_later,
 )
 from fedaux_pl.errors import DataError
 
@@ -28,7 +28,7 @@ def on_disk(source):
 
 
 def of_tensor(folder):
-    return LazyInputs(TensorReader(from_array(IMAGES, "")))
+    return read_later(from_array(IMAGES, ""))
 
 
 def of_npz(folder):
@@ -48,7 +48,7 @@ def of_pictures(folder):
 
 
 def of_parts(folder):
-    first, last = from_array(IMAGES[:9], ""), LazyInputs(TensorReader(from_array(IMAGES[9:], "")))
+    first, last = from_array(IMAGES[:9], ""), read_later(from_array(IMAGES[9:], ""))
     return join_inputs([first, last])
 
 
@@ -154,7 +154,9 @@ def test_a_data_module_measures_its_sources(tmp_path, monkeypatch):
     data.memory = "host"
     data._private = None
     data.setup()
-    assert isinstance(data.test_examples.inputs.reader, TensorReader)
+    (tmp_path / "data.npz").unlink()
+    assert isinstance(data.test_examples.inputs, LazyInputs)
+    assert torch.equal(data.test_examples.inputs[:], from_array(IMAGES, ""))
     assert ImageFolder(tmp_path, size=6).image_bytes() == IMAGES.nbytes
     with pytest.raises(ValueError, match="memory must be device, host, disk or null, but is 'ram'"):
         FederatedDataModule(NpzImages("a.npz"), memory="ram")

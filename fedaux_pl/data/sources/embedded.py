@@ -47,20 +47,19 @@ class Digits(PartSource):
         self.size = check_size(size)
 
     def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        return None if part == "validation" else self._read(self.part if part == "train" else part)
-
-    def auxiliary(self) -> Inputs:
-        """The 598 auxiliary images."""
-        return self._read("auxiliary").inputs
-
-    def _read(self, part: str) -> Examples:
+        """Load a part, or the ``auxiliary`` images; there is no validation data."""
+        if part == "validation":
+            return None
         with as_file(_ASSETS / "digits.npz") as path, np.load(path) as file:
-            chosen = file["part"] == _PARTS.index(part)
+            chosen = file["part"] == _PARTS.index(self.part if part == "train" else part)
             images, labels = file["images"][chosen], file["labels"][chosen]
         scaled = np.rint(images * (255 / _MAX_PIXEL)).astype(np.uint8)
         inputs = resize(torch.from_numpy(scaled)[:, None], self.size)
         return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+
+    def auxiliary(self) -> Inputs:
+        """The 598 auxiliary images."""
+        return self._get("auxiliary").inputs
 
 
 class Glosses(TextSource):

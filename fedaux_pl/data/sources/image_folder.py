@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import is_image, list_images
+from fedaux_pl.data.images import is_image, list_images, open_images
 from fedaux_pl.data.input_checks import (
     check_setting,
     check_size,
@@ -16,7 +16,6 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError
 
@@ -111,7 +110,8 @@ class ImageFolder(PartSource):
         is_held_out = part == "test" and self.test_fraction > 0
         if other is None and part != "train" and not is_held_out:
             return None
-        everything = self._list_root()
+        folders = _list_folders(self.root)
+        everything = _list_files(self.root, folders, self.clients is not None)
         if other is not None:
             return self._read(other, self._list_other(other, everything), everything)
         test = self._held_out(everything) if self.test_fraction else set()
@@ -123,10 +123,6 @@ class ImageFolder(PartSource):
         roots = [root for root in (self.root, self.test_root, self.validation_root) if root]
         count = sum(len(files) for root in roots for files in _list_folders(root).values())
         return count * self.channels * self.size**2
-
-    def _list_root(self) -> list[_File]:
-        folders = _list_folders(self.root)
-        return _with_labels(folders) if self.clients is None else _with_clients(self.root, folders)
 
     def _held_out(self, files: list[_File]) -> set[int]:
         """Return the positions of the test images: of each class the same, over all clients."""
@@ -162,16 +158,14 @@ class ImageFolder(PartSource):
     def _list_other(self, root: Path, everything: list[_File]) -> list[_File]:
         """List the images of another folder, with classes and clients of ``everything``."""
         folders, names = _list_folders(root), set(_classes(everything))
-        if self.clients is None or set(folders) <= names:
-            files = _with_labels(folders)
-        else:
-            files, clients = _with_clients(root, folders), {file.client for file in everything}
-            if lost := sorted(set(folders) - clients):
-                raise DataError(
-                    f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
-                    f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, "
-                    "or remove the other"
-                )
+        has_clients = self.clients is not None and not set(folders) <= names
+        files, clients = _list_files(root, folders, has_clients), {f.client for f in everything}
+        if has_clients and (lost := sorted(set(folders) - clients)):
+            raise DataError(
+                f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
+                f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, or "
+                "remove the other"
+            )
         unknown = {file.label for file in files} - names
         if not names or unknown:
             raise DataError(
@@ -208,12 +202,10 @@ def _classes(files: list[_File]) -> tuple[str, ...]:
     return tuple(sorted({file.label for file in files} - {""}))
 
 
-def _with_labels(folders: dict[str, list[Path]]) -> list[_File]:
-    return [_File(path, label) for label, paths in folders.items() for path in paths]
-
-
-def _with_clients(root: Path, folders: dict[str, list[Path]]) -> list[_File]:
-    """Return the files of ``root/<client>/<class>/``."""
+def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -> list[_File]:
+    """Return the files of ``root/<class>/``, or of ``root/<client>/<class>/``."""
+    if not has_clients:
+        return [_File(path, label) for label, paths in folders.items() for path in paths]
     if "" in folders:
         raise DataError(
             f"{root.absolute()} must hold a folder for each client, with one for each class in it, "
@@ -247,8 +239,7 @@ def _list_folders(root: Path) -> dict[str, list[Path]]:
             f"{root.absolute()} holds both sub-folders and images (such as {loose[0].name}): move "
             "the images into the sub-folder of their class, or remove them"
         )
-    found = zip((folder.name for folder in folders), list_images(folders), strict=True)
-    files = dict(found)
+    files = dict(zip((folder.name for folder in folders), list_images(folders), strict=True))
     if empty := ", ".join(name for name, own in files.items() if not own):
         raise DataError(
             f"these sub-folders of {root.absolute()} hold no images: {empty}; remove them, or put "

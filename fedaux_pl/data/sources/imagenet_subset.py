@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import tensor
 
-from fedaux_pl.data.images import list_images
+from fedaux_pl.data.images import list_images, open_images
 from fedaux_pl.data.input_checks import check_setting, check_size, expand, not_found
-from fedaux_pl.data.readers import open_images
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
 

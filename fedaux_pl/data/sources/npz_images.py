@@ -1,8 +1,9 @@
 """Images in a user's .npz files."""
 
+import math
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,20 @@ from fedaux_pl.data.images import from_array, resize
 from fedaux_pl.data.input_checks import (
     check_expansion,
     check_size,
+    check_unchanged,
     expand,
+    file_state,
     not_found,
     reason_of,
     shorten,
 )
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
-from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.readers import ArrayFile, Convert
+from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError, FedauxError
 
+Convert = Callable[[NDArray[Any]], Tensor]
+"""Turns rows of an array into inputs, each row by itself."""
 _OPTIONAL = ("val_x", "classes", "train_client", "test_client", "val_client")
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "val_y", *_OPTIONAL)
 
@@ -73,7 +77,7 @@ class NpzImages(PartSource):
     ) -> None:
         self.path = Path(path).expanduser()
         self.test_path = expand(test_path) or self.path
-        self.arrays = arrays or {}
+        self.arrays: dict[str, str | None] = {**{n: n for n in _ARRAYS}, **(arrays or {})}
         if unknown := [name for name in self.arrays if name not in _ARRAYS]:
             raise ValueError(
                 f"arrays must give names to {', '.join(_ARRAYS)}, but has {unknown[0]!r}"
@@ -97,15 +101,13 @@ class NpzImages(PartSource):
     def load(self, part: str) -> Examples | None:
         """Load a part; there is validation data if the file has an array of that name."""
         path = self.test_path if part == "test" else self.path
-        if part == "validation":
-            part = "val"
-            if not self._has("val_x", path):
-                return None
+        part = "val" if part == "validation" else part
+        if part == "val" and not self._has("val_x", path):
+            return None
+        array, where = f"{part}_client", self._where(f"{part}_y", path)
         labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
-        array = f"{part}_client"
         clients = self._read(array, path) if self._has(array, path) else None
         owners = name_clients(clients, len(inputs), self._where(array, path))
-        where = self._where(f"{part}_y", path)
         names = self._classes(labels, where)
         try:
             return Examples(inputs, number_labels(labels, names), names, **owners)
@@ -120,7 +122,7 @@ class NpzImages(PartSource):
         if not self.on_disk:
             return convert(self._read(array, path))
         with _refusing(path):
-            return LazyInputs(_open_rows(path, self._entry(array, path), convert))
+            return _open_rows(path, self._entry(array, path), convert)
 
     def _labels(self, array: str, path: Path) -> Labels:
         return to_list(self._read(array, path), self._where(array, path))
@@ -135,20 +137,17 @@ class NpzImages(PartSource):
             labels, where = self._labels("train_y", self.path), self._where("train_y", self.path)
         return distinct_classes(labels, f"those of {where}")
 
-    def _name(self, array: str) -> str | None:
-        return self.arrays.get(array, array)
-
     def _where(self, array: str, path: Path) -> str:
-        return f"{self._name(array)!r} in {path.absolute()}"
+        return f"{self.arrays[array]!r} in {path.absolute()}"
 
     def _has(self, array: str, path: Path) -> bool:
         """Whether an optional array is to be read: one that the user names must be there."""
-        name = self._name(array)
+        name = self.arrays[array]
         return name in _entries(path) or (array in _OPTIONAL and name not in (array, None))
 
     def _entry(self, array: str, path: Path) -> Path | zipfile.ZipInfo:
         """Return an array that must be there."""
-        name, entries = self._name(array), _entries(path)
+        name, entries = self.arrays[array], _entries(path)
         if name is None or name not in entries:
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "
@@ -179,20 +178,62 @@ def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:
         return {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
 
 
-def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> ArrayFile:
-    """Return an array that stays on disk."""
+def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> LazyInputs:
+    """Return an array that stays on disk, of which single rows are read and converted.
+
+    Rows are read by position and not through a memory map: mapped pages count as resident memory,
+    and a file that becomes shorter would kill the process.
+    """
+    begin, end = 0, None
     if isinstance(entry, Path):
-        return ArrayFile(entry, convert)
-    if entry.compress_type != zipfile.ZIP_STORED:
+        path = entry
+    elif entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
             "cannot stay on disk: write it with numpy.savez, or as .npy files in a folder, or set "
             "data.memory to host"
         )
+    else:
+        with path.open("rb") as file:
+            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
+            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+        end = begin + entry.file_size
+    form = np.lib.format
     with path.open("rb") as file:
-        file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
-        begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return ArrayFile(path, convert, begin, begin + entry.file_size)
+        opened = file_state(file.fileno())
+        file.seek(begin)
+        is_old = form.read_magic(file) == (1, 0)
+        read_header = form.read_array_header_1_0 if is_old else form.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(file)
+        data = file.tell()
+    kind = f"{dtype} of shape {shape}"
+    if is_fortran or dtype.hasobject or not math.prod(shape):
+        raise ValueError(f"expected numbers in C order, but got {kind}")
+    size = math.prod(shape[1:]) * dtype.itemsize
+    if (needed := shape[0] * size) > (room := (end or opened[1]) - data):
+        raise DataError(
+            f"{path.absolute()} is shorter than it says: its array ({kind}) has {needed:,} "
+            f"bytes, but {room:,} are there: copy or write it again"
+        )
+
+    def read(rows: Rows) -> Tensor:
+        result = np.empty((len(rows), *shape[1:]), dtype)
+        view = result.reshape(-1).view(np.uint8).data
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        try:
+            with path.open("rb") as file:
+                check_unchanged(path, file_state(file.fileno()), opened)
+                for start, stop in zip([0, *breaks], [*breaks, len(rows)], strict=True):
+                    file.seek(data + int(rows[start]) * size)  # neighbors are read at once
+                    part = view[start * size : stop * size]
+                    if file.readinto(part) < len(part):
+                        raise OSError("it has become shorter")
+        except OSError as error:
+            raise DataError(f"{path.absolute()} cannot be read anymore: {error}") from error
+        return convert(result)
+
+    first = read(np.zeros(1, np.int64))
+    return LazyInputs(read, (shape[0], *first.shape[1:]), first.dtype)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Data sets of torchvision: CIFAR-10, CIFAR-100, SVHN and STL-10."""
 
 import tarfile
-from abc import abstractmethod
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,13 +40,6 @@ class _Torchvision(PartSource):
         self.root = Path(root).expanduser()
         self.download = download
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        return None if part == "validation" else self._read(part)
-
-    @abstractmethod
-    def _read(self, split: str) -> Examples: ...
-
     def _open(self, **options: Any) -> Any:
         """Open a part, such as ``split="test"``; raise a DataNotFoundError if that fails."""
         try:
@@ -76,8 +68,11 @@ class CIFAR10(_Torchvision):
     _dataset = datasets.CIFAR10
     _content = "the folder cifar-10-batches-py"
 
-    def _read(self, split: str) -> Examples:
-        loaded = self._open(train=split == "train")
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data."""
+        if part == "validation":
+            return None
+        loaded = self._open(train=part == "train")
         images = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).contiguous()
         return Examples(images, torch.tensor(loaded.targets), tuple(loaded.classes))
 
@@ -107,8 +102,11 @@ class SVHN(_Torchvision):
     _dataset = datasets.SVHN
     _content = "the file {split}_32x32.mat"
 
-    def _read(self, split: str) -> Examples:
-        loaded = self._open(split=split)
+    def load(self, part: str) -> Examples | None:
+        """Load a part; there is no validation data."""
+        if part == "validation":
+            return None
+        loaded = self._open(split=part)
         images = torch.from_numpy(loaded.data).contiguous()
         return Examples(images, torch.from_numpy(loaded.labels), tuple("0123456789"))
 
@@ -135,18 +133,21 @@ class STL10(_Torchvision):
 
     def auxiliary(self) -> Inputs:
         """The 100,000 unlabeled images."""
-        return self._read("unlabeled").inputs
+        return self._get("unlabeled").inputs
 
-    def _read(self, split: str) -> Examples:
-        folder, is_labeled = self.root / datasets.STL10.base_folder, split != "unlabeled"
-        files = [folder / f"{split}_{part}.bin" for part in ("Xy" if is_labeled else "X")]
+    def load(self, part: str) -> Examples | None:
+        """Load a part, or the ``unlabeled`` images; there is no validation data."""
+        if part == "validation":
+            return None
+        folder, is_labeled = self.root / datasets.STL10.base_folder, part != "unlabeled"
+        files = [folder / f"{part}_{kind}.bin" for kind in ("Xy" if is_labeled else "X")]
         if not all(file.is_file() for file in files):
             self._open(split="train")  # downloads all parts, or raises
-        key: dict[str, str | int] = {"kind": f"stl10-{split}", "root": str(self.root.absolute())}
+        key: dict[str, str | int] = {"kind": f"stl10-{part}", "root": str(self.root.absolute())}
         key |= {"size": self.size, "files": fingerprint(files)}
 
         def build() -> dict[str, Tensor]:
-            loaded = self._open(split=split)
+            loaded = self._open(split=part)
             images = {"images": resize(torch.from_numpy(loaded.data), self.size)}
             labels = torch.from_numpy(loaded.labels.astype(np.int64))
             return {**images, "labels": labels} if is_labeled else images

@@ -1,10 +1,10 @@
-"""The models that a federation has trained: from its checkpoint, or from a folder of an export.
+"""Weights in files: h alone, such as a pre-trained h_0, and the models that a federation trained.
 
 Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import write_text_atomically
-from fedaux_pl.models.backbone import read_tensors, write_tensors
+from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.models.classifier import of_head
 from fedaux_pl.models.registry import create_for, create_model, options_of, state_key
 
 FORMAT = 1
@@ -22,12 +22,91 @@ FORMAT = 1
 CONFIG = "config.json"
 
 
-def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
-    """Create the models of a federation with the weights of its loaded checkpoint, by name.
+def save_backbone(path: str | Path, model: nn.Module) -> Path:
+    """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
+    state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    write_tensors(Path(path), state, _describe(model))
+    return Path(path)
 
-    Raises:
-        ConfigurationError: If a model cannot be created here, or the weights do not fit.
+
+def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
+    """Load the weights of h, such as a pre-trained h_0, and leave the layer ``head`` as it is.
+
+    ``state`` is the state dict of h, whose entries of a head are ignored, or a file that
+    ``save_backbone`` has written. A ValueError tells that weights are of another architecture, or
+    that those of a file were trained on inputs that were normalized in another way.
+
+    Examples:
+        >>> import tempfile
+        >>> from fedaux_pl.models import create_model
+        >>> pretrained = create_model("resnet8", num_classes=1, width=0.125)
+        >>> model = create_model("resnet8", num_classes=10, width=0.125)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_backbone(model, save_backbone(f"{folder}/h0.safetensors", pretrained))
+        >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
+        True
     """
+    saved: dict[str, str] = {}
+    source = "these weights"
+    if not isinstance(state, Mapping):
+        state, saved = read_tensors(Path(state))
+        source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
+    own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    given = {key: value for key, value in state.items() if not of_head(key)}
+    shapes = [{(key, value.shape) for key, value in part.items()} for part in (own, given)]
+    if differing := sorted({key for key, _ in shapes[0] ^ shapes[1]}):
+        raise ValueError(
+            f"{source} are not of this architecture: {len(differing)} entries are missing, "
+            f"unexpected or of another shape, such as '{differing[0]}'; create the model "
+            "with the name and options that the weights were trained with."
+        )
+    now = _describe(model).get("normalization")
+    if (before := saved.get("normalization", now)) != now:
+        raise ValueError(
+            f"{source} were trained on inputs normalized with {before}, but this model has {now}; "
+            "create it with the same mean and std."
+        )
+    model.load_state_dict(given, strict=False)
+
+
+def _describe(model: nn.Module) -> dict[str, str]:
+    """Return what a file says about the architecture of its weights."""
+    about = {"architecture": type(model).__name__}
+    if (created := getattr(model, "created_as", None)) is not None:
+        options = json.dumps(created["options"], default=str, sort_keys=True)
+        about["architecture"] = f"{created['name']} {options}"
+    if isinstance(normalize := getattr(model, "normalize", None), nn.Module):
+        about["normalization"] = normalize.extra_repr()
+    return about
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file."""
+    from safetensors.torch import save
+
+    # own memory for each: tensors that share some cannot be saved
+    copies = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+    content = save(copies, dict(metadata))
+    write_atomically(path, lambda file: file.write(content))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file: its tensors, on the CPU, and its metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path.absolute()}: correct the path")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 - not a dict
+    except SafetensorError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as safetensors ({error}): it is damaged or of another format"
+        ) from error
+
+
+def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """Create the models of a federation with the weights of its loaded checkpoint, by name."""
     federation, weights = checkpoint["federation"], checkpoint["state_dict"]
     settings, shape = federation["settings"], federation["input_shape"]
     models: dict[str, nn.Module] = {}
@@ -50,8 +129,7 @@ class Ensemble(nn.Module):
 
     Args:
         models: The models by name.
-        config: What is known about them: ``classes``, ``input_shape`` and more, see
-            ``save_ensemble``.
+        config: What is known about them, such as ``classes``, see ``save_ensemble``.
         batchnorm: ``running``, or ``batch`` for the statistics of each batch.
 
     Examples:
@@ -96,7 +174,10 @@ def save_ensemble(
         file = f"model{suffix}.safetensors"
         about = {"architecture": json.dumps(recipe, default=str)}
         write_tensors(folder / file, model.state_dict(), about)
-        entries.append({**recipe, "file": file, "normalization": _normalization(model)})
+        layer: Any = getattr(model, "normalize", None)  # None for text
+        names = () if layer is None else ("mean", "std")
+        constants = {name: getattr(layer, name).flatten().tolist() for name in names}
+        entries.append({**recipe, "file": file, "normalization": constants or None})
     config = {
         "format": FORMAT,
         "models": entries,
@@ -116,9 +197,6 @@ def load_exported(folder: str | Path) -> Ensemble:
     The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
     ``config`` has the names of the classes and the shape of the inputs. A network that was named by
     its class path is imported from the Python path.
-
-    Raises:
-        ConfigurationError: If the folder is not a complete export, or a model cannot be created.
     """
     path = Path(folder) / CONFIG
     try:
@@ -152,11 +230,3 @@ def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"the weights of {what} do not fit: {reason}") from error
-
-
-def _normalization(model: nn.Module) -> dict[str, Sequence[float]] | None:
-    """Return the constants of the input normalization; None for text."""
-    layer: Any = getattr(model, "normalize", None)
-    if layer is None:
-        return None
-    return {"mean": layer.mean.flatten().tolist(), "std": layer.std.flatten().tolist()}

@@ -214,7 +214,10 @@ class Federation(FederationModule):
             self._complete_metrics(updates, payloads)
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
-        self.count_step()
+        # advances global_step: otherwise Lightning would write no checkpoint
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
 
     def on_validation_epoch_end(self) -> None:
         """Add all metrics to those of the round, also what real sites measure themselves."""

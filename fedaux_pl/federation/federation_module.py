@@ -194,16 +194,16 @@ class FederationModule(Students):
             raise
 
     def on_validation_epoch_end(self) -> None:
-        """Add the accuracies and the other metrics to those of the round."""
-        others, prefix = self.class_accuracies() | self.compute_metrics(), self.evaluation_prefix
+        """Add all that was measured to the metrics of the round."""
+        found = self.measure()
         if not self.shows_classes:
-            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS)}
+            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS)}
+        prefix = self.evaluation_prefix
         if self.is_fitting:
-            self.metrics |= self.compute_accuracies()
-            self.metrics |= {prefix + name: value for name, value in others.items()}
+            self.metrics |= {prefix + name: value for name, value in found.items()}
             # of parts, callbacks can monitor mean and worst only: there may be many clients
-            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS[:2])}
-        measured = {prefix + name: value for name, value in others.items()}
+            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS[:2])}
+        measured = {prefix + name: value for name, value in found.items()}
         self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
 
     def client_labels(self, names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.assembly import assemble
-from fedaux_pl.federation.averaging import average_updates, gather_answers
+from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.federation.scores import ServerFeatures, fit_student_heads
@@ -193,8 +193,7 @@ class Federation(FederationModule):
             with self.timed("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
                 answers = gather_answers(updates, selected, self.processes)
                 self.metrics |= round_metrics.loss_metrics(answers)
-                averages = average_updates(updates, answers, theta, self.processes, self.head_only)
-                averages = self.server.step(theta, averages, updates, answers)
+                averages = self.server.average(theta, updates, answers)
                 round_ = self.server.collect_round(t, updates, answers, averages)
             students = averages
             if self.algorithm.distills:
@@ -245,12 +244,11 @@ class Federation(FederationModule):
         models = self.pool.own_models(
             int(self.metrics["round"]), sorted({*owners.tolist()}), states
         )
-        predictor = self.server.predictor
+        runner = self.server.context.runner
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
-            model, inputs = predictor.models[self.architectures[client]], examples.inputs[rows]
-            runner = predictor.context.runner
-            logits[rows] = runner.predict(model, state, inputs, predictor.batchnorm)
+            model, inputs = self.server.models[self.architectures[client]], examples.inputs[rows]
+            logits[rows] = runner.predict(model, state, inputs, self.batchnorm)
         return logits
 
     def select_clients(self, t: int) -> list[int]:

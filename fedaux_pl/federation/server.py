@@ -11,7 +11,7 @@ from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
-from fedaux_pl.federation.averaging import average_payloads, trained_parameters
+from fedaux_pl.federation.averaging import average_payloads, average_updates, trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
@@ -21,17 +21,81 @@ _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """Predicts with given weights on D_distill and on the data that rounds are measured on.
-
-    If g alone is trained (``head_only``), h(x) never changes, and it is computed once.
-    """
+class Server:
+    """Averages models, aggregates predictions into soft labels and distills students."""
 
     context: Context
-    models: Mapping[str, nn.Module]  # of each architecture; their weights are overwritten
+    algorithm: Algorithm
+    models: Mapping[str, nn.Module]  # predict; their trained parameters require a gradient
+    distillers: Mapping[str, DistillationModule]  # as of the models, the weights are overwritten
+    settings: Distillation
     batchnorm: BatchNormStatistics = "running"
     head_only: bool = False
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # the stored h(x)
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # h(x) if it is fixed
+
+    def payloads(self) -> dict[str, State]:
+        """Return what the server sends to the clients of each architecture besides its model."""
+        states = self.context.carried.server_states
+        return {name: self.algorithm.server_payload(states.get(name, {})) for name in self.models}
+
+    def average(
+        self, theta: Mapping[str, State], updates: Sequence[Update], answers: Sequence[Answer]
+    ) -> dict[str, State]:
+        """Average the clients' models by |D_i|, and take the method's server step to the average.
+
+        Args:
+            theta: The server's models before the round.
+            updates: The updates of this process's clients.
+            answers: The answers of the clients of all processes.
+
+        Returns:
+            The model of every architecture, the same in every process.
+        """
+        processes, states = self.context.processes, self.context.carried.server_states
+        averages = average_updates(updates, answers, theta, processes, self.head_only)
+        payloads: dict[str, State] = {}
+        if self.algorithm.has_payload:
+            payloads = average_payloads(updates, answers, processes)
+        names, sizes = self.context.architectures, self.context.data.client_sizes
+        for name in dict.fromkeys(answer.architecture for answer in answers):
+            everyone = sum(size for own, size in zip(names, sizes, strict=True) if own == name)
+            aggregate = Aggregate(
+                theta=trained_parameters(self.models[name], theta[name]),
+                average=trained_parameters(self.models[name], averages[name]),
+                payload=payloads.get(name, {}),
+                fraction=sum(a.size for a in answers if a.architecture == name) / everyone,
+                state=states.get(name, {}),
+            )
+            parameters, states[name] = self.algorithm.server_step(aggregate)
+            if parameters is aggregate.average:
+                continue
+            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
+            if not bool(finite.all()):  # one transfer from the device
+                raise FloatingPointError(
+                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
+                    "lower its server_lr (--model.algorithm.server_lr)"
+                )
+            averages[name] = {**averages[name], **parameters}
+        return averages
+
+    def collect_round(
+        self,
+        number: int,
+        updates: Sequence[Update],
+        answers: Sequence[Answer],
+        averages: Mapping[str, State],
+    ) -> Round:
+        """Return the models of round t, with all processes' updates for methods that need them."""
+        clients = [answer.client for answer in answers]
+        if self.algorithm.needs_all_updates:
+            merged = self.context.processes.merge({update.client: update for update in updates})
+            updates = [merged[client] for client in clients]
+        buffers = {
+            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            for name, model in self.models.items()
+        }
+        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
+        return Round(number, updates, clients, averages, buffers, seed)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -61,94 +125,6 @@ class Predictor:
         with torch.no_grad():
             logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
         return logits.float()
-
-    def accuracy(self, classes: Tensor) -> float:
-        """Return the accuracy of predicted classes of the evaluated data, shape (N,)."""
-        return float((classes == self.context.data.evaluation_examples.targets).float().mean())
-
-
-@dataclass(frozen=True)
-class Server:
-    """Takes the method's steps, aggregates predictions into soft labels and distills students."""
-
-    context: Context
-    algorithm: Algorithm
-    predictor: Predictor  # its models' trained parameters require a gradient
-    distillers: Mapping[str, DistillationModule]  # whose weights are overwritten
-    settings: Distillation
-
-    def payloads(self) -> dict[str, State]:
-        """Return what the server sends to the clients of each architecture besides its model."""
-        states, models = self.context.carried.server_states, self.predictor.models
-        return {name: self.algorithm.server_payload(states.get(name, {})) for name in models}
-
-    def step(
-        self,
-        theta: Mapping[str, State],
-        averages: Mapping[str, State],
-        updates: Sequence[Update],
-        answers: Sequence[Answer],
-    ) -> dict[str, State]:
-        """Take the method's server step of every architecture with a client in the round.
-
-        Args:
-            theta: The server's models before the round.
-            averages: The averages of the clients' models.
-            updates: The updates of this process's clients.
-            answers: The answers of the clients of all processes.
-
-        Returns:
-            The averages with the parameters of the step, the same in every process.
-        """
-        states, payloads = self.context.carried.server_states, {}
-        if self.algorithm.has_payload:
-            payloads = average_payloads(updates, answers, self.context.processes)
-        stepped = dict(averages)
-        for name in dict.fromkeys(answer.architecture for answer in answers):
-            model = self.predictor.models[name]
-            aggregate = Aggregate(
-                theta=trained_parameters(model, theta[name]),
-                average=trained_parameters(model, averages[name]),
-                payload=payloads.get(name, {}),
-                fraction=self._fraction(name, answers),
-                state=states.get(name, {}),
-            )
-            parameters, states[name] = self.algorithm.server_step(aggregate)
-            if parameters is aggregate.average:
-                continue
-            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
-            if not bool(finite.all()):  # one transfer from the device
-                raise FloatingPointError(
-                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
-                    "lower its server_lr (--model.algorithm.server_lr)"
-                )
-            stepped[name] = {**averages[name], **parameters}
-        return stepped
-
-    def _fraction(self, architecture: str, answers: Sequence[Answer]) -> float:
-        """Return the samples of the round's clients of an architecture, of all its clients'."""
-        sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
-        everyone = sum(size for name, size in sizes if name == architecture)
-        return sum(a.size for a in answers if a.architecture == architecture) / everyone
-
-    def collect_round(
-        self,
-        number: int,
-        updates: Sequence[Update],
-        answers: Sequence[Answer],
-        averages: Mapping[str, State],
-    ) -> Round:
-        """Return the models of round t, with all processes' updates for methods that need them."""
-        clients = [answer.client for answer in answers]
-        if self.algorithm.needs_all_updates:
-            merged = self.context.processes.merge({update.client: update for update in updates})
-            updates = [merged[client] for client in clients]
-        buffers = {
-            name: [key for key, _ in model.named_buffers() if key in averages[name]]
-            for name, model in self.predictor.models.items()
-        }
-        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
-        return Round(number, updates, clients, averages, buffers, seed)
 
     def soft_labels(
         self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
@@ -181,15 +157,18 @@ class Server:
         """
         metrics = {}
         for name, state in round_.averages.items():
-            classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)
-            metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
+            classes = self.predict(name, state, "evaluation").argmax(dim=1)
+            metrics[f"averaged_accuracy/{name}"] = self._accuracy(classes)
         if labels:
             of_whom = "statistics" if self.algorithm.trains_clients else "teachers"
             classes = labels["evaluation"].argmax(dim=1)
-            metrics[f"{of_whom}/accuracy"] = self.predictor.accuracy(classes)
+            metrics[f"{of_whom}/accuracy"] = self._accuracy(classes)
         if self.algorithm.distills and self.algorithm.trains_clients:
             metrics |= self._evaluate_teachers(round_, scores, labels)
         return metrics
+
+    def _accuracy(self, classes: Tensor) -> float:
+        return float((classes == self.context.data.evaluation_examples.targets).float().mean())
 
     def _evaluate_teachers(
         self, round_: Round, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
@@ -205,7 +184,7 @@ class Server:
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
-        metrics = {"teachers/accuracy": self.predictor.accuracy(labels)}
+        metrics = {"teachers/accuracy": self._accuracy(labels)}
         if members:  # with real sites a round may have no answer
             metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
         if scores and round_.clients:
@@ -233,14 +212,14 @@ class Server:
         """
 
         def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
-            logits = self.predictor.predict(architecture, state, part, rows)
+            logits = self.predict(architecture, state, part, rows)
             on_prediction(logits)
             return logits
 
         ensemble = Ensemble(
             round_,
             predict,
-            shape=(len(self.predictor.inputs(part)), len(self.context.data.classes)),
+            shape=(len(self.inputs(part)), len(self.context.data.classes)),
             scores=scores.get(part),
             labels=labels.get(part),
             part=part,

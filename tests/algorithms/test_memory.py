@@ -278,7 +278,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     class Compare(pl.Callback):
         def on_train_start(self, trainer, federation):
             server = federation.server
-            predict, memory = server.predictor.predict, federation.carried.memory
+            predict, memory = server.predict, federation.carried.memory
             soft_labels_of = server.soft_labels
 
             def compare(round_, scores, labels):

@@ -22,8 +22,8 @@ from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.scores import ServerFeatures, fit_student_heads
-from fedaux_pl.functional import derive_seed, sample_clients
+from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
@@ -118,37 +118,21 @@ class Federation(FederationModule):
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
 
-    @property
-    def is_released(self) -> bool:
-        """Whether all clients have released all that they are asked for."""
-        assert self.scoring is not None  # noqa: S101 - for mypy
-        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
-        return not any(
-            self.preparation.missing(own.scoring, own.heads, own.clients)
-            for own in [first, *self.further.values()]
-        )
-
     def _release_heads(self) -> None:
         """Collect the releases of all clients; in later rounds, of sites that had not answered."""
-        if self.scoring is None or (self.is_released and (self.scores or self.labels)):
+        if self.scoring is None:
             return
-        context, is_first = self.preparation.context, not self.heads
-        features = ServerFeatures(self.data, self._extractors(), context.runner.predict_features)
-        self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, self.scoring, features, restored=self.heads
+        data, preparation, is_first = self.data, self.preparation, not self.heads
+        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
+        is_complete = not any(map(preparation.missing, [first, *self.further.values()]))
+        if is_complete and (self.scores or self.labels):
+            return
+        features = ServerFeatures(
+            data, self._extractors(), preparation.context.runner.predict_features
         )
-        released = self._release_further(features)
-        self.labels = self.algorithm.label(released)
-        self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
-        if self.labels and is_first:  # later, the students' heads have been trained
-            labels, rows = self.labels["distill"], released.reference
-            for name, head in fit_student_heads(labels, rows, self.processes).items():
-                self.students[name].load_state_dict(head, strict=False)
-
-    def _release_further(self, features: ServerFeatures) -> Released:
-        """Ask clients for what the method needs after the first release, and return all of it."""
-        assert self.scoring is not None  # noqa: S101 - for mypy
-        data, asked = self.data, set[str]()
+        # w_i of every client, noisy
+        first, self.total_cost = preparation.release_heads(self.pool, first, features)
+        self.heads = list(first.heads)
         released = Released(
             self.scoring,
             self.heads,
@@ -159,14 +143,22 @@ class Federation(FederationModule):
             parts=features.parts(),
             further=self.further,
         )
+        asked = set[str]()
         while (step := self.algorithm.next_release(released, asked)) is not None:
             name, release = step
-            self.further[name], cost = self.preparation.release_further(
+            self.further[name], cost = preparation.release_heads(
                 self.pool, release, features, first=self.heads
             )
             self.total_cost = cost or self.total_cost
             asked.add(name)
-        return released
+        self.labels = self.algorithm.label(released)
+        self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
+        if self.labels and is_first:  # later, the students' heads have been trained
+            for name, rows in released.reference.items():
+                fitted = fit_linear_head(rows, self.labels["distill"])
+                weight, bias = (x.float() for x in self.processes.broadcast(fitted))
+                head = {"head.weight": weight, "head.bias": bias}
+                self.students[name].load_state_dict(head, strict=False)
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}

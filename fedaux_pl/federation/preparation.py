@@ -95,13 +95,11 @@ class Preparation:
     def release_heads(
         self,
         pool: LocalClients,
-        scoring: Scoring,
+        release: FurtherRelease,
         features: ServerFeatures,
-        restored: Sequence[ReleasedHead] = (),
-        clients: Sequence[int] | None = None,
-        maps: Mapping[str, PublicMap] | None = None,
-    ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-        """Return the released heads, ordered by client, and their total cost in the ledger.
+        first: Sequence[ReleasedHead] = (),
+    ) -> tuple[FurtherRelease, PrivacySpent | None]:
+        """Return a release with the heads of its clients, and the total cost in the ledger.
 
         There is no cost without secret noise and with real sites, of which heads may be missing.
         Earlier heads of the same settings and data, or those that a checkpoint restored, are used
@@ -110,12 +108,11 @@ class Preparation:
 
         Args:
             pool: The clients.
-            scoring: What they release.
+            release: What its clients are asked for, with the heads that they have released before.
             features: h_0, and its features of public data.
-            restored: Heads that were released before.
-            clients: The clients that are asked; None for all.
-            maps: The feature map of each architecture; None to fit them.
+            first: The heads of the first release, whose feature maps are used again; empty in it.
         """
+        scoring, restored, missing = release.scoring, release.heads, self.missing(release)
         data, h0 = self.context.data, features.h0
         if data.shared_rows and self.secret_noise:
             raise PrivacyError(
@@ -129,8 +126,13 @@ class Preparation:
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.sums to local, or run real sites"
             )
-        everyone = range(len(self.context.architectures)) if clients is None else clients
-        missing = self.missing(scoring, restored, everyone)
+        if (tensors := scoring.scorer.tensors()) and self.secret_noise and not restored:
+            # rounded otherwise, it would be another release; the noise of ``first`` is in no other
+            used = [h.weight for h in first if not {*release.clients}.isdisjoint(h.clients)]
+            settings = _as_text(scoring.release_settings())
+            sent: _Key = {"kind": "sent", "heads": tensor_digest(*used), "release": settings}
+            scoring = further(scoring, self._first_result(sent, lambda: tensors))
+        maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
             own = maps or {name: self._public_map(scoring, features, name) for name in h0}
@@ -138,12 +140,13 @@ class Preparation:
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
-            return sorted(heads, key=lambda head: head.client), None
+            heads.sort(key=lambda head: head.client)
+            return replace(release, scoring=scoring, heads=heads), None
         total = None
         key = self._release_key(scoring, h0)
         if self.secret_noise:
             processes = self.context.processes
-            recorded = everyone if processes.first else ()  # only the first uses the ledger
+            recorded = release.clients if processes.first else ()  # only the first uses the ledger
             heads, total = release_once(
                 Ledger(data.key_id),
                 [key, self._former_key(scoring, h0)],
@@ -164,44 +167,16 @@ class Preparation:
                 flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
                 flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
                 heads[i] = replace(head, release=replace(head.release, flaw=flaw))
-        return heads, total
+        return replace(release, scoring=scoring, heads=heads), total
 
-    def missing(
-        self, scoring: Scoring, heads: Sequence[ReleasedHead], clients: Sequence[int]
-    ) -> list[int]:
+    def missing(self, release: FurtherRelease) -> list[int]:
         """Return the clients without a release; nobody joins a secure sum that is there."""
         names = self.context.architectures
-        known = {client for head in heads for client in head.clients}
-        if scoring.part.secure:
-            summed = {names[head.client] for head in heads}
-            known |= {client for client in clients if names[client] in summed}
-        return [client for client in clients if client not in known]
-
-    def release_further(
-        self,
-        pool: LocalClients,
-        release: FurtherRelease,
-        features: ServerFeatures,
-        first: Sequence[ReleasedHead],
-    ) -> tuple[FurtherRelease, PrivacySpent | None]:
-        """Return a further release with the heads of its clients, and the total cost.
-
-        The feature maps of ``first``, the heads of the first release, are used again.
-        """
-        tensors, scoring = release.scoring.scorer.tensors(), release.scoring
-        if tensors and self.secret_noise and not release.heads:
-            # the noise of its heads is in no other release
-            heads = [h.weight for h in first if not {*release.clients}.isdisjoint(h.clients)]
-            settings = _as_text(scoring.release_settings())
-            key: _Key = {"kind": "sent", "heads": tensor_digest(*heads), "release": settings}
-            # rounded otherwise, it would be another release
-            kept = self._first_result(key, lambda: tensors)
-            scoring = further(scoring, kept)
-        maps = {self.context.architectures[head.client]: head.public_map for head in first}
-        released, total = self.release_heads(
-            pool, scoring, features, release.heads, release.clients, maps
-        )
-        return replace(release, scoring=scoring, heads=released), total
+        known = {client for head in release.heads for client in head.clients}
+        if release.scoring.part.secure:
+            summed = {names[head.client] for head in release.heads}
+            known |= {client for client in release.clients if names[client] in summed}
+        return [client for client in release.clients if client not in known]
 
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
@@ -252,13 +227,16 @@ class Preparation:
         With secret noise, sites get the map and the features of D^- of this machine's first run,
         which ``features`` then has: others would be a new release.
         """
-        if not self.secret_noise or self.context.data.holds != "public":
-            return _fit_map(scoring, features, name)
 
+        def fit_map() -> PublicMap:
+            return scoring.fit_map(features.auxiliary(name), features.negatives(name))
+
+        if not self.secret_noise or self.context.data.holds != "public":
+            return fit_map()
         settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
 
         def fit() -> _Tensors:
-            fitted = _fit_map(scoring, features, name)
+            fitted = fit_map()
             tensors = fitted.tensors() | {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
             if needs_negatives:
                 tensors["negatives"] = features.negatives(name).cpu()
@@ -329,10 +307,6 @@ class Preparation:
                 if processes.first:
                     save_cached(folder, key, result)
         return result
-
-
-def _fit_map(scoring: Scoring, features: ServerFeatures, architecture: str) -> PublicMap:
-    return scoring.fit_map(features.auxiliary(architecture), features.negatives(architecture))
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:

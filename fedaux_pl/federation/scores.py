@@ -1,4 +1,4 @@
-"""The features of h_0 at the server, and heads of students that are fitted to soft labels."""
+"""The features of h_0 at the server, from which scores are computed."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,9 +7,6 @@ from torch import Tensor, nn
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.functional import fit_linear_head
-from fedaux_pl.functional.averaging import State
-from fedaux_pl.processes import Processes
 
 
 class ServerFeatures:
@@ -48,17 +45,3 @@ class ServerFeatures:
             "distill": {name: self.auxiliary(name)[rows] for name in self.h0},
             "evaluation": {name: predict_features(h0, evaluated) for name, h0 in self.h0.items()},
         }
-
-
-def fit_student_heads(
-    labels: Tensor, features: Mapping[str, Tensor], processes: Processes
-) -> dict[str, State]:
-    """Fit a head for the student of each architecture to soft labels (N, C) on D_distill.
-
-    ``features`` are h_0(x) there, by architecture. All processes get the heads of the first one.
-    """
-    students: dict[str, State] = {}
-    for name, rows in features.items():
-        weight, bias = fit_linear_head(rows, labels)
-        students[name] = {"head.weight": weight.float(), "head.bias": bias.float()}
-    return processes.broadcast(students)

@@ -108,11 +108,6 @@ class TrainingSettings:
         unset = [f.name for f in fields(self) if values[f.name] == f.default]
         return {k: v for k, v in values.items() if k in recorded or k not in unset}
 
-    @classmethod
-    def from_plain(cls, **values: Any) -> Self:
-        """Create the settings of which ``plain`` has the values."""
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class RoundTraining(TrainingSettings):

@@ -58,23 +58,12 @@ class FederationModule(Students):
     ) -> None:
         super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
-        checks.check_objects(algorithm, local, distillation, pretraining)
-        checks.check_settings(
-            clients,
-            participation,
-            self.model_options,
-            seed,
-            threads,
-            trained=(trained, TrainedPart),
-            optimizer_state=(optimizer_state, OptimizerState),
-            batchnorm=(batchnorm, BatchNormStatistics),
-        )
-        algorithm.check_architectures(clients)
         self.algorithm, self.participation = algorithm, participation
         self.trained, self.head_only = trained, trained == "head"
         self.local, self.distillation, self.pretraining = local, distillation, pretraining
-        self.carry = optimizer_state == "carry"
+        self.optimizer_state, self.carry = optimizer_state, optimizer_state == "carry"
         self.threads = self._given_threads = threads
+        checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
         self.create_pool: Callable[..., Any] | None = None  # of real sites
         self.privacy_notes: list[str] = []  # what leaves real sites besides
@@ -253,15 +242,15 @@ class FederationModule(Students):
         """Return the arguments of the constructor, by the names that checkpoints have."""
         return {
             "algorithm": self.algorithm,
-            "clients": dict(self.clients),
+            "clients": self.clients,
             "participation": self.participation,
             "train": self.trained,
             "local": self.local,
             "distillation": self.distillation,
             "pretraining": self.pretraining,
-            "optimizer_state": "carry" if self.carry else "reset",
+            "optimizer_state": self.optimizer_state,
             "batchnorm": self.batchnorm,
-            "model_options": dict(self.model_options),
+            "model_options": self.model_options,
             "seed": self.seed,
             "threads": self.threads,
             **({"metrics": self.chosen_metrics} if self.chosen_metrics else {}),

@@ -34,13 +34,8 @@ def average_updates(
 ) -> dict[str, State]:
     """Average by |D_i| within each architecture, summing in the order of ``answers``.
 
-    Args:
-        updates: The updates of this process's clients.
-        answers: The answers of the clients of all processes.
-        states: theta^P, the server's models, also of architectures without a client in the round.
-        processes: The processes that share the clients, which all get the same averages.
-        head_only: Whether g alone is trained. Then h is taken from ``states``: it is the same
-            everywhere, and its average would differ by rounding.
+    ``updates`` are those of this process's clients, ``answers`` those of all processes' clients.
+    With ``head_only``, h is taken from ``states``: its average would differ by rounding.
     """
     averages = dict(states)
     for name in dict.fromkeys(answer.architecture for answer in answers):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -33,6 +33,7 @@ class LocalClients:
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
+    round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(
         self,
@@ -43,14 +44,8 @@ class LocalClients:
     ) -> list[ReleasedHead]:
         """Algorithm 1: let clients that have released nothing yet release their scoring heads.
 
-        Args:
-            scoring: What clients release, and at which privacy.
-            features: h_0 of each architecture, and its features of public data.
-            maps: The public feature map of each architecture.
-            clients: The ids of the clients.
-
-        Returns:
-            The heads of the clients of all processes, ordered by id; sites may not have answered.
+        ``maps`` has the public feature map of each architecture. Returns the heads of all
+        processes, ordered by client; sites may not have answered.
         """
         h0, names, processes = features.h0, self.context.architectures, self.context.processes
         mine = processes.local(clients)
@@ -67,8 +62,9 @@ class LocalClients:
             released = {}
             for client in mine:
                 name = names[client]
-                own = h0[name], negatives.get(name), maps[name]
-                released[client] = self.release(client, scoring, *own)
+                released[client] = self.release(
+                    client, scoring, h0[name], negatives.get(name), maps[name]
+                )
                 stage.update(1)
         released = processes.merge(released)
         return [released[client] for client in clients]
@@ -144,12 +140,7 @@ class LocalClients:
         """Algorithm 2: let the selected clients of this process train from the server's model.
 
         All clients of an architecture are one call of the runner, which may train them together.
-
-        Args:
-            round_: t, the number of the round.
-            clients: S_t, the ids of the selected clients.
-            states: theta^P, the server's model of each architecture.
-            payloads: What the server sends besides, for each architecture.
+        The server sends ``states``, theta^P of each architecture, and ``payloads`` besides.
         """
         updates: dict[int, Update] = {}
         optimizers: dict[int, dict[str, Any]] = {}
@@ -194,11 +185,6 @@ class LocalClients:
 
     def evaluate(self, round_: int) -> dict[str, float]:
         """Return no metrics: all test data are the server's."""
-        return {}
-
-    @property
-    def round_metrics(self) -> dict[str, float]:
-        """What a pool adds to the metrics of a round; which of real sites have answered."""
         return {}
 
     def own_models(

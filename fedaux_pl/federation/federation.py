@@ -7,7 +7,6 @@ an interrupted run resumes after its last finished round.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -254,10 +253,6 @@ class Federation(FederationModule):
         """Return whether a validation follows round t; only then are its teachers evaluated."""
         every = self.trainer.check_val_every_n_epoch
         return self.trainer.enable_validation and (every is None or t % every == 0)
-
-    def timed(self, stage: str) -> AbstractContextManager[None]:
-        """Measure the seconds of a stage of the round."""
-        return round_metrics.timed(self.metrics, stage, self.device)
 
     def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
         """Add the traffic and the size of the teacher memory, then broadcast the metrics."""

@@ -1,5 +1,6 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,6 +171,15 @@ class FederationModule(Students):
     def configure_optimizers(self) -> list[Any]:
         """Return no optimizer: every stage of a round creates its own."""
         return []
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of a stage to the metrics of the round."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":  # kernels run asynchronously
+            torch.cuda.synchronize(self.device)
+        self.metrics[f"seconds/{stage}"] = time.perf_counter() - start
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:

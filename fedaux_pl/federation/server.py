@@ -41,15 +41,10 @@ class Server:
     def average(
         self, theta: Mapping[str, State], updates: Sequence[Update], answers: Sequence[Answer]
     ) -> dict[str, State]:
-        """Average the clients' models by |D_i|, and take the method's server step to the average.
+        """Average the clients' models by |D_i|, and take the method's server step from theta^P.
 
-        Args:
-            theta: The server's models before the round.
-            updates: The updates of this process's clients.
-            answers: The answers of the clients of all processes.
-
-        Returns:
-            The model of every architecture, the same in every process.
+        ``updates`` are those of this process's clients, ``answers`` those of all processes'
+        clients. The averages are the same in every process.
         """
         processes, states = self.context.processes, self.context.carried.server_states
         averages = average_updates(updates, answers, theta, processes, self.head_only)
@@ -131,10 +126,8 @@ class Server:
     ) -> Tensor:
         """Return the soft labels on D_distill, shape (N, C).
 
-        Args:
-            round_: The models of the round.
-            scores: s_i(x) of all clients on each part of the data; empty without scoring.
-            labels: p(c | x) of a teacher that is made of releases alone; empty without one.
+        ``scores`` has s_i(x) of all clients on each part of the data, ``labels`` p(c | x) of a
+        teacher that is made of releases alone; either may be empty.
         """
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
@@ -233,11 +226,7 @@ class Server:
     def distill(
         self, round_: int, averages: Mapping[str, State], soft_labels: Tensor
     ) -> tuple[dict[str, State], dict[str, float]]:
-        """Train the student of every architecture in round t, starting from its average.
-
-        Returns:
-            The weights of each student, and the distillation losses for the log.
-        """
+        """Return the weights of each student, trained from its average, and the losses to log."""
         results: dict[str, StageResult] = {}
         mine = self.context.processes.local(list(enumerate(averages)))
         total = self.settings.epochs * len(mine)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import Signature, signature
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -117,7 +118,7 @@ class Ensemble:
 
         Logits are NaN on samples that the client has not predicted.
         """
-        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages()
+        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages
         items = self.processes.in_order(
             list(ages),
             list(own),
@@ -127,6 +128,7 @@ class Ensemble:
         for client, [logits] in items:
             yield client, ages[client], unpack_logits(logits)
 
+    @cached_property
     def absent_ages(self) -> dict[int, int]:
         """The age in rounds of the logits of each absent client, ordered by id."""
         own = self.memory.absent(self.part, self.round.clients)

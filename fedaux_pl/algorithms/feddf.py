@@ -86,7 +86,7 @@ class FedDF(Algorithm):
         has_share = ensemble.min_share and present  # real sites may not have answered
         if not has_share or self.teacher_weights(present[0], ensemble) is None:
             return lambda _: None
-        ages = dict.fromkeys(present, 0) | ensemble.absent_ages()
+        ages = dict.fromkeys(present, 0) | ensemble.absent_ages
 
         def weigh(client: int) -> Tensor:
             weights = self.teacher_weights(client, ensemble)

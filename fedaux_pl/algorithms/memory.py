@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedaux_pl.functional import pack_logits
+from fedaux_pl.functional import derive_seed, pack_logits
 from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
@@ -117,11 +117,17 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limits."""
-        entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
+        """Drop the clients with the longest absence until all processes are within the limits.
+
+        Of clients with the same absence a random order decides, a function of round and client.
+        """
+        entries = {
+            client: (x.round, derive_seed(x.round, client), client, _bytes(x.logits))
+            for client, x in self.stored.items()
+        }
         everyone = sorted(processes.merge(entries).values())
-        total = sum(size for _, _, size in everyone)
-        for index, (_, client, size) in enumerate(everyone[:-1]):
+        total = sum(size for *_, size in everyone)
+        for index, (*_, client, size) in enumerate(everyone[:-1]):
             if total <= self.limit and len(everyone) - index <= self.clients:
                 break
             total -= size

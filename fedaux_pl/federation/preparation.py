@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
-from fedaux_pl.engine import SeedPurpose, isolated_rng, predict_features
+from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
@@ -88,7 +88,7 @@ class Preparation:
             lr = None
             if self.settings.is_scheduled:
                 lr = partial(self.settings.lr_at, total=epochs * len(batches))
-            runner.run(module, batches, epochs, seed, on_epoch=on_epoch, lr=lr)
+            runner.run_all(module, [Job(batches, epochs, seed, lr=lr)], on_epoch)
         runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 

@@ -38,9 +38,7 @@ class LanguageModeling(SelfSupervised):
         objective: ``masked`` masks tokens and predicts them; ``next`` predicts each token from
             those before it.
         mask_rate: The fraction of a text's tokens that is masked, for ``masked`` only.
-        optimizer: The optimizer of all parameters.
-        knn_k: The number of neighbors of the kNN accuracy.
-        model_options: Further arguments of ``create_model``, such as ``source``.
+        optimizer: As ``knn_k`` and ``model_options`` that of ``SimCLR``.
 
     Examples:
         >>> import torch

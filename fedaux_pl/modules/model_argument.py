@@ -20,10 +20,6 @@ def resolve_model(
 
     A module without ``feature_dim`` gets it from its head.
     """
-    if not isinstance(options, Mapping | None):
-        raise TypeError(
-            f"model_options must be a mapping such as {{'width': 0.5}}, not {options!r}"
-        )
     if options and "num_classes" in options:
         raise ValueError("num_classes is not one of model_options: give it as an argument")
     if isinstance(model, type):

@@ -1,5 +1,7 @@
 """Absent clients teach with their last logits."""
 
+from collections import Counter
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -84,7 +86,17 @@ class OneOfTwo(Processes):
     """The first of two processes; the other stores the logits of clients 8 and 9."""
 
     def merge(self, own):
-        return own | {8: (1, 8, 20), 9: (2, 9, 20)}
+        return own | {8: (1, 0, 8, 20), 9: (2, 0, 9, 20)}
+
+
+class Counted(Processes):
+    """Counts the messages."""
+
+    merges = 0
+
+    def merge(self, own):
+        self.merges += 1
+        return super().merge(own)
 
 
 def test_the_limit_is_that_of_all_processes():
@@ -202,9 +214,12 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
             (5, 3),
             SCORES,
             memory=memory,
+            processes=(processes := Counted()),
             min_share=min_share,
         )
-        return algorithm.soft_labels(ensemble), asked
+        labels = algorithm.soft_labels(ensemble)
+        assert processes.merges == 1  # one message about the ages of absent clients
+        return labels, asked
 
     def naive(weights, *teachers):
         return soft_labels(torch.stack(teachers), torch.tensor(weights))
@@ -398,10 +413,21 @@ def test_an_invalid_discount():
 
 def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
     memory = TeacherMemory(clients=2)
-    teach(memory, 1, c5=5, c1=1)
-    teach(memory, 2, c0=0)
-    assert set(memory.stored) == {5, 0}  # of those absent since round 1, the lower id goes first
+    teach(memory, 1, c5=5)
+    teach(memory, 2, c1=1)
+    teach(memory, 3, c0=0)
+    assert set(memory.stored) == {1, 0}
     assert memory.forgotten == 1
+
+
+def test_a_round_of_too_many_clients_forgets_each_of_them_as_often():
+    memory, kept = TeacherMemory(clients=2), Counter()
+    for round_ in range(1, 61):
+        teach(memory, round_, c0=0, c1=1, c2=2, c3=3)
+        kept.update(list(memory.stored))
+        assert memory.forgotten == 2
+    assert kept.total() == 120
+    assert all(20 <= kept[client] <= 40 for client in range(4))
 
 
 def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):

@@ -11,7 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import count_classes, resolve_model
 from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
-from fedaux_pl.modules.state_dicts import copy_state, load_state
+from fedaux_pl.modules.state_dicts import copy_state
 
 TrainedPart = Literal["full", "head"]
 
@@ -71,7 +71,7 @@ class ClassifierModule(OptimizedModule):
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts."""
-        load_state(self.model, state)
+        self.model.load_state_dict(state)
 
     def copy_model_state(self) -> dict[str, Tensor]:
         """Return a copy of the model's state dict."""

@@ -5,7 +5,7 @@ client that ever took part needs no further communication, training or privacy b
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +41,7 @@ class RememberedLogits:
         return self.logits[part] if chosen is None else spread_packed(self.logits[part], chosen)
 
 
+@dataclass(eq=False)
 class TeacherMemory:
     """The last logits of every client that ever taught.
 
@@ -51,20 +52,13 @@ class TeacherMemory:
     ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
     """
 
-    def __init__(
-        self,
-        device_limit: int = DEVICE_LIMIT,
-        limit: int = LIMIT,
-        discount: float = 1.0,
-        clients: int = MAX_ABSENT,
-    ) -> None:
-        self.device_limit = device_limit
-        self.limit = limit
-        self.discount = discount
-        self.clients = clients
-        self.stored: dict[int, RememberedLogits] = {}
-        self.forgotten = 0
-        self._pending: dict[int, dict[str, Tensor]] = {}
+    device_limit: int = DEVICE_LIMIT
+    limit: int = LIMIT
+    discount: float = 1.0
+    clients: int = MAX_ABSENT
+    stored: dict[int, RememberedLogits] = field(default_factory=dict)
+    forgotten: int = 0
+    _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def remember(
         self, client: int, part: str, logits: Tensor, chosen: Tensor | None = None

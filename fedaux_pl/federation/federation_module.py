@@ -224,26 +224,20 @@ class FederationModule(Students):
         if not self.algorithm.trains_clients and scoring is not None:
             besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
+        others, saved = [], "which the server's checkpoint holds"
+        held_out = "the validation data that clients hold out"
         if self.carry:
-            lines.append(
-                "NOT private: the optimizer states of the clients, which the server's checkpoint "
-                "holds with optimizer_state 'carry'"
+            others.append(
+                f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
             )
         if self.holds_out:
-            lines.append(
-                "NOT private: the accuracies on the validation data that clients hold out, and the "
-                "choice of a round by them"
-            )
-            if self.algorithm.remember:
-                lines.append(
-                    "NOT private: the clients' logits on the validation data that clients hold "
-                    "out, which the server's checkpoint holds"
-                )
+            others.append(f"the accuracies on {held_out}, and the choice of a round by them")
+        if self.holds_out and self.algorithm.remember:
+            others.append(f"the clients' logits on {held_out}, {saved}")
         if self.algorithm.has_payload or self.carried.client_states:
-            lines.append(
-                "NOT private: what clients send besides their weights and what they keep between "
-                "rounds, which the server's checkpoint holds"
-            )
+            sent = "what clients send besides their weights and what they keep between rounds"
+            others.append(f"{sent}, {saved}")
+        lines += [f"NOT private: {what}" for what in others]
         return lines + self.privacy_notes
 
     # --- Checkpoints ---------------------------------------------------------------------------

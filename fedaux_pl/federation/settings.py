@@ -17,6 +17,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
+from fedaux_pl.modules.language_modeling import check_options as check_language_modeling
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 Schedule = Literal["constant", "cosine", "step"]
@@ -238,11 +239,7 @@ class Pretraining(TrainingSettings):
         with _prefixed(self.option):
             if not self.temperature > 0:
                 raise ValueError(f"temperature must be positive, but is {self.temperature}")
-            check_choice("objective", self.objective, get_args(Objective))
-            if not 0 < self.mask_rate < 1:
-                raise ValueError(
-                    f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
-                )
+            check_language_modeling(self.objective, self.mask_rate)
 
     def plain(self) -> dict[str, Any]:
         """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""

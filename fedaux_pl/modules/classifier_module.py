@@ -37,12 +37,6 @@ class ClassifierModule(OptimizedModule):
             raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
         self.num_classes = num_classes
         self.model: Any = resolve_model(model, num_classes, model_options)
-        outputs = getattr(self.model.head, "out_features", num_classes)
-        if outputs != num_classes:
-            raise ValueError(
-                f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of "
-                "them"
-            )
         self.head_only = trained == "head"
         if self.head_only:
             self.model.requires_grad_(False)

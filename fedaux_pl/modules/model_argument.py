@@ -47,12 +47,14 @@ def resolve_model(
 
 
 def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
-    """Return the number of classes if it is given, else that of a module's head, else 10."""
-    if num_classes is not None:
-        return num_classes
+    """Return the number of classes, by default that of a module's head, 10 for a name."""
     if isinstance(model, str):
-        return 10
-    outputs = getattr(getattr(model, "head", None), "out_features", None)
+        return 10 if num_classes is None else num_classes
+    outputs = getattr(getattr(model, "head", None), "out_features", num_classes)
+    if num_classes not in (None, outputs):
+        raise ValueError(
+            f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of them"
+        )
     if not isinstance(outputs, int):
         raise ValueError(
             f"the head of {type(model).__name__} does not say how many classes there are (it has "

@@ -55,6 +55,8 @@ class Round:
     averages: Mapping[str, State] = field(default_factory=dict)  # theta^P after ``server_step``
     buffers: Mapping[str, Collection[str]] = field(default_factory=dict)  # by architecture
     seed: int = 0  # for methods that sample
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) on the parts of the data
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  # of a teacher made of releases
 
 
 @dataclass(frozen=True)
@@ -338,6 +340,8 @@ class Algorithm:
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The probabilities from which students are distilled, shape (N, C)."""
+        if ensemble.labels is not None:  # of a teacher that is made of releases
+            return ensemble.labels
         raise NotImplementedError(
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )

@@ -185,20 +185,19 @@ class Federation(FederationModule):
                 answers = gather_answers(updates, selected, self.processes)
                 self.metrics |= round_metrics.loss_metrics(answers)
                 averages = self.server.average(theta, updates, answers)
-                round_ = self.server.collect_round(t, updates, answers, averages)
+                round_ = self.server.collect_round(
+                    t, updates, answers, averages, scores=self.scores, labels=self.labels
+                )
             students = averages
             if self.algorithm.distills:
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
-                    if self.algorithm.trains_clients:
-                        soft_labels = self.server.soft_labels(round_, self.scores, self.labels)
-                    else:
-                        soft_labels = self.labels["distill"]
+                    soft_labels = self.server.soft_labels(round_)
                 with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
             if self.is_measured(t):
                 with self.timed("evaluation"):
-                    measured = self.server.evaluate(round_, self.scores, self.labels)
+                    measured = self.server.evaluate(round_)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.carried.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates, payloads)

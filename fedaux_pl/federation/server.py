@@ -79,6 +79,7 @@ class Server:
         updates: Sequence[Update],
         answers: Sequence[Answer],
         averages: Mapping[str, State],
+        **released: Mapping[str, Tensor],
     ) -> Round:
         """Return the models of round t, with all processes' updates for methods that need them."""
         clients = [answer.client for answer in answers]
@@ -90,7 +91,7 @@ class Server:
             for name, model in self.models.items()
         }
         seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
-        return Round(number, updates, clients, averages, buffers, seed)
+        return Round(number, updates, clients, averages, buffers, seed, **released)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -121,17 +122,11 @@ class Server:
             logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
         return logits.float()
 
-    def soft_labels(
-        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return the soft labels on D_distill, shape (N, C).
-
-        ``scores`` has s_i(x) of all clients on each part of the data, ``labels`` p(c | x) of a
-        teacher that is made of releases alone; either may be empty.
-        """
+    def soft_labels(self, round_: Round) -> Tensor:
+        """Return the soft labels on D_distill, shape (N, C)."""
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
-            found = self._aggregate(round_, "distill", scores, labels, lambda _: stage.update(1))
+            found = self._aggregate(round_, "distill", lambda _: stage.update(1))
         if bool(found.isnan().any()):
             raise FloatingPointError(
                 f"the clients' predictions hold NaN or infinity in round {round_.number}: lower "
@@ -139,9 +134,7 @@ class Server:
             )
         return found
 
-    def evaluate(
-        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
-    ) -> dict[str, float]:
+    def evaluate(self, round_: Round) -> dict[str, float]:
         """Return the accuracy of the averages before distillation, and metrics of the teachers.
 
         Only measured rounds are evaluated. The logits of other rounds' clients on the evaluated
@@ -152,36 +145,29 @@ class Server:
         for name, state in round_.averages.items():
             classes = self.predict(name, state, "evaluation").argmax(dim=1)
             metrics[f"averaged_accuracy/{name}"] = self._accuracy(classes)
-        if labels:
-            of_whom = "statistics" if self.algorithm.trains_clients else "teachers"
-            classes = labels["evaluation"].argmax(dim=1)
-            metrics[f"{of_whom}/accuracy"] = self._accuracy(classes)
-        if self.algorithm.distills and self.algorithm.trains_clients:
-            metrics |= self._evaluate_teachers(round_, scores, labels)
+        if round_.labels and self.algorithm.trains_clients:
+            classes = round_.labels["evaluation"].argmax(dim=1)
+            metrics["statistics/accuracy"] = self._accuracy(classes)
+        if self.algorithm.distills:
+            metrics |= self._evaluate_teachers(round_)
         return metrics
 
     def _accuracy(self, classes: Tensor) -> float:
         return float((classes == self.context.data.evaluation_examples.targets).float().mean())
 
-    def _evaluate_teachers(
-        self, round_: Round, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
-    ) -> dict[str, float]:
+    def _evaluate_teachers(self, round_: Round) -> dict[str, float]:
         """Return how good soft labels are on labeled data, and how certain the teachers are."""
         votes: list[Tensor] = []
         labels = self._aggregate(
-            round_,
-            "evaluation",
-            scores,
-            statistics,
-            lambda logits: votes.append(logits.argmax(dim=1)),
+            round_, "evaluation", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
         metrics = {"teachers/accuracy": self._accuracy(labels)}
         if members:  # with real sites a round may have no answer
             metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
-        if scores and round_.clients:
-            certainty = scores["distill"][list(round_.clients)]
+        if round_.scores and round_.clients:
+            certainty = round_.scores["distill"][list(round_.clients)]
             weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
                 "certainty/mean": float(certainty.mean()),
@@ -192,12 +178,7 @@ class Server:
         return metrics
 
     def _aggregate(
-        self,
-        round_: Round,
-        part: str,
-        scores: Mapping[str, Tensor],
-        labels: Mapping[str, Tensor],
-        on_prediction: Callable[[Tensor], None],
+        self, round_: Round, part: str, on_prediction: Callable[[Tensor], None]
     ) -> Tensor:
         """Return the method's soft labels on one part of the data, the same in every process.
 
@@ -213,8 +194,8 @@ class Server:
             round_,
             predict,
             shape=(len(self.inputs(part)), len(self.context.data.classes)),
-            scores=scores.get(part),
-            labels=labels.get(part),
+            scores=round_.scores.get(part),
+            labels=round_.labels.get(part),
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,

@@ -296,7 +296,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
             predict, memory = server.predict, federation.carried.memory
             soft_labels_of = server.soft_labels
 
-            def compare(round_, scores, labels):
+            def compare(round_):
                 stored, ages = dict(memory.stored), {u.client: 0 for u in round_.updates}
                 teachers = {
                     u.client: predict(u.architecture, u.state, "distill") for u in round_.updates
@@ -304,7 +304,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
                 for client in set(stored) - set(ages):
                     teachers[client] = unpack_logits(stored[client].packed("distill"))
                 clients = list(teachers)
-                weights = scores["distill"][clients]
+                weights = round_.scores["distill"][clients]
                 top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
                 chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
                 chosen[: len(ages)] |= top
@@ -313,7 +313,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
                 expected = soft_labels(
                     torch.stack(list(teachers.values())).nan_to_num(), weights * chosen
                 )
-                found = soft_labels_of(round_, scores, labels)
+                found = soft_labels_of(round_)
                 torch.testing.assert_close(found, expected)
                 return found
 
@@ -330,7 +330,8 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     assert_same(weights(rest), weights(federation))
     assert measured(rest) == measured(federation)
     # a round in which no site has answered: the memory teaches alone
-    assert rest.server.evaluate(Round(4, [], []), rest.scores, {}).keys() == {"teachers/accuracy"}
+    nobody = Round(4, [], [], scores=rest.scores)
+    assert rest.server.evaluate(nobody).keys() == {"teachers/accuracy"}
 
 
 def few_predictions(share, options):

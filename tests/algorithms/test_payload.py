@@ -99,10 +99,10 @@ def test_a_failed_round_leaves_the_states_unchanged(tmp_path, monkeypatch):
     federation = create(Scaffold(), **FOUR, **SGD)
     original = Server.evaluate  # after the clients' training and the server's step
 
-    def fail(server, round_, scores, labels):
+    def fail(server, round_):
         if round_.number == 2:
             raise RuntimeError("power failure")
-        return original(server, round_, scores, labels)
+        return original(server, round_)
 
     monkeypatch.setattr(Server, "evaluate", fail)
     with pytest.raises(RuntimeError, match="power failure"):

@@ -141,14 +141,10 @@ def without_trials() -> Iterator[None]:
 
 
 def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, int]]:
-    """Split ``count`` inputs into batches of ``size``.
+    """Return where each batch of ``size`` begins, ends, and how much of it was in the one before.
 
     With ``equal`` the last batch begins earlier where it would be smaller: cuDNN tries its kernels
     for every new size, which takes longer than to predict inputs twice.
-
-    Returns:
-        For each batch where it begins, where it ends, and how many of its first inputs were in the
-        batch before.
 
     Examples:
         >>> split_range(5, 2, equal=False)

@@ -102,15 +102,10 @@ class Preparation:
         """Return a release with the heads of its clients, and the total cost in the ledger.
 
         There is no cost without secret noise and with real sites, of which heads may be missing.
-        Earlier heads of the same settings and data, or those that a checkpoint restored, are used
-        again: a second release would cost privacy again. Those with secret noise are in the ledger
-        of the machine, simulated ones in the cache.
-
-        Args:
-            pool: The clients.
-            release: What its clients are asked for, with the heads that they have released before.
-            features: h_0, and its features of public data.
-            first: The heads of the first release, whose feature maps are used again; empty in it.
+        Earlier heads of the same settings and data, or those that ``release`` has, are used again:
+        a second release would cost privacy again. Those with secret noise are in the ledger of the
+        machine, simulated ones in the cache. Further releases use the feature maps of ``first``,
+        the heads of the first release.
         """
         scoring, restored, missing = release.scoring, release.heads, self.missing(release)
         data, h0 = self.context.data, features.h0

@@ -47,30 +47,31 @@ class Server:
         clients. The averages are the same in every process.
         """
         processes, states = self.context.processes, self.context.carried.server_states
-        averages = average_updates(updates, answers, theta, processes, self.head_only)
-        payloads: dict[str, State] = {}
-        if self.algorithm.has_payload:
-            payloads = average_payloads(updates, answers, processes)
+        averages = dict(theta)
         names, sizes = self.context.architectures, self.context.data.client_sizes
         for name in dict.fromkeys(answer.architecture for answer in answers):
-            everyone = sum(size for own, size in zip(names, sizes, strict=True) if own == name)
+            members = [answer for answer in answers if answer.architecture == name]
+            own = [update for update in updates if update.architecture == name]
+            average = average_updates(own, members, theta[name], processes, self.head_only)
+            payload = (
+                average_payloads(own, members, processes) if self.algorithm.has_payload else {}
+            )
+            everyone = sum(size for n, size in zip(names, sizes, strict=True) if n == name)
             aggregate = Aggregate(
                 theta=trained_parameters(self.models[name], theta[name]),
-                average=trained_parameters(self.models[name], averages[name]),
-                payload=payloads.get(name, {}),
-                fraction=sum(a.size for a in answers if a.architecture == name) / everyone,
+                average=trained_parameters(self.models[name], average),
+                payload=payload,
+                fraction=sum(answer.size for answer in members) / everyone,
                 state=states.get(name, {}),
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
-            if parameters is aggregate.average:
-                continue
+            averages[name] = {**average, **parameters}
             finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
             if not bool(finite.all()):  # one transfer from the device
                 raise FloatingPointError(
                     f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
                     "lower its server_lr (--model.algorithm.server_lr)"
                 )
-            averages[name] = {**averages[name], **parameters}
         return averages
 
     def collect_round(

@@ -53,11 +53,8 @@ class ModulesByName(nn.ModuleDict):
 class Students(pl.LightningModule):
     """One model of each architecture, evaluated alone and as an ensemble.
 
-    Validation and test batches are (inputs, labels). ``accuracy`` is the accuracy of the ensemble
-    on the test data, ``accuracy/NAME`` that of a student, ``class_accuracy/NAME`` the ensemble's
-    on the samples of a class. Where samples name their client, ``client_accuracy/NAME`` is the
-    ensemble's on those of a client; likewise the chosen metrics, such as ``f1``. Metrics on
-    validation data have the prefix ``val/``. The arguments are those of ``Federation``.
+    ``class_accuracy/NAME`` is the ensemble's accuracy on the samples of a class,
+    ``client_accuracy/NAME`` on those of a client. Arguments and other metrics: ``Federation``.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def test_a_payload_is_averaged_by_the_number_of_samples():
     updates = [update(3, 1, a=[1.0, 2.0]), update(0, 3, a=[5.0, 2.0])]
     answers = [one.answer for one in updates]
     averages = average_payloads(updates, answers, Processes())
-    assert averages["resnet8"]["a"].tolist() == [4.0, 2.0]
+    assert averages["a"].tolist() == [4.0, 2.0]
     other = [updates[0], update(0, 3, a=[5.0])]
     with pytest.raises(ValueError, match=r"'a' is .* of shape \(1,\) in state 2"):
         average_payloads(other, answers, Processes())

@@ -106,7 +106,7 @@ def check_undamaged(path: str | os.PathLike[str]) -> None:
 def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """Return the path of a checkpoint; raise a ConfigurationError if there is no such file.
 
-    ``ckpt_path`` is a path, the folder of a run, or "last": the newest ``last.ckpt`` below ``root``.
+    ``ckpt_path`` is a file, the folder of a run, or "last": the newest ``last.ckpt`` of ``root``.
     """
     if ckpt_path is None:
         return None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytorch_lightning as pl
 import torch
@@ -177,9 +177,7 @@ class StageRunner:
         outer = self.trainer.lightning_module
         optimizer.zero_grad(set_to_none=True)
         with plugin.train_step_context():
-            loss = module.training_step(batch, index)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"{type(module).__name__}.training_step must return the loss")
+            loss = cast("Tensor", module.training_step(batch, index))
 
         def closure() -> None:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
@@ -223,10 +221,4 @@ class StageRunner:
 
 def create_optimizer(module: pl.LightningModule) -> Optimizer:
     """Return the one optimizer of a module, from ``configure_optimizers``."""
-    optimizer = module.configure_optimizers()
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"{type(module).__name__}.configure_optimizers must return one optimizer to be "
-            f"run as a stage, but returned {type(optimizer).__name__}"
-        )
-    return optimizer
+    return cast("Optimizer", module.configure_optimizers())

@@ -15,8 +15,7 @@ from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import predict_features, predict_private_features
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule

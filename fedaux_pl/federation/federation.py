@@ -19,9 +19,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import gather_answers
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone

@@ -20,8 +20,7 @@ from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_di
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.models import load_backbone, of_head

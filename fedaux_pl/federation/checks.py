@@ -9,7 +9,6 @@ import torch
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.accelerators import MPSAccelerator
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.strategies import SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
@@ -17,8 +16,9 @@ from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.engine import ClientParallel, isolated_rng
+from fedaux_pl.engine import isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.federation.settings import (
     Distillation,
@@ -173,11 +173,7 @@ def check_trainer(
     if trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
         raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
-        raise ValueError(
-            "trainer.strategy must be auto, which trains clients in parallel if there are several "
-            f"devices, but is {type(trainer.strategy).__name__}"
-        )
+    processes_of(trainer)  # checks the strategy
     check_options(trainer)
     if getattr(trainer.strategy, "_layer_sync", None) is not None:
         raise ValueError(

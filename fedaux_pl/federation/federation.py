@@ -208,12 +208,6 @@ class Federation(FederationModule):
         progress.increment_ready()
         progress.increment_completed()
 
-    def on_validation_epoch_end(self) -> None:
-        """Add all metrics to those of the round, also what real sites measure themselves."""
-        if self.is_fitting and not self.trainer.sanity_checking:
-            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
-        super().on_validation_epoch_end()
-
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 
@@ -221,11 +215,10 @@ class Federation(FederationModule):
         (``local.fine_tuning``). ``logits``, those of the server's models, are returned where
         clients have no others; the first of ``examples`` may be evaluated only.
         """
-        own = any(map(self.algorithm.own_entries, self.students.values()))
+        own = self.local.fine_tuning or any(map(self.algorithm.own_entries, self.students.values()))
         is_same = list(examples.client_names) == self.data.client_names
-        if not (own or self.local.fine_tuning) or examples.clients is None or not is_same:
-            return logits
-        if self.trainer.sanity_checking:  # before the first round
+        is_early = self.trainer.sanity_checking  # before the first round
+        if not own or examples.clients is None or not is_same or is_early:
             return logits
         if getattr(self, "pool", None) is None:  # evaluates a checkpoint
             self.pool, self.server, _ = assemble(self)

@@ -19,6 +19,7 @@ from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.federation import checks
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
@@ -40,6 +41,8 @@ _OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
 class FederationModule(Students):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
+
+    pool: LocalClients
 
     def __init__(
         self,
@@ -193,7 +196,9 @@ class FederationModule(Students):
             raise
 
     def on_validation_epoch_end(self) -> None:
-        """Add all that was measured to the metrics of the round."""
+        """Add all that was measured to the metrics of the round, also by real sites themselves."""
+        if self.is_fitting and not self.trainer.sanity_checking:
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
         found = self.measure()
         if not self.shows_classes:
             found = {name: found[name] for name in found if not name.startswith(_OF_PARTS)}

@@ -16,10 +16,7 @@ from fedaux_pl.modules import ClientModule, DistillationModule
 
 
 def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
-    """Create the parts, when the Trainer, the data and the students are there.
-
-    In a ``fast_dev_run`` all trainings have one epoch, and there is no cache.
-    """
+    """Create the parts, when the Trainer, the data and the students are there."""
     trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
     local, distillation = federation.local, federation.distillation
     pretraining = federation.pretraining

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -249,21 +250,9 @@ class FederationModule(Students):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor, by the names that checkpoints have."""
-        return {
-            "algorithm": self.algorithm,
-            "clients": self.clients,
-            "participation": self.participation,
-            "train": self.trained,
-            "local": self.local,
-            "distillation": self.distillation,
-            "pretraining": self.pretraining,
-            "optimizer_state": self.optimizer_state,
-            "batchnorm": self.batchnorm,
-            "model_options": self.model_options,
-            "seed": self.seed,
-            "threads": self.threads,
-            **({"metrics": self.chosen_metrics} if self.chosen_metrics else {}),
-        }
+        names = list(signature(FederationModule).parameters)[:-1]  # the last one are the metrics
+        given = {"train" if n == "trained" else n: getattr(self, n) for n in names}
+        return given | ({"metrics": self.chosen_metrics} if self.chosen_metrics else {})
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""

@@ -113,19 +113,14 @@ class Preparation:
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
-
         if scoring.part.secure and self.secret_noise and data.holds is None:
             raise PrivacyError(
                 "privacy.sums is secure and privacy.secret true, but the clients run in one "
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.sums to local, or run real sites"
             )
-        if (tensors := scoring.scorer.tensors()) and self.secret_noise and not restored:
-            # rounded otherwise, it would be another release; the noise of ``first`` is in no other
-            used = [h.weight for h in first if not {*release.clients}.isdisjoint(h.clients)]
-            settings = _as_text(scoring.release_settings())
-            sent: _Key = {"kind": "sent", "heads": tensor_digest(*used), "release": settings}
-            scoring = further(scoring, self._first_result(sent, lambda: tensors))
+        if scoring.scorer.tensors() and self.secret_noise and not restored:
+            scoring = self._first_sent(release, first)
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
@@ -153,15 +148,30 @@ class Preparation:
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
-        sizes, names = data.client_sizes, data.client_names
-        for i, head in enumerate(heads):
-            size, name = sizes[head.client], names[head.client]
-            scoring.check_release(head, size, len(data.negative_inputs), name)
-            if data.shared_rows:
-                flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
-                flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
-                heads[i] = replace(head, release=replace(head.release, flaw=flaw))
+        heads = [self._checked(head, scoring) for head in heads]
         return replace(release, scoring=scoring, heads=heads), total
+
+    def _checked(self, head: ReleasedHead, scoring: Scoring) -> ReleasedHead:
+        data, client = self.context.data, head.client
+        size, name = data.client_sizes[client], data.client_names[client]
+        scoring.check_release(head, size, len(data.negative_inputs), name)
+        if not data.shared_rows:
+            return head
+        flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
+        flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
+        return replace(head, release=replace(head.release, flaw=flaw))
+
+    def _first_sent(self, release: FurtherRelease, first: Sequence[ReleasedHead]) -> Scoring:
+        """Return what this machine has first sent for it: rounded anew, it is a new release."""
+        # the noise of these heads is in no other release
+        heads = [head.weight for head in first if not {*release.clients}.isdisjoint(head.clients)]
+        settings, tensors = release.scoring.release_settings(), release.scoring.scorer.tensors()
+        key: _Key = {
+            "kind": "sent",
+            "heads": tensor_digest(*heads),
+            "release": _as_text(settings),
+        }
+        return further(release.scoring, self._first_result(key, lambda: tensors))
 
     def missing(self, release: FurtherRelease) -> list[int]:
         """Return the clients without a release; nobody joins a secure sum that is there."""

@@ -323,14 +323,9 @@ class FederationModule(Students):
                 heads = unpack(own["heads"], scoring)
                 self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
-        restored = CarriedState(
-            self.carried.memory,
-            client_optimizers=content["client_optimizers"],
-            server_optimizers=content["server_optimizers"],
-            client_states=move_data_to_device(content["client_states"], device),
-            server_states=move_data_to_device(content["server_states"], device),
-        )
-        self.carried.restore(restored)  # in place: the clients of a finished fit refer to it
+        for name in vars(self.carried).keys() - {"memory"}:
+            # in place: the clients of a finished fit refer to it
+            setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it
         own = self.processes.local(sorted(content["memory"].items()))
         self.carried.memory.load_state_dict(dict(own))

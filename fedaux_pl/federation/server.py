@@ -214,7 +214,21 @@ class Server:
         total = self.settings.epochs * len(mine)
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
-                job = self._job(round_, number, name, averages[name], soft_labels)
+                job = Job(
+                    self.context.data.distill_batches(
+                        soft_labels,
+                        self.settings.batch_size,
+                        round_,
+                        labeled=self.settings.hard_labels > 0,
+                        augmentation=self.settings.augment,
+                    ),
+                    self.settings.epochs,
+                    seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
+                    state=averages[name],
+                    optimizer_state=self.context.carried.server_optimizers.get(name),
+                    keep_optimizer=self.context.carry_optimizers,
+                    lr=self.context.lr_of(self.settings, round_),
+                )
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
@@ -224,20 +238,3 @@ class Server:
                 self.context.carried.server_optimizers[name] = optimizer_state
         states: dict[str, State] = {name: results[name].state for name in averages}
         return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
-
-    def _job(self, round_: int, number: int, name: str, average: State, soft_labels: Tensor) -> Job:
-        return Job(
-            self.context.data.distill_batches(
-                soft_labels,
-                self.settings.batch_size,
-                round_,
-                labeled=self.settings.hard_labels > 0,
-                augmentation=self.settings.augment,
-            ),
-            self.settings.epochs,
-            seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
-            state=average,
-            optimizer_state=self.context.carried.server_optimizers.get(name),
-            keep_optimizer=self.context.carry_optimizers,
-            lr=self.context.lr_of(self.settings, round_),
-        )

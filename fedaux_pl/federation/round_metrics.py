@@ -72,10 +72,7 @@ def preparation_traffic(
 
 def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:
     """Return the size of the memory of all processes together."""
-    own = {
-        "memory/clients": len(memory.stored),
-        "memory/bytes": memory.bytes,
-        "memory/forgotten": memory.forgotten,
-    }
-    sizes = processes.gather(own)
-    return {name: sum(size[name] for size in sizes) for name in own}
+    own = len(memory.stored), memory.bytes, memory.forgotten
+    names = "memory/clients", "memory/bytes", "memory/forgotten"
+    sizes = zip(*processes.gather(own), strict=True)
+    return dict(zip(names, map(sum, sizes), strict=True))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import Signature, signature
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -54,6 +55,8 @@ class Round:
     averages: Mapping[str, State] = field(default_factory=dict)  # theta^P after ``server_step``
     buffers: Mapping[str, Collection[str]] = field(default_factory=dict)  # by architecture
     seed: int = 0  # for methods that sample
+    scores: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) on the parts of the data
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  # of a teacher made of releases
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Ensemble:
 
         Logits are NaN on samples that the client has not predicted.
         """
-        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages()
+        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages
         items = self.processes.in_order(
             list(ages),
             list(own),
@@ -127,6 +130,7 @@ class Ensemble:
         for client, [logits] in items:
             yield client, ages[client], unpack_logits(logits)
 
+    @cached_property
     def absent_ages(self) -> dict[int, int]:
         """The age in rounds of the logits of each absent client, ordered by id."""
         own = self.memory.absent(self.part, self.round.clients)
@@ -336,6 +340,8 @@ class Algorithm:
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The probabilities from which students are distilled, shape (N, C)."""
+        if ensemble.labels is not None:  # of a teacher that is made of releases
+            return ensemble.labels
         raise NotImplementedError(
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )

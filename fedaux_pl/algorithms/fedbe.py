@@ -1,7 +1,5 @@
 """FedBE (Chen and Chao 2020): distillation from a Bayesian ensemble."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -38,7 +36,7 @@ class FedBE(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """The mean probability over all members of the ensemble."""
-        total, members = ensemble.zeros(), 0
+        members: list[tuple[str, State]] = []
         for number, (architecture, average) in enumerate(sorted(ensemble.round.averages.items())):
             updates = [u for u in ensemble.round.updates if u.architecture == architecture]
             if not updates:
@@ -52,22 +50,16 @@ class FedBE(Algorithm):
                 self.posterior,
                 averaged=ensemble.round.buffers[architecture],
             )
-            models = [*states, average, *samples]
-            members += len(models)
-            numbers = range(len(models))
-
-            # one by one: the sum over all members needs the memory of one
-            def compute(
-                number: int, name: str = architecture, own: Sequence[State] = models
-            ) -> list[Tensor]:
-                return [bayesian_ensemble(ensemble.predict(name, own[number])[None])]
-
-            local = ensemble.processes.local(numbers)
-            items = ensemble.processes.in_order(
-                numbers, local, compute, lambda _: [ensemble.zeros()]
-            )
-            for _, [member] in items:
-                total = total + member
+            members += [(architecture, state) for state in (*states, average, *samples)]
         if not members:
             raise ValueError("there are no clients: an ensemble needs at least one")
-        return torch.div(total, members)
+
+        def predict(number: int) -> list[Tensor]:
+            return [bayesian_ensemble(ensemble.predict(*members[number])[None])]
+
+        numbers, processes, total = range(len(members)), ensemble.processes, ensemble.zeros()
+        own = processes.local(numbers)
+        # one by one: the sum over all members needs the memory of one
+        for _, [member] in processes.in_order(numbers, own, predict, lambda _: [ensemble.zeros()]):
+            total = total + member
+        return torch.div(total, len(members))

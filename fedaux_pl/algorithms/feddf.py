@@ -21,7 +21,7 @@ class FedDF(Algorithm):
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
         max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
-            absent ones are forgotten.
+            absent ones are forgotten, of one round's clients any.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -86,7 +86,7 @@ class FedDF(Algorithm):
         has_share = ensemble.min_share and present  # real sites may not have answered
         if not has_share or self.teacher_weights(present[0], ensemble) is None:
             return lambda _: None
-        ages = dict.fromkeys(present, 0) | ensemble.absent_ages()
+        ages = dict.fromkeys(present, 0) | ensemble.absent_ages
 
         def weigh(client: int) -> Tensor:
             weights = self.teacher_weights(client, ensemble)

@@ -5,12 +5,12 @@ client that ever took part needs no further communication, training or privacy b
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from fedaux_pl.functional import pack_logits
+from fedaux_pl.functional import derive_seed, pack_logits
 from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
@@ -41,6 +41,7 @@ class RememberedLogits:
         return self.logits[part] if chosen is None else spread_packed(self.logits[part], chosen)
 
 
+@dataclass(eq=False)
 class TeacherMemory:
     """The last logits of every client that ever taught.
 
@@ -51,20 +52,13 @@ class TeacherMemory:
     ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
     """
 
-    def __init__(
-        self,
-        device_limit: int = DEVICE_LIMIT,
-        limit: int = LIMIT,
-        discount: float = 1.0,
-        clients: int = MAX_ABSENT,
-    ) -> None:
-        self.device_limit = device_limit
-        self.limit = limit
-        self.discount = discount
-        self.clients = clients
-        self.stored: dict[int, RememberedLogits] = {}
-        self.forgotten = 0
-        self._pending: dict[int, dict[str, Tensor]] = {}
+    device_limit: int = DEVICE_LIMIT
+    limit: int = LIMIT
+    discount: float = 1.0
+    clients: int = MAX_ABSENT
+    stored: dict[int, RememberedLogits] = field(default_factory=dict)
+    forgotten: int = 0
+    _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def remember(
         self, client: int, part: str, logits: Tensor, chosen: Tensor | None = None
@@ -117,11 +111,17 @@ class TeacherMemory:
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limits."""
-        entries = {client: (x.round, client, _bytes(x.logits)) for client, x in self.stored.items()}
+        """Drop the clients with the longest absence until all processes are within the limits.
+
+        Of clients with the same absence a random order decides, a function of round and client.
+        """
+        entries = {
+            client: (x.round, derive_seed(x.round, client), client, _bytes(x.logits))
+            for client, x in self.stored.items()
+        }
         everyone = sorted(processes.merge(entries).values())
-        total = sum(size for _, _, size in everyone)
-        for index, (_, client, size) in enumerate(everyone[:-1]):
+        total = sum(size for *_, size in everyone)
+        for index, (*_, client, size) in enumerate(everyone[:-1]):
             if total <= self.limit and len(everyone) - index <= self.clients:
                 break
             total -= size

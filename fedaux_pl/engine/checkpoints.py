@@ -106,10 +106,7 @@ def check_undamaged(path: str | os.PathLike[str]) -> None:
 def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """Return the path of a checkpoint; raise a ConfigurationError if there is no such file.
 
-    Args:
-        ckpt_path: A path, the folder of a run, "last" for the newest ``last.ckpt`` below ``root``,
-            or None.
-        root: The folder to search.
+    ``ckpt_path`` is a file, the folder of a run, or "last": the newest ``last.ckpt`` of ``root``.
     """
     if ckpt_path is None:
         return None

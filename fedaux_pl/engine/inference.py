@@ -74,17 +74,27 @@ def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[No
             module.training = mode
 
 
+@torch.no_grad()
 def predict_logits(
     model: nn.Module,
     inputs: Inputs,
     statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
+    function: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Compute f(x) of all inputs, shape (N, C), float32.
+    """Compute f(x) of all inputs, shape (N, C), float32, or another ``function`` of the model.
 
     Training modes are restored afterwards. ``batch_size`` is by default ``prediction_batch_size``.
     """
-    return _predict(model, model, inputs, statistics, batch_size)
+    size = batch_size or prediction_batch_size(model, inputs, statistics)
+    # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
+    equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
+    parts = split_range(len(inputs), size, equal=equal)
+    trials = without_trials() if len(inputs) < size else nullcontext()
+    batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
+    with evaluating(model, statistics), trials:
+        outputs = ((function or model)(batch).float() for batch in batches)
+        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
 
 
 def predict_features(
@@ -95,7 +105,7 @@ def predict_features(
 ) -> Tensor:
     """Compute h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
-    return _predict(model, features, inputs, statistics, batch_size)
+    return predict_logits(model, inputs, statistics, batch_size, features)
 
 
 def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
@@ -107,26 +117,6 @@ def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
     """
     check_separate_records(model)
     return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
-
-
-@torch.no_grad()
-def _predict(
-    model: nn.Module,
-    function: Callable[[Tensor], Tensor],
-    inputs: Inputs,
-    statistics: BatchNormStatistics,
-    batch_size: int | None,
-) -> Tensor:
-    """Apply a function of the model to all inputs, batch by batch."""
-    size = batch_size or prediction_batch_size(model, inputs, statistics)
-    # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
-    equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
-    parts = split_range(len(inputs), size, equal=equal)
-    trials = without_trials() if len(inputs) < size else nullcontext()
-    batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
-    with evaluating(model, statistics), trials:
-        outputs = (function(batch).float() for batch in batches)
-        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
 
 
 @contextmanager
@@ -141,14 +131,10 @@ def without_trials() -> Iterator[None]:
 
 
 def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, int]]:
-    """Split ``count`` inputs into batches of ``size``.
+    """Return where each batch of ``size`` begins, ends, and how much of it was in the one before.
 
     With ``equal`` the last batch begins earlier where it would be smaller: cuDNN tries its kernels
     for every new size, which takes longer than to predict inputs twice.
-
-    Returns:
-        For each batch where it begins, where it ends, and how many of its first inputs were in the
-        batch before.
 
     Examples:
         >>> split_range(5, 2, equal=False)

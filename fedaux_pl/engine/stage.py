@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytorch_lightning as pl
 import torch
@@ -102,20 +102,6 @@ class StageRunner:
         """Move a module to the device, before it is trained or predicts."""
         module.to(self.device)
 
-    def run(
-        self,
-        module: pl.LightningModule,
-        batches: Batches,
-        epochs: int,
-        seed: int,
-        optimizer_state: dict[str, Any] | None = None,
-        on_epoch: EpochHook | None = None,
-        lr: Callable[[int], float] | None = None,
-    ) -> StageResult:
-        """Train a module in place; arguments as of ``Job`` and ``run_all``."""
-        job = Job(batches, epochs, seed, optimizer_state=optimizer_state, lr=lr)
-        return self.run_all(module, [job], on_epoch)[0]
-
     def run_all(
         self,
         module: pl.LightningModule,
@@ -123,13 +109,10 @@ class StageRunner:
         on_epoch: EpochHook | None = None,
         on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Run several jobs with one module; their results do not depend on each other.
+        """Run jobs of the same epochs and batch size; their results do not depend on each other.
 
-        Args:
-            module: The module; afterwards it has the weights of any of the jobs.
-            jobs: Trainings with the same number of epochs and the same batch size.
-            on_epoch: Called with the mean loss after every epoch.
-            on_done: Called with each result as soon as its job is done.
+        The module is trained in place: afterwards it has the weights of any of the jobs.
+        ``on_epoch`` gets the mean loss after every epoch, ``on_done`` each result at once.
         """
         self.adopt(module)
         results = []
@@ -194,9 +177,7 @@ class StageRunner:
         outer = self.trainer.lightning_module
         optimizer.zero_grad(set_to_none=True)
         with plugin.train_step_context():
-            loss = module.training_step(batch, index)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"{type(module).__name__}.training_step must return the loss")
+            loss = cast("Tensor", module.training_step(batch, index))
 
         def closure() -> None:
             plugin.backward(plugin.pre_backward(loss, outer), outer, optimizer)
@@ -240,10 +221,4 @@ class StageRunner:
 
 def create_optimizer(module: pl.LightningModule) -> Optimizer:
     """Return the one optimizer of a module, from ``configure_optimizers``."""
-    optimizer = module.configure_optimizers()
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"{type(module).__name__}.configure_optimizers must return one optimizer to be "
-            f"run as a stage, but returned {type(optimizer).__name__}"
-        )
-    return optimizer
+    return cast("Optimizer", module.configure_optimizers())

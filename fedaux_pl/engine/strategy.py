@@ -3,10 +3,9 @@
 import signal
 
 import pytorch_lightning as pl
-from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.processes import Processes
 
 
@@ -35,12 +34,12 @@ StrategyRegistry.register(
 
 
 def processes_of(trainer: pl.Trainer) -> Processes:
-    """Return the processes of a Trainer; several must share the clients."""
+    """Return the processes of a Trainer, which must share the clients, if there are several."""
     strategy = trainer.strategy
-    if trainer.world_size > 1 and not isinstance(strategy, ClientParallel):
-        raise ConfigurationError(
-            f"{trainer.world_size} processes must share the clients of a federation, but "
-            f"{type(strategy).__name__} does not support that: give the Trainer "
+    if not isinstance(strategy, SingleDeviceStrategy | ClientParallel):
+        raise ValueError(
+            "trainer.strategy must be auto on the command line, where several processes share the "
+            f"clients, but is {type(strategy).__name__}: in Python, give the Trainer "
             "strategy='client_parallel' (fedaux_pl.engine.ClientParallel)"
         )
     return Processes(trainer.global_rank, trainer.world_size, strategy.root_device)

@@ -10,16 +10,13 @@ from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.create_runner import create_runner
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.server import Predictor, Server
+from fedaux_pl.federation.server import Server
 from fedaux_pl.models import complete_options, options_of
 from fedaux_pl.modules import ClientModule, DistillationModule
 
 
 def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
-    """Create the parts, when the Trainer, the data and the students are there.
-
-    In a ``fast_dev_run`` all trainings have one epoch, and there is no cache.
-    """
+    """Create the parts, when the Trainer, the data and the students are there."""
     trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
     local, distillation = federation.local, federation.distillation
     pretraining = federation.pretraining
@@ -56,14 +53,13 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         label_smoothing=local.label_smoothing,
         batchnorm=local.batchnorm,
     )
-    models = {name: module.model for name, module in modules.items()}
     pool = LocalClients(context, modules, local, algorithm)
     if federation.create_pool is not None:
         pool = federation.create_pool(context, local)
     server = Server(
         context,
         algorithm,
-        predictor=Predictor(context, models, federation.batchnorm, federation.head_only),
+        models={name: module.model for name, module in modules.items()},
         distillers=federation.create_modules(
             DistillationModule,
             distillation,
@@ -72,6 +68,8 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
             hard_labels=distillation.hard_labels,
         ),
         settings=distillation,
+        batchnorm=federation.batchnorm,
+        head_only=federation.head_only,
     )
     names, options = federation.clients, federation.model_options
     complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}

@@ -28,50 +28,40 @@ def gather_answers(
 def average_updates(
     updates: Sequence[Update],
     answers: Sequence[Answer],
-    states: Mapping[str, State],
+    theta: State,
     processes: Processes,
     head_only: bool = False,
-) -> dict[str, State]:
-    """Average by |D_i| within each architecture, summing in the order of ``answers``.
+) -> dict[str, Tensor]:
+    """Average the models of one architecture by |D_i|, summing in the order of ``answers``.
 
-    Args:
-        updates: The updates of this process's clients.
-        answers: The answers of the clients of all processes.
-        states: theta^P, the server's models, also of architectures without a client in the round.
-        processes: The processes that share the clients, which all get the same averages.
-        head_only: Whether g alone is trained. Then h is taken from ``states``: it is the same
-            everywhere, and its average would differ by rounding.
+    ``updates`` are those of this process's clients, ``answers`` those of all processes' clients.
+    With ``head_only``, h is taken from ``theta``: its average would differ by rounding.
     """
-    averages = dict(states)
-    for name in dict.fromkeys(answer.architecture for answer in answers):
-        answering = [answer for answer in answers if answer.architecture == name]
-        own = {update.client: update.state for update in updates if update.architecture == name}
-        check_same_layout([states[name], *own.values()])
-        trained = {k: v for k, v in states[name].items() if not head_only or of_head(k)}
-        average = _average(own, answering, trained, processes)
-        check_finite_average(average, list(own.values()))
-        averages[name] = {**states[name], **average}
-    return averages
+    own = {update.client: update.state for update in updates}
+    check_same_layout([theta, *own.values()])
+    trained = {key: tensor for key, tensor in theta.items() if not head_only or of_head(key)}
+    average = _average(own, answers, trained, processes)
+    check_finite_average(average, list(own.values()))
+    return {**theta, **average}
 
 
 def average_payloads(
     updates: Sequence[Update], answers: Sequence[Answer], processes: Processes
-) -> dict[str, State]:
-    """Average what clients send besides their weights, by architecture, as ``average_updates``."""
+) -> dict[str, Tensor]:
+    """Average what clients of one architecture send besides weights, as ``average_updates``."""
+    own = {update.client: update.payload for update in updates}
     layouts = processes.merge(
-        {u.client: {k: (tuple(v.shape), v.dtype) for k, v in u.payload.items()} for u in updates}
-    )
-    averages: dict[str, State] = {}
-    for name in dict.fromkeys(answer.architecture for answer in answers):
-        answering = [answer for answer in answers if answer.architecture == name]
-        own = {update.client: update.payload for update in updates if update.architecture == name}
-        template = {  # of no client: this process may have none of the architecture
-            key: torch.zeros(shape, dtype=dtype, device=processes.device)
-            for key, (shape, dtype) in layouts[answering[0].client].items()
+        {
+            i: {k: (tuple(v.shape), v.dtype) for k, v in payload.items()}
+            for i, payload in own.items()
         }
-        check_same_layout([template, *own.values()])
-        averages[name] = _average(own, answering, template, processes)
-    return averages
+    )
+    template = {  # of no client: this process may have none of the architecture
+        key: torch.zeros(shape, dtype=dtype, device=processes.device)
+        for key, (shape, dtype) in layouts[answers[0].client].items()
+    }
+    check_same_layout([template, *own.values()])
+    return _average(own, answers, template, processes)
 
 
 def trained_parameters(model: nn.Module, state: State) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ import torch
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.accelerators import MPSAccelerator
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.strategies import SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
@@ -17,7 +16,9 @@ from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.engine import ClientParallel, isolated_rng
+from fedaux_pl.engine import isolated_rng
+from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.federation.settings import (
     Distillation,
@@ -28,6 +29,7 @@ from fedaux_pl.federation.settings import (
 )
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
+from fedaux_pl.modules.classifier_module import TrainedPart
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 PRECISION_ALIASES = ("32", "bf16", "16")  # Lightning's other names of them
@@ -48,56 +50,45 @@ _CALLBACKS_WITHOUT_EFFECT = (
 )
 
 
-def check_objects(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    distillation: Distillation,
-    pretraining: Pretraining,
-) -> None:
-    """Raise a TypeError for a class, or anything else, in place of one of these objects."""
-    for name, value, kind, example in (
-        ("algorithm", algorithm, Algorithm, "FedAUX()"),
-        ("local", local, LocalTraining, "LocalTraining(epochs=1)"),
-        ("distillation", distillation, Distillation, "Distillation(epochs=1)"),
-        ("pretraining", pretraining, Pretraining, "Pretraining(epochs=100)"),
+def check_settings(given: Mapping[str, Any]) -> None:
+    """Raise a ValueError or TypeError for wrong arguments of a federation, by their names there."""
+    for name, kind, example in (
+        ("algorithm", Algorithm, "FedAUX()"),
+        ("local", LocalTraining, "LocalTraining(epochs=1)"),
+        ("distillation", Distillation, "Distillation(epochs=1)"),
+        ("pretraining", Pretraining, "Pretraining(epochs=100)"),
     ):
-        if not isinstance(value, kind):
+        if not isinstance(value := given[name], kind):
             got = repr(value)
             if isinstance(value, type):
                 got = f"the class {value.__name__}: add parentheses and arguments"
             raise TypeError(f"{name} must be an object such as {example}, but is {got}")
-
-
-def check_settings(
-    clients: Mapping[str, int],
-    participation: float,
-    model_options: Mapping[str, Any],
-    seed: int,
-    threads: int | None,
-    **choices: tuple[str, object],
-) -> None:
-    """Raise a ValueError or TypeError for wrong settings of a federation, by their names there."""
+    clients, options, participation = (
+        given[n] for n in ("clients", "model_options", "participation")
+    )
     is_mapping = isinstance(clients, Mapping)
     if not is_mapping or not clients or not all(is_int(n, 1) for n in clients.values()):
         raise ValueError(
             "clients must name architectures with at least 1 client each, such as "
             f"{{'resnet8': 20}}, but is {clients!r}"
         )
-    for name, (value, kind) in choices.items():
-        check_choice(name, value, get_args(kind))
-    if not is_int(seed, 0):
-        raise ValueError(f"seed must be an integer of at least 0, but is {seed!r}")
-    if threads is not None and not is_int(threads, 1):
+    check_choice("trained", given["train"], get_args(TrainedPart))
+    check_choice("optimizer_state", given["optimizer_state"], ("reset", "carry"))
+    check_choice("batchnorm", given["batchnorm"], get_args(BatchNormStatistics))
+    if not is_int(given["seed"], 0):
+        raise ValueError(f"seed must be an integer of at least 0, but is {given['seed']!r}")
+    if (threads := given["threads"]) is not None and not is_int(threads, 1):
         raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
     if not isinstance(participation, int | float):
         raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
     sample_clients(1, participation, 0)  # checks the range of the participation
-    if not isinstance(model_options, Mapping):
+    if not isinstance(options, Mapping):
         raise ValueError(
-            f"model_options must be a mapping such as {{'width': 0.5}}, but is {model_options!r}"
+            f"model_options must be a mapping such as {{'width': 0.5}}, but is {options!r}"
         )
     for name in clients:
-        check_model(name, **options_of(name, clients, model_options))
+        check_model(name, **options_of(name, clients, options))
+    given["algorithm"].check_architectures(clients)
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
@@ -182,11 +173,7 @@ def check_trainer(
     if trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
         raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | ClientParallel):
-        raise ValueError(
-            "trainer.strategy must be auto, which trains clients in parallel if there are several "
-            f"devices, but is {type(trainer.strategy).__name__}"
-        )
+    processes_of(trainer)  # checks the strategy
     check_options(trainer)
     if getattr(trainer.strategy, "_layer_sync", None) is not None:
         raise ValueError(

@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +11,11 @@ from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
-from fedaux_pl.engine import Job, SeedPurpose
+from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import predict_features, predict_private_features
+from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
@@ -33,6 +32,7 @@ class LocalClients:
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
+    round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(
         self,
@@ -43,14 +43,8 @@ class LocalClients:
     ) -> list[ReleasedHead]:
         """Algorithm 1: let clients that have released nothing yet release their scoring heads.
 
-        Args:
-            scoring: What clients release, and at which privacy.
-            features: h_0 of each architecture, and its features of public data.
-            maps: The public feature map of each architecture.
-            clients: The ids of the clients.
-
-        Returns:
-            The heads of the clients of all processes, ordered by id; sites may not have answered.
+        ``maps`` has the public feature map of each architecture. Returns the heads of all
+        processes, ordered by client; sites may not have answered.
         """
         h0, names, processes = features.h0, self.context.architectures, self.context.processes
         mine = processes.local(clients)
@@ -67,8 +61,9 @@ class LocalClients:
             released = {}
             for client in mine:
                 name = names[client]
-                own = h0[name], negatives.get(name), maps[name]
-                released[client] = self.release(client, scoring, *own)
+                released[client] = self.release(
+                    client, scoring, h0[name], negatives.get(name), maps[name]
+                )
                 stage.update(1)
         released = processes.merge(released)
         return [released[client] for client in clients]
@@ -143,85 +138,81 @@ class LocalClients:
     ) -> list[Update]:
         """Algorithm 2: let the selected clients of this process train from the server's model.
 
-        All clients of an architecture are one call of the runner, which may train them together.
-
-        Args:
-            round_: t, the number of the round.
-            clients: S_t, the ids of the selected clients.
-            states: theta^P, the server's model of each architecture.
-            payloads: What the server sends besides, for each architecture.
+        The server sends ``states``, theta^P of each architecture, and ``payloads`` besides.
         """
-        updates: dict[int, Update] = {}
-        optimizers: dict[int, dict[str, Any]] = {}
-        kept: dict[int, State] = {}
-        carried, processes = self.context.carried, self.context.processes
-        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
+        carried, processes, names = (
+            self.context.carried,
+            self.context.processes,
+            self.context.architectures,
+        )
         mine, sizes = processes.local(clients), self.context.data.client_sizes
+        jobs = {i: self._job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
         with self.context.progress.stage("clients", len(mine), "client") as stage:
-            for name, module in self.modules.items():
-                own = [client for client in mine if self.context.architectures[client] == name]
-                results = self.context.runner.run_all(
-                    module,
-                    [self._job(round_, client, states[name], payloads[name]) for client in own],
-                    on_done=lambda result: stage.update(1, loss=result.loss),
+            results = self._run(jobs, lambda result: stage.update(1, loss=result.loss))
+        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
+        updates, kept = [], dict[int, State]()
+        for client, job in jobs.items():
+            name, result = names[client], results[client]
+            payload: State = {}
+            if self.algorithm.has_payload:
+                model = self.modules[name].model
+                local = LocalResult(
+                    start=trained_parameters(model, states[name]),
+                    end=trained_parameters(model, result.state),
+                    steps=result.steps,
+                    lr=self.settings.lr if job.lr is None else job.lr(0),
+                    received=payloads[name],
+                    kept=carried.client_states.get(client, {}),
                 )
-                for client, result in zip(own, results, strict=True):
-                    if result.optimizer_state is not None:
-                        optimizers[client] = result.optimizer_state
-                    payload: State = {}
-                    if self.algorithm.has_payload:
-                        lr_of = self.context.lr_of(self.settings, round_)
-                        local = LocalResult(
-                            start=trained_parameters(module.model, states[name]),
-                            end=trained_parameters(module.model, result.state),
-                            steps=result.steps,
-                            lr=self.settings.lr if lr_of is None else lr_of(0),
-                            received=payloads[name],
-                            kept=carried.client_states.get(client, {}),
-                        )
-                        payload, kept[client] = self.algorithm.client_payload(local)
-                    elif own_entries[name]:
-                        kept[client] = {key: result.state[key] for key in own_entries[name]}
-                    updates[client] = Update(
-                        client, name, sizes[client], result.loss, result.state, payload
-                    )
+                payload, kept[client] = self.algorithm.client_payload(local)
+            elif own_entries[name]:
+                kept[client] = {key: result.state[key] for key in own_entries[name]}
+            updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
         if self.algorithm.has_payload or any(own_entries.values()):
             carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
+            optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))
-        return [updates[client] for client in mine]
+        return updates
+
+    def _run(
+        self, jobs: Mapping[int, Job], on_done: DoneHook | None = None
+    ) -> dict[int, StageResult]:
+        """Run jobs of clients: those of an architecture at once, as the runner may train them."""
+        results: dict[int, StageResult] = {}
+        for name, module in self.modules.items():
+            own = {
+                client: job
+                for client, job in jobs.items()
+                if self.context.architectures[client] == name
+            }
+            found = self.context.runner.run_all(module, list(own.values()), on_done=on_done)
+            results |= zip(own, found, strict=True)
+        return results
 
     def evaluate(self, round_: int) -> dict[str, float]:
         """Return no metrics: all test data are the server's."""
-        return {}
-
-    @property
-    def round_metrics(self) -> dict[str, float]:
-        """What a pool adds to the metrics of a round; which of real sites have answered."""
         return {}
 
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:
         """Return the models that clients would use themselves: with FedBN's entries, fine-tuned."""
-        models = {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
-        for name, module in self.modules.items() if self.settings.fine_tuning else ():
-            own = [client for client in clients if self.context.architectures[client] == name]
-            jobs = [
-                replace(
-                    self._job(round_, client, states[name], {}),
-                    epochs=self.settings.fine_tuning,
-                    seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
-                    optimizer_state=None,
-                    keep_optimizer=False,
-                    correction={} if self.algorithm.has_payload else None,
-                )
-                for client in own
-            ]
-            results = self.context.runner.run_all(module, jobs)
-            models |= {i: result.state for i, result in zip(own, results, strict=True)}
-        return models
+        if not self.settings.fine_tuning:
+            return {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
+        jobs = {
+            client: replace(
+                self._job(round_, client, states[self.context.architectures[client]], {}),
+                epochs=self.settings.fine_tuning,
+                seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
+                optimizer_state=None,
+                keep_optimizer=False,
+                correction={} if self.algorithm.has_payload else None,
+            )
+            for client in clients
+        }
+        return {client: result.state for client, result in self._run(jobs).items()}
 
     def _start(self, client: int, state: State) -> State:
         model = self.modules[self.context.architectures[client]].model

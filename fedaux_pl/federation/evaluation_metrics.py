@@ -132,17 +132,7 @@ def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
 
 
 class EvaluationMetrics:
-    """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions.
-
-    Examples:
-        >>> logits, labels = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 1])
-        >>> metrics = EvaluationMetrics({"f1": {}}, num_classes=3)
-        >>> {name: round(value, 3) for name, value in metrics(logits, labels).items()}
-        {'accuracy': 0.833, 'f1': 0.822}
-        >>> sites = torch.tensor([0, 0, 0, 1, 1, 1])
-        >>> metrics.by_client(logits, labels, sites, ["north", "south"])["worst_client/accuracy"]
-        0.6666666865348816
-    """
+    """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions."""
 
     def __init__(self, chosen: MetricOptions, num_classes: int = _TRIAL_CLASSES) -> None:
         self.metrics = {name: _create(name, own, num_classes) for name, own in chosen.items()}

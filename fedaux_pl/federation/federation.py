@@ -7,7 +7,6 @@ an interrupted run resumes after its last finished round.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,11 +18,11 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.assembly import assemble
-from fedaux_pl.federation.averaging import average_updates, gather_answers
+from fedaux_pl.federation.averaging import gather_answers
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.scores import ServerFeatures, fit_student_heads
-from fedaux_pl.functional import derive_seed, sample_clients
+from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
@@ -118,37 +117,21 @@ class Federation(FederationModule):
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
 
-    @property
-    def is_released(self) -> bool:
-        """Whether all clients have released all that they are asked for."""
-        assert self.scoring is not None  # noqa: S101 - for mypy
-        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
-        return not any(
-            self.preparation.missing(own.scoring, own.heads, own.clients)
-            for own in [first, *self.further.values()]
-        )
-
     def _release_heads(self) -> None:
         """Collect the releases of all clients; in later rounds, of sites that had not answered."""
-        if self.scoring is None or (self.is_released and (self.scores or self.labels)):
+        if self.scoring is None:
             return
-        context, is_first = self.preparation.context, not self.heads
-        features = ServerFeatures(self.data, self._extractors(), context.runner.predict_features)
-        self.heads, self.total_cost = self.preparation.release_heads(  # w_i of every client, noisy
-            self.pool, self.scoring, features, restored=self.heads
+        data, preparation, is_first = self.data, self.preparation, not self.heads
+        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
+        is_complete = not any(map(preparation.missing, [first, *self.further.values()]))
+        if is_complete and (self.scores or self.labels):
+            return
+        features = ServerFeatures(
+            data, self._extractors(), preparation.context.runner.predict_features
         )
-        released = self._release_further(features)
-        self.labels = self.algorithm.label(released)
-        self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
-        if self.labels and is_first:  # later, the students' heads have been trained
-            labels, rows = self.labels["distill"], released.reference
-            for name, head in fit_student_heads(labels, rows, self.processes).items():
-                self.students[name].load_state_dict(head, strict=False)
-
-    def _release_further(self, features: ServerFeatures) -> Released:
-        """Ask clients for what the method needs after the first release, and return all of it."""
-        assert self.scoring is not None  # noqa: S101 - for mypy
-        data, asked = self.data, set[str]()
+        # w_i of every client, noisy
+        first, self.total_cost = preparation.release_heads(self.pool, first, features)
+        self.heads = list(first.heads)
         released = Released(
             self.scoring,
             self.heads,
@@ -159,14 +142,22 @@ class Federation(FederationModule):
             parts=features.parts(),
             further=self.further,
         )
+        asked = set[str]()
         while (step := self.algorithm.next_release(released, asked)) is not None:
             name, release = step
-            self.further[name], cost = self.preparation.release_further(
+            self.further[name], cost = preparation.release_heads(
                 self.pool, release, features, first=self.heads
             )
             self.total_cost = cost or self.total_cost
             asked.add(name)
-        return released
+        self.labels = self.algorithm.label(released)
+        self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
+        if self.labels and is_first:  # later, the students' heads have been trained
+            for name, rows in released.reference.items():
+                fitted = fit_linear_head(rows, self.labels["distill"])
+                weight, bias = (x.float() for x in self.processes.broadcast(fitted))
+                head = {"head.weight": weight, "head.bias": bias}
+                self.students[name].load_state_dict(head, strict=False)
 
     def _extractors(self) -> dict[str, nn.Module]:
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
@@ -193,34 +184,29 @@ class Federation(FederationModule):
             with self.timed("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
                 answers = gather_answers(updates, selected, self.processes)
                 self.metrics |= round_metrics.loss_metrics(answers)
-                averages = average_updates(updates, answers, theta, self.processes, self.head_only)
-                averages = self.server.step(theta, averages, updates, answers)
-                round_ = self.server.collect_round(t, updates, answers, averages)
+                averages = self.server.average(theta, updates, answers)
+                round_ = self.server.collect_round(
+                    t, updates, answers, averages, scores=self.scores, labels=self.labels
+                )
             students = averages
             if self.algorithm.distills:
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
-                    if self.algorithm.trains_clients:
-                        soft_labels = self.server.soft_labels(round_, self.scores, self.labels)
-                    else:
-                        soft_labels = self.labels["distill"]
+                    soft_labels = self.server.soft_labels(round_)
                 with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     students, losses = self.server.distill(t, averages, soft_labels)
                 self.metrics |= losses
             if self.is_measured(t):
                 with self.timed("evaluation"):
-                    measured = self.server.evaluate(round_, self.scores, self.labels)
+                    measured = self.server.evaluate(round_)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
             self.carried.memory.commit(t, round_.clients, self.processes)
             self._complete_metrics(updates, payloads)
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
-        self.count_step()
-
-    def on_validation_epoch_end(self) -> None:
-        """Add all metrics to those of the round, also what real sites measure themselves."""
-        if self.is_fitting and not self.trainer.sanity_checking:
-            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
-        super().on_validation_epoch_end()
+        # advances global_step: otherwise Lightning would write no checkpoint
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
 
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
@@ -229,11 +215,10 @@ class Federation(FederationModule):
         (``local.fine_tuning``). ``logits``, those of the server's models, are returned where
         clients have no others; the first of ``examples`` may be evaluated only.
         """
-        own = any(map(self.algorithm.own_entries, self.students.values()))
+        own = self.local.fine_tuning or any(map(self.algorithm.own_entries, self.students.values()))
         is_same = list(examples.client_names) == self.data.client_names
-        if not (own or self.local.fine_tuning) or examples.clients is None or not is_same:
-            return logits
-        if self.trainer.sanity_checking:  # before the first round
+        is_early = self.trainer.sanity_checking  # before the first round
+        if not own or examples.clients is None or not is_same or is_early:
             return logits
         if getattr(self, "pool", None) is None:  # evaluates a checkpoint
             self.pool, self.server, _ = assemble(self)
@@ -242,12 +227,11 @@ class Federation(FederationModule):
         models = self.pool.own_models(
             int(self.metrics["round"]), sorted({*owners.tolist()}), states
         )
-        predictor = self.server.predictor
+        runner = self.server.context.runner
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
-            model, inputs = predictor.models[self.architectures[client]], examples.inputs[rows]
-            runner = predictor.context.runner
-            logits[rows] = runner.predict(model, state, inputs, predictor.batchnorm)
+            model, inputs = self.server.models[self.architectures[client]], examples.inputs[rows]
+            logits[rows] = runner.predict(model, state, inputs, self.batchnorm)
         return logits
 
     def select_clients(self, t: int) -> list[int]:
@@ -261,10 +245,6 @@ class Federation(FederationModule):
         """Return whether a validation follows round t; only then are its teachers evaluated."""
         every = self.trainer.check_val_every_n_epoch
         return self.trainer.enable_validation and (every is None or t % every == 0)
-
-    def timed(self, stage: str) -> AbstractContextManager[None]:
-        """Measure the seconds of a stage of the round."""
-        return round_metrics.timed(self.metrics, stage, self.device)
 
     def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
         """Add the traffic and the size of the teacher memory, then broadcast the metrics."""

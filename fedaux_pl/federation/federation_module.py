@@ -1,7 +1,9 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,6 +20,7 @@ from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.federation import checks
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
@@ -40,6 +43,8 @@ _OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 class FederationModule(Students):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
+    pool: LocalClients
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -58,23 +63,12 @@ class FederationModule(Students):
     ) -> None:
         super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
-        checks.check_objects(algorithm, local, distillation, pretraining)
-        checks.check_settings(
-            clients,
-            participation,
-            self.model_options,
-            seed,
-            threads,
-            trained=(trained, TrainedPart),
-            optimizer_state=(optimizer_state, OptimizerState),
-            batchnorm=(batchnorm, BatchNormStatistics),
-        )
-        algorithm.check_architectures(clients)
         self.algorithm, self.participation = algorithm, participation
         self.trained, self.head_only = trained, trained == "head"
         self.local, self.distillation, self.pretraining = local, distillation, pretraining
-        self.carry = optimizer_state == "carry"
+        self.optimizer_state, self.carry = optimizer_state, optimizer_state == "carry"
         self.threads = self._given_threads = threads
+        checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
         self.create_pool: Callable[..., Any] | None = None  # of real sites
         self.privacy_notes: list[str] = []  # what leaves real sites besides
@@ -183,6 +177,15 @@ class FederationModule(Students):
         return []
 
     @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of a stage to the metrics of the round."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":  # kernels run asynchronously
+            torch.cuda.synchronize(self.device)
+        self.metrics[f"seconds/{stage}"] = time.perf_counter() - start
+
+    @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Restore the students and all that is carried to the next round if the block raises."""
         weights, carried = self._round_start = copy_state(self.students), self.carried.copy()
@@ -194,16 +197,18 @@ class FederationModule(Students):
             raise
 
     def on_validation_epoch_end(self) -> None:
-        """Add the accuracies and the other metrics to those of the round."""
-        others, prefix = self.class_accuracies() | self.compute_metrics(), self.evaluation_prefix
+        """Add all that was measured to the metrics of the round, also by real sites themselves."""
+        if self.is_fitting and not self.trainer.sanity_checking:
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
+        found = self.measure()
         if not self.shows_classes:
-            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS)}
+            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS)}
+        prefix = self.evaluation_prefix
         if self.is_fitting:
-            self.metrics |= self.compute_accuracies()
-            self.metrics |= {prefix + name: value for name, value in others.items()}
+            self.metrics |= {prefix + name: value for name, value in found.items()}
             # of parts, callbacks can monitor mean and worst only: there may be many clients
-            others = {name: others[name] for name in others if not name.startswith(_OF_PARTS[:2])}
-        measured = {prefix + name: value for name, value in others.items()}
+            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS[:2])}
+        measured = {prefix + name: value for name, value in found.items()}
         self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
@@ -225,47 +230,29 @@ class FederationModule(Students):
         if not self.algorithm.trains_clients and scoring is not None:
             besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
             lines = describe_all(heads, scoring, self.total_cost, besides)
+        others, saved = [], "which the server's checkpoint holds"
+        held_out = "the validation data that clients hold out"
         if self.carry:
-            lines.append(
-                "NOT private: the optimizer states of the clients, which the server's checkpoint "
-                "holds with optimizer_state 'carry'"
+            others.append(
+                f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
             )
         if self.holds_out:
-            lines.append(
-                "NOT private: the accuracies on the validation data that clients hold out, and the "
-                "choice of a round by them"
-            )
-            if self.algorithm.remember:
-                lines.append(
-                    "NOT private: the clients' logits on the validation data that clients hold "
-                    "out, which the server's checkpoint holds"
-                )
+            others.append(f"the accuracies on {held_out}, and the choice of a round by them")
+        if self.holds_out and self.algorithm.remember:
+            others.append(f"the clients' logits on {held_out}, {saved}")
         if self.algorithm.has_payload or self.carried.client_states:
-            lines.append(
-                "NOT private: what clients send besides their weights and what they keep between "
-                "rounds, which the server's checkpoint holds"
-            )
+            sent = "what clients send besides their weights and what they keep between rounds"
+            others.append(f"{sent}, {saved}")
+        lines += [f"NOT private: {what}" for what in others]
         return lines + self.privacy_notes
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor, by the names that checkpoints have."""
-        return {
-            "algorithm": self.algorithm,
-            "clients": dict(self.clients),
-            "participation": self.participation,
-            "train": self.trained,
-            "local": self.local,
-            "distillation": self.distillation,
-            "pretraining": self.pretraining,
-            "optimizer_state": "carry" if self.carry else "reset",
-            "batchnorm": self.batchnorm,
-            "model_options": dict(self.model_options),
-            "seed": self.seed,
-            "threads": self.threads,
-            **({"metrics": self.chosen_metrics} if self.chosen_metrics else {}),
-        }
+        names = list(signature(FederationModule).parameters)[:-1]  # the last one are the metrics
+        given = {"train" if n == "trained" else n: getattr(self, n) for n in names}
+        return given | ({"metrics": self.chosen_metrics} if self.chosen_metrics else {})
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""
@@ -336,14 +323,9 @@ class FederationModule(Students):
                 heads = unpack(own["heads"], scoring)
                 self.further[name] = FurtherRelease(scoring, own["clients"], heads)
         device = trainer.strategy.root_device
-        restored = CarriedState(
-            self.carried.memory,
-            client_optimizers=content["client_optimizers"],
-            server_optimizers=content["server_optimizers"],
-            client_states=move_data_to_device(content["client_states"], device),
-            server_states=move_data_to_device(content["server_states"], device),
-        )
-        self.carried.restore(restored)  # in place: the clients of a finished fit refer to it
+        for name in vars(self.carried).keys() - {"memory"}:
+            # in place: the clients of a finished fit refer to it
+            setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it
         own = self.processes.local(sorted(content["memory"].items()))
         self.carried.memory.load_state_dict(dict(own))

@@ -56,13 +56,7 @@ def describe(value: Any) -> Any:
 
 
 def rebuild(plain: Any) -> Any:
-    """Create what `describe` has described.
-
-    Examples:
-        >>> from fedaux_pl.algorithms import FedProx
-        >>> rebuild(describe(FedProx(mu=0.01))).mu
-        0.01
-    """
+    """Create what `describe` has described."""
     if isinstance(plain, list):
         return [rebuild(entry) for entry in plain]
     if not isinstance(plain, dict):

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
-from fedaux_pl.engine import SeedPurpose, isolated_rng, predict_features
+from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.models import load_backbone, of_head
@@ -88,49 +87,41 @@ class Preparation:
             lr = None
             if self.settings.is_scheduled:
                 lr = partial(self.settings.lr_at, total=epochs * len(batches))
-            runner.run(module, batches, epochs, seed, on_epoch=on_epoch, lr=lr)
+            runner.run_all(module, [Job(batches, epochs, seed, lr=lr)], on_epoch)
         runner.forget(module)
         return {key: tensor.cpu() for key, tensor in module.backbone_state().items()}
 
     def release_heads(
         self,
         pool: LocalClients,
-        scoring: Scoring,
+        release: FurtherRelease,
         features: ServerFeatures,
-        restored: Sequence[ReleasedHead] = (),
-        clients: Sequence[int] | None = None,
-        maps: Mapping[str, PublicMap] | None = None,
-    ) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-        """Return the released heads, ordered by client, and their total cost in the ledger.
+        first: Sequence[ReleasedHead] = (),
+    ) -> tuple[FurtherRelease, PrivacySpent | None]:
+        """Return a release with the heads of its clients, and the total cost in the ledger.
 
         There is no cost without secret noise and with real sites, of which heads may be missing.
-        Earlier heads of the same settings and data, or those that a checkpoint restored, are used
-        again: a second release would cost privacy again. Those with secret noise are in the ledger
-        of the machine, simulated ones in the cache.
-
-        Args:
-            pool: The clients.
-            scoring: What they release.
-            features: h_0, and its features of public data.
-            restored: Heads that were released before.
-            clients: The clients that are asked; None for all.
-            maps: The feature map of each architecture; None to fit them.
+        Earlier heads of the same settings and data, or those that ``release`` has, are used again:
+        a second release would cost privacy again. Those with secret noise are in the ledger of the
+        machine, simulated ones in the cache. Further releases use the feature maps of ``first``,
+        the heads of the first release.
         """
+        scoring, restored, missing = release.scoring, release.heads, self.missing(release)
         data, h0 = self.context.data, features.h0
         if data.shared_rows and self.secret_noise:
             raise PrivacyError(
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
-
         if scoring.part.secure and self.secret_noise and data.holds is None:
             raise PrivacyError(
                 "privacy.sums is secure and privacy.secret true, but the clients run in one "
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.sums to local, or run real sites"
             )
-        everyone = range(len(self.context.architectures)) if clients is None else clients
-        missing = self.missing(scoring, restored, everyone)
+        if scoring.scorer.tensors() and self.secret_noise and not restored:
+            scoring = self._first_sent(release, first)
+        maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
             own = maps or {name: self._public_map(scoring, features, name) for name in h0}
@@ -138,12 +129,13 @@ class Preparation:
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
-            return sorted(heads, key=lambda head: head.client), None
+            heads.sort(key=lambda head: head.client)
+            return replace(release, scoring=scoring, heads=heads), None
         total = None
         key = self._release_key(scoring, h0)
         if self.secret_noise:
             processes = self.context.processes
-            recorded = everyone if processes.first else ()  # only the first uses the ledger
+            recorded = release.clients if processes.first else ()  # only the first uses the ledger
             heads, total = release_once(
                 Ledger(data.key_id),
                 [key, self._former_key(scoring, h0)],
@@ -156,52 +148,39 @@ class Preparation:
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
-        sizes, names = data.client_sizes, data.client_names
-        for i, head in enumerate(heads):
-            size, name = sizes[head.client], names[head.client]
-            scoring.check_release(head, size, len(data.negative_inputs), name)
-            if data.shared_rows:
-                flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
-                flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
-                heads[i] = replace(head, release=replace(head.release, flaw=flaw))
-        return heads, total
+        heads = [self._checked(head, scoring) for head in heads]
+        return replace(release, scoring=scoring, heads=heads), total
 
-    def missing(
-        self, scoring: Scoring, heads: Sequence[ReleasedHead], clients: Sequence[int]
-    ) -> list[int]:
+    def _checked(self, head: ReleasedHead, scoring: Scoring) -> ReleasedHead:
+        data, client = self.context.data, head.client
+        size, name = data.client_sizes[client], data.client_names[client]
+        scoring.check_release(head, size, len(data.negative_inputs), name)
+        if not data.shared_rows:
+            return head
+        flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
+        flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
+        return replace(head, release=replace(head.release, flaw=flaw))
+
+    def _first_sent(self, release: FurtherRelease, first: Sequence[ReleasedHead]) -> Scoring:
+        """Return what this machine has first sent for it: rounded anew, it is a new release."""
+        # the noise of these heads is in no other release
+        heads = [head.weight for head in first if not {*release.clients}.isdisjoint(head.clients)]
+        settings, tensors = release.scoring.release_settings(), release.scoring.scorer.tensors()
+        key: _Key = {
+            "kind": "sent",
+            "heads": tensor_digest(*heads),
+            "release": _as_text(settings),
+        }
+        return further(release.scoring, self._first_result(key, lambda: tensors))
+
+    def missing(self, release: FurtherRelease) -> list[int]:
         """Return the clients without a release; nobody joins a secure sum that is there."""
         names = self.context.architectures
-        known = {client for head in heads for client in head.clients}
-        if scoring.part.secure:
-            summed = {names[head.client] for head in heads}
-            known |= {client for client in clients if names[client] in summed}
-        return [client for client in clients if client not in known]
-
-    def release_further(
-        self,
-        pool: LocalClients,
-        release: FurtherRelease,
-        features: ServerFeatures,
-        first: Sequence[ReleasedHead],
-    ) -> tuple[FurtherRelease, PrivacySpent | None]:
-        """Return a further release with the heads of its clients, and the total cost.
-
-        The feature maps of ``first``, the heads of the first release, are used again.
-        """
-        tensors, scoring = release.scoring.scorer.tensors(), release.scoring
-        if tensors and self.secret_noise and not release.heads:
-            # the noise of its heads is in no other release
-            heads = [h.weight for h in first if not {*release.clients}.isdisjoint(h.clients)]
-            settings = _as_text(scoring.release_settings())
-            key: _Key = {"kind": "sent", "heads": tensor_digest(*heads), "release": settings}
-            # rounded otherwise, it would be another release
-            kept = self._first_result(key, lambda: tensors)
-            scoring = further(scoring, kept)
-        maps = {self.context.architectures[head.client]: head.public_map for head in first}
-        released, total = self.release_heads(
-            pool, scoring, features, release.heads, release.clients, maps
-        )
-        return replace(release, scoring=scoring, heads=released), total
+        known = {client for head in release.heads for client in head.clients}
+        if release.scoring.part.secure:
+            summed = {names[head.client] for head in release.heads}
+            known |= {client for client in release.clients if names[client] in summed}
+        return [client for client in release.clients if client not in known]
 
     def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
@@ -252,13 +231,16 @@ class Preparation:
         With secret noise, sites get the map and the features of D^- of this machine's first run,
         which ``features`` then has: others would be a new release.
         """
-        if not self.secret_noise or self.context.data.holds != "public":
-            return _fit_map(scoring, features, name)
 
+        def fit_map() -> PublicMap:
+            return scoring.fit_map(features.auxiliary(name), features.negatives(name))
+
+        if not self.secret_noise or self.context.data.holds != "public":
+            return fit_map()
         settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
 
         def fit() -> _Tensors:
-            fitted = _fit_map(scoring, features, name)
+            fitted = fit_map()
             tensors = fitted.tensors() | {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
             if needs_negatives:
                 tensors["negatives"] = features.negatives(name).cpu()
@@ -329,10 +311,6 @@ class Preparation:
                 if processes.first:
                     save_cached(folder, key, result)
         return result
-
-
-def _fit_map(scoring: Scoring, features: ServerFeatures, architecture: str) -> PublicMap:
-    return scoring.fit_map(features.auxiliary(architecture), features.negatives(architecture))
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:

@@ -1,10 +1,6 @@
-"""The metrics of a round that do not need predictions: seconds, losses, bytes, memory."""
+"""The metrics of a round that do not need predictions: losses, bytes, memory."""
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-
-import torch
+from collections.abc import Collection, Mapping, Sequence
 
 from fedaux_pl.algorithms import Answer, FurtherRelease, TeacherMemory, Update
 from fedaux_pl.federation.context import Context
@@ -13,16 +9,6 @@ from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import of_head
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import ReleasedHead, Scoring
-
-
-@contextmanager
-def timed(metrics: dict[str, float], stage: str, device: torch.device) -> Iterator[None]:
-    """Add the seconds of a stage to the metrics of its round."""
-    start = time.perf_counter()
-    yield
-    if device.type == "cuda":  # kernels run asynchronously
-        torch.cuda.synchronize(device)
-    metrics[f"seconds/{stage}"] = time.perf_counter() - start
 
 
 def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
@@ -86,10 +72,7 @@ def preparation_traffic(
 
 def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:
     """Return the size of the memory of all processes together."""
-    own = {
-        "memory/clients": len(memory.stored),
-        "memory/bytes": memory.bytes,
-        "memory/forgotten": memory.forgotten,
-    }
-    sizes = processes.gather(own)
-    return {name: sum(size[name] for size in sizes) for name in own}
+    own = len(memory.stored), memory.bytes, memory.forgotten
+    names = "memory/clients", "memory/bytes", "memory/forgotten"
+    sizes = zip(*processes.gather(own), strict=True)
+    return dict(zip(names, map(sum, sizes), strict=True))

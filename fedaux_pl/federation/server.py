@@ -11,7 +11,7 @@ from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
-from fedaux_pl.federation.averaging import average_payloads, trained_parameters
+from fedaux_pl.federation.averaging import average_payloads, average_updates, trained_parameters
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
@@ -21,17 +21,78 @@ _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """Predicts with given weights on D_distill and on the data that rounds are measured on.
-
-    If g alone is trained (``head_only``), h(x) never changes, and it is computed once.
-    """
+class Server:
+    """Averages models, aggregates predictions into soft labels and distills students."""
 
     context: Context
-    models: Mapping[str, nn.Module]  # of each architecture; their weights are overwritten
+    algorithm: Algorithm
+    models: Mapping[str, nn.Module]  # predict; their trained parameters require a gradient
+    distillers: Mapping[str, DistillationModule]  # as of the models, the weights are overwritten
+    settings: Distillation
     batchnorm: BatchNormStatistics = "running"
     head_only: bool = False
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # the stored h(x)
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # h(x) if it is fixed
+
+    def payloads(self) -> dict[str, State]:
+        """Return what the server sends to the clients of each architecture besides its model."""
+        states = self.context.carried.server_states
+        return {name: self.algorithm.server_payload(states.get(name, {})) for name in self.models}
+
+    def average(
+        self, theta: Mapping[str, State], updates: Sequence[Update], answers: Sequence[Answer]
+    ) -> dict[str, State]:
+        """Average the clients' models by |D_i|, and take the method's server step from theta^P.
+
+        ``updates`` are those of this process's clients, ``answers`` those of all processes'
+        clients. The averages are the same in every process.
+        """
+        processes, states = self.context.processes, self.context.carried.server_states
+        averages = dict(theta)
+        names, sizes = self.context.architectures, self.context.data.client_sizes
+        for name in dict.fromkeys(answer.architecture for answer in answers):
+            members = [answer for answer in answers if answer.architecture == name]
+            own = [update for update in updates if update.architecture == name]
+            average = average_updates(own, members, theta[name], processes, self.head_only)
+            payload = (
+                average_payloads(own, members, processes) if self.algorithm.has_payload else {}
+            )
+            everyone = sum(size for n, size in zip(names, sizes, strict=True) if n == name)
+            aggregate = Aggregate(
+                theta=trained_parameters(self.models[name], theta[name]),
+                average=trained_parameters(self.models[name], average),
+                payload=payload,
+                fraction=sum(answer.size for answer in members) / everyone,
+                state=states.get(name, {}),
+            )
+            parameters, states[name] = self.algorithm.server_step(aggregate)
+            averages[name] = {**average, **parameters}
+            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
+            if not bool(finite.all()):  # one transfer from the device
+                raise FloatingPointError(
+                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
+                    "lower its server_lr (--model.algorithm.server_lr)"
+                )
+        return averages
+
+    def collect_round(
+        self,
+        number: int,
+        updates: Sequence[Update],
+        answers: Sequence[Answer],
+        averages: Mapping[str, State],
+        **released: Mapping[str, Tensor],
+    ) -> Round:
+        """Return the models of round t, with all processes' updates for methods that need them."""
+        clients = [answer.client for answer in answers]
+        if self.algorithm.needs_all_updates:
+            merged = self.context.processes.merge({update.client: update for update in updates})
+            updates = [merged[client] for client in clients]
+        buffers = {
+            name: [key for key, _ in model.named_buffers() if key in averages[name]]
+            for name, model in self.models.items()
+        }
+        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
+        return Round(number, updates, clients, averages, buffers, seed, **released)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -62,107 +123,11 @@ class Predictor:
             logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
         return logits.float()
 
-    def accuracy(self, classes: Tensor) -> float:
-        """Return the accuracy of predicted classes of the evaluated data, shape (N,)."""
-        return float((classes == self.context.data.evaluation_examples.targets).float().mean())
-
-
-@dataclass(frozen=True)
-class Server:
-    """Takes the method's steps, aggregates predictions into soft labels and distills students."""
-
-    context: Context
-    algorithm: Algorithm
-    predictor: Predictor  # its models' trained parameters require a gradient
-    distillers: Mapping[str, DistillationModule]  # whose weights are overwritten
-    settings: Distillation
-
-    def payloads(self) -> dict[str, State]:
-        """Return what the server sends to the clients of each architecture besides its model."""
-        states, models = self.context.carried.server_states, self.predictor.models
-        return {name: self.algorithm.server_payload(states.get(name, {})) for name in models}
-
-    def step(
-        self,
-        theta: Mapping[str, State],
-        averages: Mapping[str, State],
-        updates: Sequence[Update],
-        answers: Sequence[Answer],
-    ) -> dict[str, State]:
-        """Take the method's server step of every architecture with a client in the round.
-
-        Args:
-            theta: The server's models before the round.
-            averages: The averages of the clients' models.
-            updates: The updates of this process's clients.
-            answers: The answers of the clients of all processes.
-
-        Returns:
-            The averages with the parameters of the step, the same in every process.
-        """
-        states, payloads = self.context.carried.server_states, {}
-        if self.algorithm.has_payload:
-            payloads = average_payloads(updates, answers, self.context.processes)
-        stepped = dict(averages)
-        for name in dict.fromkeys(answer.architecture for answer in answers):
-            model = self.predictor.models[name]
-            aggregate = Aggregate(
-                theta=trained_parameters(model, theta[name]),
-                average=trained_parameters(model, averages[name]),
-                payload=payloads.get(name, {}),
-                fraction=self._fraction(name, answers),
-                state=states.get(name, {}),
-            )
-            parameters, states[name] = self.algorithm.server_step(aggregate)
-            if parameters is aggregate.average:
-                continue
-            finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
-            if not bool(finite.all()):  # one transfer from the device
-                raise FloatingPointError(
-                    f"the server step of {type(self.algorithm).__name__} gave NaN or infinity: "
-                    "lower its server_lr (--model.algorithm.server_lr)"
-                )
-            stepped[name] = {**averages[name], **parameters}
-        return stepped
-
-    def _fraction(self, architecture: str, answers: Sequence[Answer]) -> float:
-        """Return the samples of the round's clients of an architecture, of all its clients'."""
-        sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
-        everyone = sum(size for name, size in sizes if name == architecture)
-        return sum(a.size for a in answers if a.architecture == architecture) / everyone
-
-    def collect_round(
-        self,
-        number: int,
-        updates: Sequence[Update],
-        answers: Sequence[Answer],
-        averages: Mapping[str, State],
-    ) -> Round:
-        """Return the models of round t, with all processes' updates for methods that need them."""
-        clients = [answer.client for answer in answers]
-        if self.algorithm.needs_all_updates:
-            merged = self.context.processes.merge({update.client: update for update in updates})
-            updates = [merged[client] for client in clients]
-        buffers = {
-            name: [key for key, _ in model.named_buffers() if key in averages[name]]
-            for name, model in self.predictor.models.items()
-        }
-        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
-        return Round(number, updates, clients, averages, buffers, seed)
-
-    def soft_labels(
-        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return the soft labels on D_distill, shape (N, C).
-
-        Args:
-            round_: The models of the round.
-            scores: s_i(x) of all clients on each part of the data; empty without scoring.
-            labels: p(c | x) of a teacher that is made of releases alone; empty without one.
-        """
+    def soft_labels(self, round_: Round) -> Tensor:
+        """Return the soft labels on D_distill, shape (N, C)."""
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
-            found = self._aggregate(round_, "distill", scores, labels, lambda _: stage.update(1))
+            found = self._aggregate(round_, "distill", lambda _: stage.update(1))
         if bool(found.isnan().any()):
             raise FloatingPointError(
                 f"the clients' predictions hold NaN or infinity in round {round_.number}: lower "
@@ -170,9 +135,7 @@ class Server:
             )
         return found
 
-    def evaluate(
-        self, round_: Round, scores: Mapping[str, Tensor], labels: Mapping[str, Tensor]
-    ) -> dict[str, float]:
+    def evaluate(self, round_: Round) -> dict[str, float]:
         """Return the accuracy of the averages before distillation, and metrics of the teachers.
 
         Only measured rounds are evaluated. The logits of other rounds' clients on the evaluated
@@ -181,35 +144,31 @@ class Server:
         """
         metrics = {}
         for name, state in round_.averages.items():
-            classes = self.predictor.predict(name, state, "evaluation").argmax(dim=1)
-            metrics[f"averaged_accuracy/{name}"] = self.predictor.accuracy(classes)
-        if labels:
-            of_whom = "statistics" if self.algorithm.trains_clients else "teachers"
-            classes = labels["evaluation"].argmax(dim=1)
-            metrics[f"{of_whom}/accuracy"] = self.predictor.accuracy(classes)
-        if self.algorithm.distills and self.algorithm.trains_clients:
-            metrics |= self._evaluate_teachers(round_, scores, labels)
+            classes = self.predict(name, state, "evaluation").argmax(dim=1)
+            metrics[f"averaged_accuracy/{name}"] = self._accuracy(classes)
+        if round_.labels and self.algorithm.trains_clients:
+            classes = round_.labels["evaluation"].argmax(dim=1)
+            metrics["statistics/accuracy"] = self._accuracy(classes)
+        if self.algorithm.distills:
+            metrics |= self._evaluate_teachers(round_)
         return metrics
 
-    def _evaluate_teachers(
-        self, round_: Round, scores: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
-    ) -> dict[str, float]:
+    def _accuracy(self, classes: Tensor) -> float:
+        return float((classes == self.context.data.evaluation_examples.targets).float().mean())
+
+    def _evaluate_teachers(self, round_: Round) -> dict[str, float]:
         """Return how good soft labels are on labeled data, and how certain the teachers are."""
         votes: list[Tensor] = []
         labels = self._aggregate(
-            round_,
-            "evaluation",
-            scores,
-            statistics,
-            lambda logits: votes.append(logits.argmax(dim=1)),
+            round_, "evaluation", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
         own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
         [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
-        metrics = {"teachers/accuracy": self.predictor.accuracy(labels)}
+        metrics = {"teachers/accuracy": self._accuracy(labels)}
         if members:  # with real sites a round may have no answer
             metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
-        if scores and round_.clients:
-            certainty = scores["distill"][list(round_.clients)]
+        if round_.scores and round_.clients:
+            certainty = round_.scores["distill"][list(round_.clients)]
             weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
                 "certainty/mean": float(certainty.mean()),
@@ -220,12 +179,7 @@ class Server:
         return metrics
 
     def _aggregate(
-        self,
-        round_: Round,
-        part: str,
-        scores: Mapping[str, Tensor],
-        labels: Mapping[str, Tensor],
-        on_prediction: Callable[[Tensor], None],
+        self, round_: Round, part: str, on_prediction: Callable[[Tensor], None]
     ) -> Tensor:
         """Return the method's soft labels on one part of the data, the same in every process.
 
@@ -233,16 +187,16 @@ class Server:
         """
 
         def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
-            logits = self.predictor.predict(architecture, state, part, rows)
+            logits = self.predict(architecture, state, part, rows)
             on_prediction(logits)
             return logits
 
         ensemble = Ensemble(
             round_,
             predict,
-            shape=(len(self.predictor.inputs(part)), len(self.context.data.classes)),
-            scores=scores.get(part),
-            labels=labels.get(part),
+            shape=(len(self.inputs(part)), len(self.context.data.classes)),
+            scores=round_.scores.get(part),
+            labels=round_.labels.get(part),
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
@@ -254,17 +208,27 @@ class Server:
     def distill(
         self, round_: int, averages: Mapping[str, State], soft_labels: Tensor
     ) -> tuple[dict[str, State], dict[str, float]]:
-        """Train the student of every architecture in round t, starting from its average.
-
-        Returns:
-            The weights of each student, and the distillation losses for the log.
-        """
+        """Return the weights of each student, trained from its average, and the losses to log."""
         results: dict[str, StageResult] = {}
         mine = self.context.processes.local(list(enumerate(averages)))
         total = self.settings.epochs * len(mine)
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
-                job = self._job(round_, number, name, averages[name], soft_labels)
+                job = Job(
+                    self.context.data.distill_batches(
+                        soft_labels,
+                        self.settings.batch_size,
+                        round_,
+                        labeled=self.settings.hard_labels > 0,
+                        augmentation=self.settings.augment,
+                    ),
+                    self.settings.epochs,
+                    seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
+                    state=averages[name],
+                    optimizer_state=self.context.carried.server_optimizers.get(name),
+                    keep_optimizer=self.context.carry_optimizers,
+                    lr=self.context.lr_of(self.settings, round_),
+                )
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
@@ -274,20 +238,3 @@ class Server:
                 self.context.carried.server_optimizers[name] = optimizer_state
         states: dict[str, State] = {name: results[name].state for name in averages}
         return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
-
-    def _job(self, round_: int, number: int, name: str, average: State, soft_labels: Tensor) -> Job:
-        return Job(
-            self.context.data.distill_batches(
-                soft_labels,
-                self.settings.batch_size,
-                round_,
-                labeled=self.settings.hard_labels > 0,
-                augmentation=self.settings.augment,
-            ),
-            self.settings.epochs,
-            seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
-            state=average,
-            optimizer_state=self.context.carried.server_optimizers.get(name),
-            keep_optimizer=self.context.carry_optimizers,
-            lr=self.context.lr_of(self.settings, round_),
-        )

@@ -1,8 +1,7 @@
 """The settings of the three kinds of training; the defaults are the paper's for images."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -17,6 +16,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
+from fedaux_pl.modules.language_modeling import check_options as check_language_modeling
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 Schedule = Literal["constant", "cosine", "step"]
@@ -66,10 +66,15 @@ class TrainingSettings:
                     f"{self.option}.{name} must be an integer of at least {minimum}, but is "
                     f"{value!r} (at most {_MAX_COUNT} is allowed)"
                 )
-        with _prefixed(self.option):
-            self.optimizer_settings  # noqa: B018 - checks them
-            check_decay(warmup=self.warmup)
-            check_choice("schedule", self.schedule, get_args(Schedule))
+        try:
+            self._check_options()
+        except ValueError as error:  # begins with the name of an option
+            raise ValueError(f"{self.option}.{error}") from error
+
+    def _check_options(self) -> None:
+        self.optimizer_settings  # noqa: B018 - checks them
+        check_decay(warmup=self.warmup)
+        check_choice("schedule", self.schedule, get_args(Schedule))
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
@@ -108,11 +113,6 @@ class TrainingSettings:
         unset = [f.name for f in fields(self) if values[f.name] == f.default]
         return {k: v for k, v in values.items() if k in recorded or k not in unset}
 
-    @classmethod
-    def from_plain(cls, **values: Any) -> Self:
-        """Create the settings of which ``plain`` has the values."""
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class RoundTraining(TrainingSettings):
@@ -127,10 +127,9 @@ class RoundTraining(TrainingSettings):
 
     augmentation: AugmentationOption = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with _prefixed(self.option):
-            check_augmentation(self.augmentation)
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_augmentation(self.augmentation)
 
     @cached_property
     def augment(self) -> Augmentation | None:
@@ -169,15 +168,14 @@ class LocalTraining(RoundTraining):
     batchnorm: BatchNormMode = "batch"
     fine_tuning: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with _prefixed(self.option):
-            check_decay(label_smoothing=self.label_smoothing)
-            if not is_int(self.fine_tuning, 0):
-                raise ValueError(
-                    f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
-                )
-            check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_decay(label_smoothing=self.label_smoothing)
+        if not is_int(self.fine_tuning, 0):
+            raise ValueError(
+                f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
+            )
+        check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
 
 
 @dataclass(frozen=True)
@@ -204,13 +202,12 @@ class Distillation(RoundTraining):
     hard_labels: float = 0.0
     min_share: float | None = None  # cells of sweeps of 0.9.0 have no such option
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with _prefixed(self.option):
-            check_positive(temperature=self.temperature)
-            check_decay(min_share=self.min_share or 0.0)
-            if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
-                raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_positive(temperature=self.temperature)
+        check_decay(min_share=self.min_share or 0.0)
+        if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
+            raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
 
 
 @dataclass(frozen=True)
@@ -238,16 +235,11 @@ class Pretraining(TrainingSettings):
     objective: Objective = "masked"
     mask_rate: float = 0.15
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with _prefixed(self.option):
-            if not self.temperature > 0:
-                raise ValueError(f"temperature must be positive, but is {self.temperature}")
-            check_choice("objective", self.objective, get_args(Objective))
-            if not 0 < self.mask_rate < 1:
-                raise ValueError(
-                    f"mask_rate must lie strictly between 0 and 1, but is {self.mask_rate}"
-                )
+    def _check_options(self) -> None:
+        super()._check_options()
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, but is {self.temperature}")
+        check_language_modeling(self.objective, self.mask_rate)
 
     def plain(self) -> dict[str, Any]:
         """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
@@ -266,15 +258,6 @@ class Pretraining(TrainingSettings):
         if getattr(model, "inputs", "images") == "images":
             return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
         return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
-
-
-@contextmanager
-def _prefixed(option: str) -> Iterator[None]:
-    """Put the name of the option before a message that begins with the name of an argument."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{option}.{error}") from error
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -3,14 +3,12 @@
 import copy
 import warnings
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
@@ -22,7 +20,6 @@ from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of, state_key
 from fedaux_pl.modules.batch_checks import first_entry
 
-_ENSEMBLE = "ensemble"
 _LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
 MAX_CLASSES = 20
 """With more classes there is no metric of each class's accuracy; the confusion matrix has them."""
@@ -56,11 +53,8 @@ class ModulesByName(nn.ModuleDict):
 class Students(pl.LightningModule):
     """One model of each architecture, evaluated alone and as an ensemble.
 
-    Validation and test batches are (inputs, labels). ``accuracy`` is the accuracy of the ensemble
-    on the test data, ``accuracy/NAME`` that of a student, ``class_accuracy/NAME`` the ensemble's
-    on the samples of a class. Where samples name their client, ``client_accuracy/NAME`` is the
-    ensemble's on those of a client; likewise the chosen metrics, such as ``f1``. Metrics on
-    validation data have the prefix ``val/``. The arguments are those of ``Federation``.
+    ``class_accuracy/NAME`` is the ensemble's accuracy on the samples of a class,
+    ``client_accuracy/NAME`` on those of a client. Arguments and other metrics: ``Federation``.
     """
 
     def __init__(
@@ -73,14 +67,13 @@ class Students(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.clients, self.model_options, self.seed = clients, model_options, seed
-        self.chosen_metrics = metrics
-        self.evaluation = EvaluationMetrics(metrics)
-        self._predictions: list[tuple[Tensor, Tensor]] = []  # logits and labels of each batch
         self.batchnorm: BatchNormStatistics = batchnorm
+        self.chosen_metrics, self.evaluation = metrics, EvaluationMetrics(metrics)
         self.students = ModulesByName()  # the models; empty until ``create_students``
         self.classes: tuple[str, ...] = ()
-        self.accuracies = ModulesByName()  # of each student and of their ensemble
-        self.confusion_matrix: MulticlassConfusionMatrix | None = None
+        self.confusion: Tensor | None = None  # (C, C), of the last evaluation
+        # of each batch: predicted classes (N, S + 1), labels (N,), the ensemble's logits if needed
+        self._predictions: list[tuple[Tensor, Tensor, Tensor]] = []
 
     @property
     def data(self) -> FederatedDataModule:
@@ -109,14 +102,6 @@ class Students(pl.LightningModule):
                 self.students[name] = create_for(
                     input_shape, name, len(classes), pretrained=pretrained, **own
                 )
-        for name in (*self.clients, _ENSEMBLE):
-            # every process evaluates all test data: there is nothing to synchronize
-            self.accuracies[name] = MulticlassAccuracy(
-                len(classes), average="micro", sync_on_compute=False, validate_args=False
-            )
-        self.confusion_matrix = MulticlassConfusionMatrix(
-            len(classes), sync_on_compute=False, validate_args=False
-        )
         self.evaluation = EvaluationMetrics(self.chosen_metrics, len(classes))
 
     def create_modules(
@@ -130,12 +115,6 @@ class Students(pl.LightningModule):
             for name, student in self.students.items()
         }
 
-    def count_step(self) -> None:
-        """Advance ``global_step`` after a round; otherwise Lightning would write no checkpoint."""
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
-
     def forward(self, x: Tensor) -> Tensor:
         """Return class probabilities of the ensemble of all students, shape (N, C)."""
         if not self.students:
@@ -145,14 +124,6 @@ class Students(pl.LightningModule):
             )
         logits = [model(x).float() for model in self.students.values()]
         return torch.stack(logits).mean(dim=0).softmax(dim=-1)
-
-    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Measure the accuracy of each student and of their ensemble."""
-        self._evaluate(batch, self.evaluation_prefix)
-
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Measure the accuracy of each student and of their ensemble on the test data."""
-        self._evaluate(batch, "")
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Return class probabilities of the ensemble for inputs, also with labels, shape (N, C)."""
@@ -175,42 +146,36 @@ class Students(pl.LightningModule):
         """Whether rounds are measured on private data that the clients hold out."""
         return self._federated is not None and self._federated.validation_fraction > 0
 
-    def _evaluate(self, batch: Sequence[Tensor], prefix: str) -> None:
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Predict with each student and with their ensemble."""
         x, labels = batch[0], batch[1]
-        logits = {}
-        for name, model in self.students.items():
+        logits = []
+        for model in self.students.values():
             with evaluating(model, self.batchnorm):
-                logits[name] = model(x).float()
-        if bool(torch.stack([values.isnan().any() for values in logits.values()]).any()):
+                logits.append(model(x).float())
+        members = torch.stack(logits)
+        if bool(members.isnan().any()):
             raise FloatingPointError(
                 "the students' predictions hold NaN after this round: lower distillation.lr "
                 "(--model.distillation.lr), or local.lr in a method without distillation, or "
                 "server_lr in one with a server step"
             )
-        logits[_ENSEMBLE] = torch.stack(list(logits.values())).mean(dim=0)
-        options: dict[str, Any] = {"on_step": False, "on_epoch": True}
-        options["logger"] = not self.is_fitting  # a round logs all its metrics at once
-        for name, values in logits.items():
-            metric = cast(MulticlassAccuracy, self.accuracies[name])
-            metric.update(values, labels)
-            with _quiet_without_logger():
-                self.log(prefix + _key(name), metric, prog_bar=name == _ENSEMBLE, **options)
-        assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
-        self.confusion_matrix.update(logits[_ENSEMBLE], labels)
-        if self.chosen_metrics or self.evaluated_clients is not None:
-            self._predictions.append((logits[_ENSEMBLE], labels))
+        ensemble = members.mean(dim=0)
+        votes = torch.cat([members, ensemble[None]]).argmax(dim=2).T
+        is_needed = self.chosen_metrics or self.evaluated_clients is not None
+        self._predictions.append((votes, labels, ensemble if is_needed else ensemble[:0]))
+
+    test_step = validation_step
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the confusion matrix and the kept predictions."""
-        assert self.confusion_matrix is not None  # noqa: S101 - students are evaluated
-        self.confusion_matrix.reset()
+        """Drop the predictions of an evaluation that was interrupted."""
         self._predictions.clear()
 
     on_test_epoch_start = on_validation_epoch_start
 
     def on_test_epoch_end(self) -> None:
-        """Log the accuracy on each class, the chosen metrics and those of each client."""
-        self.log_measured(self.class_accuracies() | self.compute_metrics())
+        """Log all metrics on the test data."""
+        self.log_measured(self.measure())
 
     @property
     def evaluated_clients(self) -> Examples | None:
@@ -220,20 +185,38 @@ class Students(pl.LightningModule):
         examples = data.test_examples if self.trainer.testing else data.evaluation_examples
         return None if examples.clients is None else examples
 
-    def compute_metrics(self) -> dict[str, float]:
-        """Return the chosen metrics, and all metrics by client, after all batches."""
-        if not self._predictions:
-            return {}
-        logits, labels = (torch.cat(parts) for parts in zip(*self._predictions, strict=True))
+    def measure(self) -> dict[str, float]:
+        """Return accuracies, chosen metrics and all metrics by client, after all batches."""
+        votes, labels, logits = (torch.cat(part) for part in zip(*self._predictions, strict=True))
         self._predictions.clear()
-        found = self.evaluation(logits, labels) if self.chosen_metrics else {}
-        found.pop(ACCURACY, None)  # is measured for every student
+        names, count = [f"{ACCURACY}/{name}" for name in self.students], len(self.classes)
+        right = (votes == labels[:, None]).sum(dim=0) / len(labels)
+        found = dict(zip([*names, ACCURACY], right.tolist(), strict=True))
+        cells = torch.bincount(labels.long() * count + votes[:, -1], minlength=count**2)
+        self.confusion = cells.view(count, count)
+        found |= self.class_accuracies()
+        if self.chosen_metrics:
+            found |= {k: v for k, v in self.evaluation(logits, labels).items() if k != ACCURACY}
         if (examples := self.evaluated_clients) is not None and examples.clients is not None:
             clients = examples.clients[: len(labels)].to(labels.device)  # fewer: limit_val_batches
-            names = self.client_labels(examples.client_names)
+            client_names = self.client_labels(examples.client_names)
             logits = self.client_logits(examples, logits)
-            found |= self.evaluation.by_client(logits, labels, clients, names)
+            found |= self.evaluation.by_client(logits, labels, clients, client_names)
         return found
+
+    def class_accuracies(self) -> dict[str, float]:
+        """Return the fraction of each class's samples that the ensemble classifies correctly.
+
+        Empty for more than `MAX_CLASSES` classes; a class without samples is left out.
+        """
+        if self.confusion is None or len(self.classes) > MAX_CLASSES:
+            return {}
+        correct, sizes = self.confusion.diagonal().tolist(), self.confusion.sum(dim=1).tolist()
+        return {
+            f"class_accuracy/{name}": right / size
+            for name, right, size in zip(self.classes, correct, sizes, strict=True)
+            if size
+        }
 
     @property
     def monitored_metrics(self) -> dict[str, bool]:
@@ -254,12 +237,14 @@ class Students(pl.LightningModule):
 
     def log_measured(self, metrics: Mapping[str, float], logger: bool = True) -> None:
         """Log numbers that are the same in all processes, without ``logger`` for callbacks only."""
-        for name, value in metrics.items():
-            exact = torch.tensor(value, dtype=torch.float64)
-            # no process sums up: sync_dist only silences a warning
-            options: dict[str, Any] = {"logger": logger, "on_epoch": True, "sync_dist": True}
-            with _quiet_without_logger():
-                self.log(name, exact, rank_zero_only=True, **options)
+        # no process sums up: sync_dist only silences a warning
+        options: dict[str, Any] = {"logger": logger, "on_epoch": True, "sync_dist": True}
+        with warnings.catch_warnings():  # what is logged is also returned and monitored
+            warnings.filterwarnings("ignore", message=".*but have no logger configured")
+            for name, value in metrics.items():
+                exact = torch.tensor(value, dtype=torch.float64)
+                in_bar = name in (ACCURACY, f"val/{ACCURACY}")
+                self.log(name, exact, rank_zero_only=True, prog_bar=in_bar, **options)
 
     def log_round(self, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a round in one row over the round, and the losses for callbacks.
@@ -272,44 +257,3 @@ class Students(pl.LightningModule):
             measured = {name: value for name, value in metrics.items() if name != "round"}
             for logger in self.trainer.loggers:
                 logger.log_metrics(measured, step=int(metrics["round"]))
-
-    def compute_accuracies(self) -> dict[str, float]:
-        """Return the students' accuracies by their names in logs, after a validation."""
-        prefix = self.evaluation_prefix
-        return {
-            prefix + _key(name): float(cast(MulticlassAccuracy, metric).compute())
-            for name, metric in self.accuracies.items()
-        }
-
-    @property
-    def confusion(self) -> Tensor | None:
-        """The confusion matrix of the last evaluation, shape (C, C); None before the first one."""
-        metric = self.confusion_matrix
-        return metric.compute() if metric is not None and metric.update_called else None
-
-    def class_accuracies(self) -> dict[str, float]:
-        """Return the fraction of each class's samples that the ensemble classifies correctly.
-
-        Empty for more than `MAX_CLASSES` classes; a class without samples is left out.
-        """
-        if self.confusion is None or len(self.classes) > MAX_CLASSES:
-            return {}
-        counts = self.confusion.double()
-        correct, sizes = counts.diagonal().tolist(), counts.sum(dim=1).tolist()
-        return {
-            f"class_accuracy/{name}": right / size
-            for name, right, size in zip(self.classes, correct, sizes, strict=True)
-            if size
-        }
-
-
-@contextmanager
-def _quiet_without_logger() -> Iterator[None]:
-    """Silence a warning of Lightning: what is logged is also returned and monitored."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*but have no logger configured")
-        yield
-
-
-def _key(name: str) -> str:
-    return "accuracy" if name == _ENSEMBLE else f"accuracy/{name}"

@@ -1,6 +1,5 @@
 """Checks of the first batch that enters a LightningModule."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,18 +53,14 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
 
 def check_soft_labels(targets: Tensor, num_classes: int) -> None:
     """Raise a ValueError unless soft labels are probabilities of shape (N, C)."""
-    if targets.ndim != 2 or targets.shape[1] != num_classes:
-        raise ValueError(
-            f"soft labels must be probabilities of shape (N, {num_classes}), but have shape "
-            f"{tuple(targets.shape)}"
-        )
-    sums = targets.float().sum(dim=1)
+    has_shape = targets.ndim == 2 and targets.shape[1] == num_classes
     # Half precision rounds probabilities to 3 digits. A comparison with NaN is false.
-    if not bool(((targets >= 0).all(dim=1) & ((sums - 1).abs() < 0.01)).all()):
+    has_sum = (targets.float().sum(dim=-1) - 1).abs() < 0.01
+    if not has_shape or not bool((targets >= 0).all() & has_sum.all()):
         low, high = torch.stack(torch.aminmax(targets)).tolist()
-        got = f"run from {low:.4g} to {high:.4g}: apply softmax(dim=-1) to logits"
-        if not math.isfinite(low + high):
-            got = "hold NaN or infinity: lower the learning rate of the teachers"
         raise ValueError(
-            f"soft labels must be probabilities, at least 0 and with sum 1 in each row, but {got}"
+            f"soft labels must be probabilities of shape (N, {num_classes}), at least 0 and with "
+            f"sum 1 in each row, but have shape {tuple(targets.shape)} and run from {low:.4g} to "
+            f"{high:.4g}: apply softmax(dim=-1) to logits; if they hold NaN or infinity, lower the "
+            "learning rate of the teachers"
         )

@@ -11,7 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import count_classes, resolve_model
 from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
-from fedaux_pl.modules.state_dicts import copy_state, load_state
+from fedaux_pl.modules.state_dicts import copy_state
 
 TrainedPart = Literal["full", "head"]
 
@@ -37,12 +37,6 @@ class ClassifierModule(OptimizedModule):
             raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
         self.num_classes = num_classes
         self.model: Any = resolve_model(model, num_classes, model_options)
-        outputs = getattr(self.model.head, "out_features", num_classes)
-        if outputs != num_classes:
-            raise ValueError(
-                f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of "
-                "them"
-            )
         self.head_only = trained == "head"
         if self.head_only:
             self.model.requires_grad_(False)
@@ -71,7 +65,7 @@ class ClassifierModule(OptimizedModule):
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts."""
-        load_state(self.model, state)
+        self.model.load_state_dict(state)
 
     def copy_model_state(self) -> dict[str, Tensor]:
         """Return a copy of the model's state dict."""

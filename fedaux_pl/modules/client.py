@@ -100,11 +100,9 @@ class ClientModule(ClassifierModule):
             self.anchor = [tensor.clone() for tensor in current]
 
     def set_correction(self, correction: Mapping[str, Tensor]) -> None:
-        """Set what is added to the gradients of a ``corrected`` module.
+        """Set the tensors that a ``corrected`` module adds to the gradients, by parameter name.
 
-        Args:
-            correction: A tensor for each trained parameter, by its name in the model; empty for
-                zeros. Other entries are ignored.
+        Empty for zeros; entries of other names are ignored.
         """
         if not self.corrected:
             raise ValueError("this ClientModule has no correction: create it with corrected=True")

@@ -23,13 +23,8 @@ class DistillationModule(ClassifierModule):
     ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
 
     Args:
-        model: The name of an architecture, or a module with ``features``, ``head`` and
-            ``feature_dim``. A module is not saved with the hyper-parameters: pass it again to
-            ``load_from_checkpoint``.
-        num_classes: C, the number of classes; by default that of a module's head, 10 for a name.
-        trained: ``full`` trains all parameters, ``head`` trains g only.
-        optimizer: The optimizer of the trained parameters.
-        model_options: Further arguments of ``create_model``, such as ``in_channels``.
+        model: As ``num_classes``, ``trained``, ``optimizer`` and ``model_options`` that of
+            ``ClientModule``.
         temperature: See ``distillation_loss``.
         hard_labels: The weight of labels in place of soft labels, for samples that have one.
 

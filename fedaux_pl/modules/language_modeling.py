@@ -38,9 +38,7 @@ class LanguageModeling(SelfSupervised):
         objective: ``masked`` masks tokens and predicts them; ``next`` predicts each token from
             those before it.
         mask_rate: The fraction of a text's tokens that is masked, for ``masked`` only.
-        optimizer: The optimizer of all parameters.
-        knn_k: The number of neighbors of the kNN accuracy.
-        model_options: Further arguments of ``create_model``, such as ``source``.
+        optimizer: As ``knn_k`` and ``model_options`` that of ``SimCLR``.
 
     Examples:
         >>> import torch
@@ -64,10 +62,7 @@ class LanguageModeling(SelfSupervised):
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        if objective not in get_args(Objective):
-            raise ValueError(f"objective must be 'masked' or 'next', but is {objective!r}")
-        if not 0 < mask_rate < 1:
-            raise ValueError(f"mask_rate must lie strictly between 0 and 1, but is {mask_rate}")
+        check_options(objective, mask_rate)
         super().__init__(model, knn_k, optimizer, model_options)
         _check_encoder(self.backbone, objective)
         self.objective = objective
@@ -112,6 +107,14 @@ class LanguageModeling(SelfSupervised):
         targets = ids[:, 1:].long()
         logits = self.token_logits(states[:, :-1])
         return _weighted_cross_entropy(logits, targets, (targets != self.backbone.pad_id).float())
+
+
+def check_options(objective: Objective, mask_rate: float) -> None:
+    """Raise a ValueError for a wrong option."""
+    if objective not in get_args(Objective):
+        raise ValueError(f"objective must be masked or next, but is {objective!r}")
+    if not 0 < mask_rate < 1:
+        raise ValueError(f"mask_rate must lie strictly between 0 and 1, but is {mask_rate}")
 
 
 def _weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

@@ -20,10 +20,6 @@ def resolve_model(
 
     A module without ``feature_dim`` gets it from its head.
     """
-    if not isinstance(options, Mapping | None):
-        raise TypeError(
-            f"model_options must be a mapping such as {{'width': 0.5}}, not {options!r}"
-        )
     if options and "num_classes" in options:
         raise ValueError("num_classes is not one of model_options: give it as an argument")
     if isinstance(model, type):
@@ -51,12 +47,14 @@ def resolve_model(
 
 
 def count_classes(model: str | nn.Module, num_classes: int | None) -> int:
-    """Return the number of classes if it is given, else that of a module's head, else 10."""
-    if num_classes is not None:
-        return num_classes
+    """Return the number of classes, by default that of a module's head, 10 for a name."""
     if isinstance(model, str):
-        return 10
-    outputs = getattr(getattr(model, "head", None), "out_features", None)
+        return 10 if num_classes is None else num_classes
+    outputs = getattr(getattr(model, "head", None), "out_features", num_classes)
+    if num_classes not in (None, outputs):
+        raise ValueError(
+            f"the model has {outputs} outputs, but num_classes is {num_classes}: change one of them"
+        )
     if not isinstance(outputs, int):
         raise ValueError(
             f"the head of {type(model).__name__} does not say how many classes there are (it has "

@@ -17,8 +17,7 @@ from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring

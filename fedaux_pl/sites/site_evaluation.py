@@ -102,9 +102,9 @@ class SiteEvaluation:
         federation, inputs, count = self.federation, self.test.inputs, len(self.test)
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
-        predictor, logits = federation.server.predictor, []
-        runner = predictor.context.runner
-        for name, model in predictor.models.items():
+        server, logits = federation.server, []
+        runner = server.context.runner
+        for name, model in server.models.items():
             state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
             if self.privacy.epsilon is None:
                 logits.append(runner.predict(model, state, inputs, federation.batchnorm))

@@ -223,7 +223,7 @@ def test_views_are_random_and_repeat_with_the_seed(deterministic):
         states = []
         for seed in (3, 3, 4):
             trained = copy.deepcopy(one)
-            runner.run(trained, TensorBatches(images, batch_size=64), 2, seed)
+            runner.run_all(trained, [Job(TensorBatches(images, batch_size=64), 2, seed)])
             states.append(trained.backbone_state())
             runner.forget(trained)
         return states

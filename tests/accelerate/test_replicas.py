@@ -292,7 +292,8 @@ def test_a_module_is_trained_in_place():
     def single(runner):
         module = client()
         losses = []
-        result = runner.run(module, jobs((70,))[0].batches, 3, 5, on_epoch=losses.append)
+        job = Job(jobs((70,))[0].batches, 3, 5)
+        [result] = runner.run_all(module, [job], losses.append)
         assert losses[-1] == result.loss
         return module.copy_model_state(), losses
 

@@ -10,6 +10,7 @@ from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.federation import Distillation, LocalTraining
 from fedaux_pl.federation import federation as rounds
 from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.server import Server
 from fedaux_pl.scoring import Scoring
 from tests.federations import (
     MIXED,
@@ -203,7 +204,7 @@ def test_mixed_architectures(tmp_path, monkeypatch):
         lambda n, *_: [0] if n == 1 else [0, 1, 2],
     )
     calls = spy(monkeypatch, LocalClients, "train")
-    averages = spy(monkeypatch, rounds, "average_updates")
+    averages = spy(monkeypatch, Server, "average")
     federation = create(FedDF(), dict(MIXED))
     trainer = fit(tmp_path, federation, 1)
     ((_, updates),) = calls

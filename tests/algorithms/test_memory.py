@@ -1,5 +1,7 @@
 """Absent clients teach with their last logits."""
 
+from collections import Counter
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -84,7 +86,17 @@ class OneOfTwo(Processes):
     """The first of two processes; the other stores the logits of clients 8 and 9."""
 
     def merge(self, own):
-        return own | {8: (1, 8, 20), 9: (2, 9, 20)}
+        return own | {8: (1, 0, 8, 20), 9: (2, 0, 9, 20)}
+
+
+class Counted(Processes):
+    """Counts the messages."""
+
+    merges = 0
+
+    def merge(self, own):
+        self.merges += 1
+        return super().merge(own)
 
 
 def test_the_limit_is_that_of_all_processes():
@@ -202,9 +214,12 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
             (5, 3),
             SCORES,
             memory=memory,
+            processes=(processes := Counted()),
             min_share=min_share,
         )
-        return algorithm.soft_labels(ensemble), asked
+        labels = algorithm.soft_labels(ensemble)
+        assert processes.merges == 1  # one message about the ages of absent clients
+        return labels, asked
 
     def naive(weights, *teachers):
         return soft_labels(torch.stack(teachers), torch.tensor(weights))
@@ -278,10 +293,10 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     class Compare(pl.Callback):
         def on_train_start(self, trainer, federation):
             server = federation.server
-            predict, memory = server.predictor.predict, federation.carried.memory
+            predict, memory = server.predict, federation.carried.memory
             soft_labels_of = server.soft_labels
 
-            def compare(round_, scores, labels):
+            def compare(round_):
                 stored, ages = dict(memory.stored), {u.client: 0 for u in round_.updates}
                 teachers = {
                     u.client: predict(u.architecture, u.state, "distill") for u in round_.updates
@@ -289,7 +304,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
                 for client in set(stored) - set(ages):
                     teachers[client] = unpack_logits(stored[client].packed("distill"))
                 clients = list(teachers)
-                weights = scores["distill"][clients]
+                weights = round_.scores["distill"][clients]
                 top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
                 chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
                 chosen[: len(ages)] |= top
@@ -298,7 +313,7 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
                 expected = soft_labels(
                     torch.stack(list(teachers.values())).nan_to_num(), weights * chosen
                 )
-                found = soft_labels_of(round_, scores, labels)
+                found = soft_labels_of(round_)
                 torch.testing.assert_close(found, expected)
                 return found
 
@@ -315,7 +330,8 @@ def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     assert_same(weights(rest), weights(federation))
     assert measured(rest) == measured(federation)
     # a round in which no site has answered: the memory teaches alone
-    assert rest.server.evaluate(Round(4, [], []), rest.scores, {}).keys() == {"teachers/accuracy"}
+    nobody = Round(4, [], [], scores=rest.scores)
+    assert rest.server.evaluate(nobody).keys() == {"teachers/accuracy"}
 
 
 def few_predictions(share, options):
@@ -398,10 +414,21 @@ def test_an_invalid_discount():
 
 def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
     memory = TeacherMemory(clients=2)
-    teach(memory, 1, c5=5, c1=1)
-    teach(memory, 2, c0=0)
-    assert set(memory.stored) == {5, 0}  # of those absent since round 1, the lower id goes first
+    teach(memory, 1, c5=5)
+    teach(memory, 2, c1=1)
+    teach(memory, 3, c0=0)
+    assert set(memory.stored) == {1, 0}
     assert memory.forgotten == 1
+
+
+def test_a_round_of_too_many_clients_forgets_each_of_them_as_often():
+    memory, kept = TeacherMemory(clients=2), Counter()
+    for round_ in range(1, 61):
+        teach(memory, round_, c0=0, c1=1, c2=2, c3=3)
+        kept.update(list(memory.stored))
+        assert memory.forgotten == 2
+    assert kept.total() == 120
+    assert all(20 <= kept[client] <= 40 for client in range(4))
 
 
 def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):

@@ -242,7 +242,7 @@ def test_an_error_within_a_round_keeps_its_traceback(tmp_path, monkeypatch):
     def broken(*_):
         raise ValueError("a mistake in the code")
 
-    monkeypatch.setattr("fedaux_pl.federation.federation.average_updates", broken)
+    monkeypatch.setattr("fedaux_pl.federation.server.average_updates", broken)
     with pytest.raises(ValueError, match="a mistake in the code"):
         main(command("fit", tmp_path, "--model.algorithm=FedAvg"))
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.engine import StageRunner
+from fedaux_pl.engine import Job, StageRunner
 from fedaux_pl.engine.optimizer_state import is_resettable, restore
-from fedaux_pl.modules import ClientModule, OptimizerSettings, ScoringHead
+from fedaux_pl.modules import ClientModule, OptimizerSettings
 
 
 class Outer(pl.LightningModule):
@@ -54,6 +54,11 @@ def within(work, precision="32-true", before=False, accelerator="cpu"):
         enable_model_summary=False,
     ).fit(outer)
     return outer.result
+
+
+def train(runner, module, *job, on_epoch=None, **options):
+    """The result of one job."""
+    return runner.run_all(module, [Job(*job, **options)], on_epoch)[0]
 
 
 class Net(nn.Module):
@@ -107,7 +112,7 @@ def by_hand(net, optimizer, epochs, seed):
 def test_it_is_plain_training():
     one = module()
     net = copy.deepcopy(one.model)
-    result = within(lambda runner: runner.run(one, batches(), 2, seed=5))
+    result = within(lambda runner: train(runner, one, batches(), 2, seed=5))
     loss = by_hand(net, torch.optim.Adam(net.parameters(), lr=1e-3), 2, seed=5)
     for key, value in net.state_dict().items():
         assert torch.equal(one.model.state_dict()[key], value), key
@@ -120,8 +125,8 @@ def test_the_optimizer_continues_where_it_stopped():
     net = copy.deepcopy(one.model)
 
     def train_twice(runner):
-        first = runner.run(one, batches(), 1, seed=5)
-        return runner.run(one, batches(), 1, seed=6, optimizer_state=first.optimizer_state)
+        first = train(runner, one, batches(), 1, seed=5)
+        return train(runner, one, batches(), 1, seed=6, optimizer_state=first.optimizer_state)
 
     result = within(train_twice)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -136,9 +141,9 @@ def test_a_stage_does_not_change_the_optimizer_state_it_is_given():
     states = {}
 
     def train_twice(runner):
-        state = runner.run(module(), batches(), 1, seed=5).optimizer_state
+        state = train(runner, module(), batches(), 1, seed=5).optimizer_state
         states["before"] = copy.deepcopy(state)
-        runner.run(module(), batches(), 1, seed=6, optimizer_state=state)
+        train(runner, module(), batches(), 1, seed=6, optimizer_state=state)
         states["after"] = state
 
     within(train_twice)
@@ -152,7 +157,7 @@ def test_the_precision_is_that_of_the_trainer(before):
     results = {}
     for precision in ("32-true", "bf16-mixed"):
         one = module()
-        within(lambda runner, one=one: runner.run(one, batches(), 1, seed=5), precision, before)
+        within(lambda runner, one=one: train(runner, one, batches(), 1, seed=5), precision, before)
         results[precision] = one.model
     assert set(results["32-true"].seen) == {(False, torch.float32)}
     assert set(results["bf16-mixed"].seen) == {(True, torch.bfloat16)}
@@ -171,7 +176,7 @@ def test_random_numbers_depend_on_the_seed_alone():
         for seed in (5, 5, 6):
             one = module()
             torch.set_rng_state(before)
-            runner.run(one, batches(), 1, seed=seed)
+            train(runner, one, batches(), 1, seed=seed)
             models.append(one.model.hidden.weight)
             assert torch.equal(torch.get_rng_state(), before)
 
@@ -188,7 +193,7 @@ def test_a_loss_that_is_not_a_number(when):
         plain(batch, index) * (math.nan if index == when else 1)
     )
     with pytest.raises(FloatingPointError, match="loss of ClientModule became nan in epoch 1"):
-        within(lambda runner: runner.run(one, batches(), 2, seed=0))
+        within(lambda runner: train(runner, one, batches(), 2, seed=0))
 
 
 def test_the_error_names_the_learning_rate():
@@ -196,18 +201,18 @@ def test_the_error_names_the_learning_rate():
     with pytest.raises(
         FloatingPointError, match=r"lower local\.lr \(--model\.local\.lr\), which is 1e\+30$"
     ):
-        within(lambda runner: runner.run(one, batches(), 9, seed=0))
+        within(lambda runner: train(runner, one, batches(), 9, seed=0))
     one.option = ""  # a module that no option of a federation configures
     with pytest.raises(
         FloatingPointError, match="lower its learning rate, or use 32-true in place"
     ):
-        within(lambda runner: runner.run(one, batches(), 9, seed=0), precision="bf16-mixed")
+        within(lambda runner: train(runner, one, batches(), 9, seed=0), precision="bf16-mixed")
 
 
 def test_losses_are_reported_epoch_by_epoch():
     losses = []
     result = within(
-        lambda runner: runner.run(module(), batches(), 3, seed=0, on_epoch=losses.append)
+        lambda runner: train(runner, module(), batches(), 3, seed=0, on_epoch=losses.append)
     )
     assert len(losses) == 3
     assert losses[-1] == result.loss
@@ -217,19 +222,10 @@ def test_losses_are_reported_epoch_by_epoch():
 def test_no_epochs_change_nothing():
     one = module()
     before = copy.deepcopy(one.state_dict())
-    result = within(lambda runner: runner.run(one, batches(), 0, seed=0))
+    result = within(lambda runner: train(runner, one, batches(), 0, seed=0))
     assert math.isnan(result.loss)
     assert result.steps == 0
     assert all(torch.equal(value, before[key]) for key, value in one.state_dict().items())
-
-
-def test_a_module_needs_one_optimizer_and_a_loss():
-    with pytest.raises(TypeError, match=r"ScoringHead\.configure_optimizers must return one.*list"):
-        within(lambda runner: runner.run(ScoringHead(), batches(), 1, seed=0))
-    silent = module()
-    silent.training_step = lambda batch, index: None
-    with pytest.raises(TypeError, match=r"ClientModule\.training_step must return the loss"):
-        within(lambda runner: runner.run(silent, batches(), 1, seed=0))
 
 
 def test_it_trains_where_gradients_are_off():
@@ -238,7 +234,7 @@ def test_it_trains_where_gradients_are_off():
 
     def work(runner):
         with torch.no_grad():
-            runner.run(one, batches(), 1, seed=0)
+            train(runner, one, batches(), 1, seed=0)
 
     within(work)
     assert not torch.equal(one.model.hidden.weight, before)

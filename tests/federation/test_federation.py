@@ -204,10 +204,10 @@ def test_rounds_without_validation_evaluate_no_teachers(tmp_path, monkeypatch):
     federation, teachers = create(FedDF(remember=True), **options), []
     original = Server.evaluate
 
-    def evaluate(server, round_, scores, labels):
+    def evaluate(server, round_):
         absent = server.context.carried.memory.absent("evaluation", round_.clients)
         teachers.append((round_.number, set(round_.clients), set(absent)))
-        return original(server, round_, scores, labels)
+        return original(server, round_)
 
     monkeypatch.setattr(Server, "evaluate", evaluate)
     fit(tmp_path, federation, 4, check_val_every_n_epoch=2)

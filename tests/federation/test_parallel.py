@@ -18,7 +18,6 @@ from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import ClientParallel
 from fedaux_pl.engine.strategy import processes_of
-from fedaux_pl.errors import ConfigurationError
 from tests.cli.test_cli import tiny, weights
 from tests.federations import assert_same
 from tests.parallel import SCENARIOS, launch
@@ -122,5 +121,5 @@ def test_several_devices_use_the_strategy_client_parallel(tmp_path, devices, str
 
 def test_another_strategy_is_refused():
     trainer = SimpleNamespace(world_size=2, strategy=DDPStrategy())
-    with pytest.raises(ConfigurationError, match=r"DDPStrategy .* strategy='client_parallel'"):
+    with pytest.raises(ValueError, match=r"is DDPStrategy: .* strategy='client_parallel'"):
         processes_of(trainer)

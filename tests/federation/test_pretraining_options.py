@@ -9,18 +9,20 @@ from lightly.utils.lars import LARS
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.engine import StageRunner, isolated_rng
 from fedaux_pl.federation.settings import Pretraining
+from fedaux_pl.modules import SimCLR
 from tests.federations import assert_same, create, fit
 
 
 class Plain:
     """Trains as the runner does, and keeps the weights of h_0."""
 
-    def __init__(self, module, batches, epochs, seed, **_):
+    def __init__(self, module, job):
+        batches, epochs = job.batches, job.epochs
         layers = [p for p in module.parameters() if p.ndim > 1]
         others = {"params": [p for p in module.parameters() if p.ndim == 1], "weight_decay": 0}
         optimizer = LARS([{"params": layers}, others], lr=0.5, momentum=0.9, weight_decay=1e-4)
         self.rates, total = [], epochs * len(batches)
-        torch.manual_seed(seed)
+        torch.manual_seed(job.seed)
         module.train()
         for epoch in range(epochs):
             batches.set_epoch(epoch)
@@ -45,14 +47,15 @@ def test_h0_is_that_of_a_plain_loop(tmp_path, monkeypatch):
         epochs=4, batch_size=20, schedule="cosine", warmup=0.25, clip_norm=0.05, **options
     )
     federation, found = create(FedAvg(pretrained=True), pretraining=settings), []
-    trained = StageRunner.run
+    trained = StageRunner.run_all
 
-    def run(runner, module, *args, **given):
-        with isolated_rng(0):
-            found.append(Plain(copy.deepcopy(module), *args))
-        return trained(runner, module, *args, **given)
+    def run_all(runner, module, jobs, *hooks, **given):
+        if isinstance(module, SimCLR):
+            with isolated_rng(0):
+                found.append(Plain(copy.deepcopy(module), *jobs))
+        return trained(runner, module, jobs, *hooks, **given)
 
-    monkeypatch.setattr(StageRunner, "run", run)
+    monkeypatch.setattr(StageRunner, "run_all", run_all)
     fit(tmp_path, federation, 1)
     [plain] = found
     assert_same(federation.h0["resnet8"], plain.h0)

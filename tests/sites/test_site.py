@@ -13,8 +13,8 @@ from safetensors.torch import load
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.federation.scores import ServerFeatures
+from fedaux_pl.federation.context import ServerFeatures
 from tests.federations import network, split
 
 

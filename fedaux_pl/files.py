@@ -4,6 +4,7 @@ import fcntl
 import glob
 import io
 import json
+import math
 import os
 import secrets
 import time
@@ -15,6 +16,7 @@ from typing import IO, Any, TextIO
 
 SCRATCH = ".part"
 """The suffix of files that are being written."""
+_REMINDER = 60.0  # seconds between two reports of a process that waits for a lock
 
 
 def state_folder() -> Path:
@@ -117,24 +119,27 @@ def check_archive(path: Path) -> None:
 
 @contextmanager
 def locked(
-    path: Path, on_wait: Callable[[], None] | None = None, interval: float = 60.0
+    path: Path, on_wait: Callable[[], None] = lambda: None, patience: float = math.inf
 ) -> Iterator[None]:
     """Hold an exclusive lock, which ends with the block or with the process; its file stays.
 
-    While another process holds it, ``on_wait`` is called at once and every ``interval`` seconds.
-    If it raises, the lock is given up.
+    While another process holds it, ``on_wait`` is called at once and every minute; after
+    ``patience`` seconds a BlockingIOError is raised.
     """
     create_folder(path.parent)
     with path.open("ab") as file:
-        called = -interval
+        started, called = time.monotonic(), -math.inf
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if on_wait is not None else 0))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if on_wait is not None and time.monotonic() - called >= interval:
+                now = time.monotonic()
+                if now - started >= patience:
+                    raise
+                if now - called >= _REMINDER:
                     on_wait()
-                    called = time.monotonic()
+                    called = now
                 time.sleep(0.1)
         try:
             yield

@@ -2,12 +2,11 @@
 
 import re
 import shutil
-import time
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
@@ -124,17 +123,13 @@ class RunFolder(SaveConfigCallback):
                 callback.dirpath = str(folder / "checkpoints")
 
     def _lock(self, folder: Path) -> None:
-        start = time.monotonic()
-
-        def refuse() -> None:
-            if time.monotonic() - start > _PATIENCE:
-                raise ConfigurationError(
-                    f"another process still runs in {folder}: wait for its end, give --ckpt_path "
-                    "the checkpoint of another run, or start a new one without it"
-                )
-
         try:
-            self._held.enter_context(locked(folder / _LOCK, on_wait=refuse, interval=0))
+            self._held.enter_context(locked(folder / _LOCK, patience=_PATIENCE))
+        except BlockingIOError as error:
+            raise ConfigurationError(
+                f"another process still runs in {folder}: wait for its end, give --ckpt_path the "
+                "checkpoint of another run, or start a new one without it"
+            ) from error
         except OSError as error:
             warnings.warn(
                 f"{folder} cannot be locked ({error}): do not resume this run before it ends",
@@ -178,15 +173,9 @@ def _claim(runs: Path, name: str) -> Path:
 def _remove_scratch(folder: Path) -> None:
     """Remove what a killed process was writing, unless another one has resumed its run."""
     left = list(folder.rglob(f".*{SCRATCH}"))
-
-    def skip() -> NoReturn:
-        raise BlockingIOError
-
-    with suppress(OSError):
-        if left:
-            with locked(folder / _LOCK, on_wait=skip):
-                for path in left:
-                    path.unlink(missing_ok=True)
+    with suppress(OSError), locked(folder / _LOCK, patience=0) if left else nullcontext():
+        for path in left:
+            path.unlink(missing_ok=True)
 
 
 def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, FedauxError, first_line
-from fedaux_pl.sweeps.cell_lock import Busy, held
+from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import Cell
 
 BUSY = 75
@@ -40,7 +40,7 @@ def run_cell(cell: Cell, run: Run) -> int:
         cell.create()
         with held(cell.lock):
             return _run_claimed(cell, run, interruptions)
-    except Busy:
+    except BlockingIOError:
         return BUSY
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,6 +1,7 @@
 """The output of a run: curve.csv, summary.json, figures, notes and TensorBoard's pages."""
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -194,30 +195,26 @@ class FederationReport(FederationCallback):
             path = folder / "figures" / f"{name.replace('/', '_')}.png"
             write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
-                log_figure(logger, name, figure, picture, len(federation.history))
+                log_figure(logger, name, picture, len(federation.history))
 
 
 def rasterize(figure: "Figure") -> Image.Image:
-    """Draw a figure as an RGB image."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+    """Draw a figure, with all that lies outside of it, as an RGB image."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", bbox_inches="tight", pad_inches=0.15)
+    return Image.open(file).convert("RGB")
 
 
 # Loggers are told apart by what they can do, so that W&B and MLflow need not be installed.
-def log_figure(
-    logger: Logger, name: str, figure: "Figure", picture: Image.Image, step: int
-) -> None:
-    """Log a figure, or its picture, to TensorBoard, W&B or MLflow; other loggers ignore it."""
+def log_figure(logger: Logger, name: str, picture: Image.Image, step: int) -> None:
+    """Log a figure to TensorBoard, W&B or MLflow; other loggers ignore it."""
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(logger, "log_image"):  # W&B
         logger.log_image(name, [picture], step=step)
     elif hasattr(experiment, "add_image"):  # TensorBoard
         experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
-    elif hasattr(experiment, "log_figure") and hasattr(logger, "run_id"):  # MLflow
-        experiment.log_figure(logger.run_id, figure, f"{name}.png")
+    elif hasattr(experiment, "log_image") and hasattr(logger, "run_id"):  # MLflow
+        experiment.log_image(logger.run_id, picture, f"{name}.png")
 
 
 def log_text(logger: Logger, name: str, text: str) -> None:

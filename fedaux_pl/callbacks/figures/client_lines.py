@@ -29,8 +29,8 @@ def client_lines_figure(
     shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
     first, total = next(iter(curves)), pitch * len(curves) - _GAP
     figure, whole = style.canvas(
-        plot=(_PANEL[0], total),
-        margins=(0.65, style.text_width([*shown, "mean"], style.TICK_SIZE) + 0.7, 0.65),
+        _PANEL[0],
+        total,
         title="Metrics of each client" if len(curves) > 1 else "Accuracy of each client",
         note=f"{counted(len(names), 'client')}, each on its own "
         f"{'validation' if first.startswith('val/') else 'test'} data",

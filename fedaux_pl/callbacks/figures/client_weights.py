@@ -43,8 +43,8 @@ def certainty_figure(
     clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
     figure, axes = style.canvas(
-        plot=(6.8, clients.row * count),
-        margins=(clients.left, 0.3, 1.0),
+        6.8,
+        clients.row * count,
         title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
         note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
         f"{counted(samples, 'distillation sample')}; 1 in a plain average",
@@ -55,7 +55,8 @@ def certainty_figure(
     clients.label(axes)
     axes.set_xlabel("weight relative to uniform")
     gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
-    figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
+    below = (0.5, -0.55 / (clients.row * count))
+    axes.legend(loc="upper center", bbox_to_anchor=below, ncols=5, **gaps, **style.LEGEND)
     return figure
 
 
@@ -78,9 +79,8 @@ def weight_by_class_figure(
     names = [style.shorten(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
     figure, axes = style.canvas(
-        plot=(column * len(names), clients.row * count),
-        # the color bar can be longer than the heat map
-        margins=(clients.left, 1.5, max(style.depth(names, column), 2.0 - clients.row * count)),
+        column * len(names),
+        clients.row * count,
         title="Weight of each client on each class" + style.of_more(count, len(scores)),
         note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
         "Outlined: the client's main class",
@@ -128,7 +128,6 @@ class _Clients:
                 if (middle - last) * self.row >= style.line_height(style.TICK_SIZE):
                     self.labels[middle] = style.shorten(classes[self.main[start]])
                     last = middle
-        self.left = style.text_width([_LABEL_HEAD, *self.labels.values()], style.TICK_SIZE) + 0.2
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""
@@ -203,11 +202,11 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
-    box = axes.get_position()
     width, height = figure.get_size_inches()
-    length = style.clipped(box.height, 1.8 / height, 4.0 / height)
-    position = (box.x1 + 0.25 / width, box.y1 - length, 0.2 / width, length)
-    bar = figure.colorbar(image, cax=figure.add_axes(position))
+    length = style.clipped(1, 1.8 / height, 4.0 / height)
+    bar = figure.colorbar(
+        image, cax=figure.add_axes((1 + 0.25 / width, 1 - length, 0.2 / width, length))
+    )
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
     ticks = [factor for factor in _FACTORS if 1 / span <= factor <= span]
     lower, higher = np.nanmin(means) < ticks[0], np.nanmax(means) > ticks[-1]

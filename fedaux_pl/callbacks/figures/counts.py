@@ -37,11 +37,9 @@ def partition_figure(
     column = style.clipped(8.0 / len(shown), 0.08, 0.5)
     row = style.clipped(7.0 / len(names), 0.11, 0.38)
     clients = [style.shorten(name) for name in (client_names or [""])[: len(shown)]]
-    fits = row >= style.line_height(style.TICK_SIZE)
-    tick_size = style.TICK_SIZE if fits else style.SMALL_TICK_SIZE
     figure, axes = style.canvas(
-        plot=(column * len(shown), row * len(names)),
-        margins=(style.text_width(names, tick_size) + 0.6, 1.2, style.depth(clients, column)),
+        column * len(shown),
+        row * len(names),
         title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
         + style.of_more(len(shown), len(table)),
         note="The area of a bubble is the number of samples of a class that a client holds",
@@ -60,7 +58,7 @@ def partition_figure(
         axes.set_xticks(ids, [str(i) for i in ids])
     else:
         style.column_ticks(axes, clients, column)
-    style.row_ticks(axes, names, row, tick_size)
+    style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")
     return figure
 
@@ -110,8 +108,8 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     row = style.clipped(6.4 / len(names), 0.08, 0.3)
     part = "" if first == 1 else f", from round {first}"
     figure, axes = style.canvas(
-        plot=(column * len(shown), row * len(names)),
-        margins=(style.text_width(names, style.TICK_SIZE) + 0.2, 0.8, 0.65),
+        column * len(shown),
+        row * len(names),
         title="Who took part" + style.of_more(len(names), clients),
         note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
         "Right: its number of rounds",
@@ -148,8 +146,8 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
     figure, axes = style.canvas(
-        plot=(cell * size, cell * size),
-        margins=(style.text_width(names, style.TICK_SIZE) + 0.6, 0.3, style.depth(names, cell)),
+        cell * size,
+        cell * size,
         title=f"Confusion matrix: {accuracy:.1%} correct",
         note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
         "of its row",

@@ -55,15 +55,14 @@ class ScoredText(NamedTuple):
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
     """Draw texts of a ``total``, cut to `MAX_CHARACTERS`, below the clients that score them."""
-    size, scores = style.TICK_SIZE, [_score_text(row.score) for row in rows]
+    size, wide, scores = style.TICK_SIZE, 7.0, [_score_text(row.score) for row in rows]
     texts = [style.shorten(row.text, MAX_CHARACTERS) for row in rows]
     gap = style.text_width(scores, size) + 0.15
-    wide = gap + style.text_width(texts, size)
     clients = len({row.client for row in rows})
     height = len(rows) + 1.4 * clients - 0.4  # in lines
     figure, axes = style.canvas(
-        plot=(wide, height * style.line_height(style.LABEL_SIZE)),
-        margins=(0.05, 0.15, 0.15),
+        wide,
+        height * style.line_height(style.LABEL_SIZE),
         title="Texts with the highest scores",
         note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
     )
@@ -113,15 +112,9 @@ def _sheet(
     rows, columns, _, height, width = images.shape
     tall, wide = height * size / max(height, width), width * size / max(height, width)
     widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
-    lines = "\n".join(names).split("\n")
     # a cell holds an image, a gap and the caption; one unit of the axes is an inch
     across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
-    figure, axes = style.canvas(
-        plot=(across * columns, down * rows),
-        margins=(style.text_width(lines, style.LABEL_SIZE) + 0.1, 0.05, 0.05),
-        title=title,
-        note=note,
-    )
+    figure, axes = style.canvas(across * columns, down * rows, title, note)
     axes.set_axis_off()
     text: dict[str, Any] = {"parse_math": False, "ha": "right", "va": "center", "color": style.INK}
     below: dict[str, Any] = {"ha": "center", "va": "top", "color": style.MUTED}

@@ -33,17 +33,11 @@ _MISSING = "Cells that are not done"
 
 @dataclass(frozen=True)
 class Status:
-    """What of a sweep is done.
+    """What of a sweep is done."""
 
-    Attributes:
-        done: How many cells are done, such as ``12 of 54 cells done, 42 missing``.
-        missing: Those that are not, such as ``FedAVG, alpha = 0.01: seeds 1, 2 missing``.
-        command: The command that runs them; empty if there are none.
-    """
-
-    done: str
-    missing: Sequence[str] = ()
-    command: str = ""
+    done: str  # such as "12 of 54 cells done, 42 missing"
+    missing: Sequence[str] = ()  # such as "FedAVG, alpha = 0.01: seeds 1, 2 missing"
+    command: str = ""  # which runs them
 
 
 def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
@@ -82,15 +76,8 @@ def write_report(
     """Write the files of a report, and return their paths.
 
     NAME.md, NAME.csv and NAME.tex for each table, NAME.png and NAME.pdf for each figure, all of it
-    in report.md, and index.html, which needs no other file.
-
-    Args:
-        folder: The folder of all files; it is created if needed.
-        title: The title.
-        note: What a reader should know; paragraphs are separated by an empty line.
-        items: Tables and figures, in their order.
-        details: Those that are folded at the end; of a table only the CSV is written.
-        status: What of a sweep is done.
+    in report.md, and index.html, which needs no other file. An empty line separates paragraphs of
+    the ``note``; ``details`` are folded at the end, and of a table there only the CSV is written.
     """
     files: dict[str, bytes] = {}
     for item in (*items, *details):

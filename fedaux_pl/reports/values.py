@@ -19,39 +19,26 @@ _WORDS = ("true", "false", "inf", "null")  # labels that say nothing without the
 class Result:
     """What one cell has measured so far; accuracies are in percent, other metrics times 100.
 
-    Attributes:
-        cell: The cell.
-        state: The state of its folder.
-        rounds: The rounds that are done.
-        accuracy: The metric of the sweep; None before the end, or if it was not measured.
-        curve: The accuracy by round, on validation data if there are any.
-        is_validated: Whether the curve is that of validation data; ``accuracy`` is then the one on
-            the test data of the round that is best on the validation data.
-        is_lower_better: Whether a lower value of the metric is better.
+    With validation data the curve is theirs, and ``accuracy`` the one on the test data of the round
+    that is best on the validation data.
     """
 
     cell: Cell
     state: CellState
-    rounds: int = 0
-    accuracy: float | None = None
-    curve: Mapping[int, float] = field(default_factory=dict)
+    rounds: int = 0  # that are done
+    accuracy: float | None = None  # the metric of the sweep; None before the end, or without it
+    curve: Mapping[int, float] = field(default_factory=dict)  # the same by round
     is_validated: bool = False
     is_lower_better: bool = False
 
 
 @dataclass(frozen=True)
 class Group:
-    """The cells that differ in their seeds only; without results, a place where there are none.
-
-    Attributes:
-        coordinates: Their labels.
-        results: One result for each seed.
-        published: The published value, as text; empty if there is none.
-    """
+    """The cells that differ in their seeds only; without results, a place where there are none."""
 
     coordinates: Mapping[str, str] = field(default_factory=dict)
-    results: Sequence[Result] = ()
-    published: str = ""
+    results: Sequence[Result] = ()  # one for each seed
+    published: str = ""  # the published value as it is written, if there is one
 
     @property
     def accuracies(self) -> list[float]:

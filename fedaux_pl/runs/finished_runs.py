@@ -13,17 +13,11 @@ from fedaux_pl.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has left in its folder.
+    """What a run has left in its folder."""
 
-    Attributes:
-        name: Its folder, as short as it is unique among the compared runs.
-        curve: The measurements of each round, by name.
-        summary: summary.json; empty if there is none.
-    """
-
-    name: str
-    curve: list[dict[str, float]]
-    summary: Mapping[str, Any]
+    name: str  # its folder, as short as it is unique among the compared runs
+    curve: list[dict[str, float]]  # the measurements of each round, by name
+    summary: Mapping[str, Any]  # summary.json; empty if there is none
 
     def values(self, metric: str) -> dict[int, float]:
         """Return a metric by round, of the rounds in which it was measured."""

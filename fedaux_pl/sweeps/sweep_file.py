@@ -39,26 +39,17 @@ _ONE_AXIS = ("x", "y", "series")  # the others are an axis or a list of axes
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: its cells, and how a report shows them.
+    """A sweep: its cells, and how a report shows them."""
 
-    Attributes:
-        name: The stem of the file.
-        metric: Which accuracy counts, the "best" or the "last" over the rounds; or another column
-            of curve.csv, as in "last f1" and "best worst_client/accuracy".
-        axes: The labels of each axis in the order of the file, over all grids.
-        tables: The tables as in the file, or one with the first axis as rows.
-        published: The numbers of a paper: source, axes, and values by the labels of these axes.
-    """
-
-    name: str
+    name: str  # the stem of the file
     title: str
     note: str
-    metric: str
-    axes: Mapping[str, tuple[str, ...]]
+    metric: str  # over the rounds: best, last, or of another column of curve.csv, as in "last f1"
+    axes: Mapping[str, tuple[str, ...]]  # the labels of each in the order of the file
     cells: Sequence[Cell]
-    tables: Sequence[Mapping[str, Any]]
+    tables: Sequence[Mapping[str, Any]]  # as in the file, or one with the first axis as rows
     figures: Sequence[Mapping[str, Any]]
-    published: Mapping[str, Any]
+    published: Mapping[str, Any]  # of a paper: source, axes, and values by labels of these axes
 
     def published_value(self, coordinates: Mapping[str, str]) -> str:
         """Return the published number of a cell as it is written; empty if there is none."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 _FACTORS = [2.0**k for k in range(-4, 5)]
-_LABEL_HEAD = "main class · client"
 
 
 def certainty_figure(
@@ -116,27 +115,18 @@ class _Clients:
         self.weights: _Floats = table[order] * (len(table) / total)
         self.main: _Integers = main[order]
         self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
-        self.labels: dict[float, str] = {}  # by row
-        if self.row >= style.line_height(style.TICK_SIZE):
-            for y, i in enumerate(order):
-                name = str(i) if names is None else style.shorten(names[i])
-                self.labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
-        else:  # rows too thin for a label: one for each main class
-            last = -math.inf
-            for start, stop in _runs_of(self.main):
-                middle = (start + stop - 1) / 2
-                if (middle - last) * self.row >= style.line_height(style.TICK_SIZE):
-                    self.labels[middle] = style.shorten(classes[self.main[start]])
-                    last = middle
+        own = [str(i) if names is None else style.shorten(names[i]) for i in order]
+        self.labels = [
+            f"{style.shorten(classes[k])} · {n}" for k, n in zip(self.main, own, strict=True)
+        ]
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""
-        head = _LABEL_HEAD if " · " in next(iter(self.labels.values())) else "main class"
         axes.set_ylim(len(self.main) - 0.5, -0.5)
-        axes.set_yticks(list(self.labels), list(self.labels.values()), parse_math=False)
+        style.row_ticks(axes, self.labels, self.row)
         text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
         text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
-        axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+        axes.annotate("main class · client", (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:

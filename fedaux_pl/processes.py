@@ -143,12 +143,11 @@ class Processes:
         return [received[index] for index in range(len(tensors))]
 
     def _unpickled(self, content: Any) -> Any:
-        # weights_only=False: the sender is a process of this run and may send any object
-        return torch.load(io.BytesIO(content), map_location=self._location, weights_only=False)
+        def move(storage: Any, location: str) -> Any:  # from another process's GPU to this one's
+            return storage if location == "cpu" else storage.to(device=self.device)
 
-    def _location(self, storage: Any, location: str) -> Any:
-        """Moves tensors from another process's GPU to this one's; CPU tensors stay."""
-        return storage if location == "cpu" else storage.to(device=self.device)
+        # weights_only=False: the sender is a process of this run and may send any object
+        return torch.load(io.BytesIO(content), map_location=move, weights_only=False)
 
 
 def _pickled(value: Any) -> bytes:

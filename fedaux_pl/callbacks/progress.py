@@ -49,11 +49,6 @@ def print_above_bars(*args: Any, **kwargs: Any) -> None:
         print(*args, **kwargs)
 
 
-def is_terminal() -> bool:
-    """Return whether stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 class Stage:
     """A stage of a run, which takes its progress."""
 
@@ -251,7 +246,7 @@ class FederationProgress(ProgressBar):
         self._stages, self._rounds = [], None
 
     def _has_bars(self) -> bool:
-        return self.bars and is_terminal()
+        return self.bars and sys.stderr is not None and sys.stderr.isatty()
 
     def _print_line(self, text: str) -> None:
         if self._enabled and not self.quiet and not self._has_bars():

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedaux_pl.callbacks.client_results import client_curves
-from fedaux_pl.callbacks.figures import client_lines, client_weights, counts, samples
+from fedaux_pl.callbacks.figures import client_weights, counts, samples
 from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
@@ -55,7 +55,7 @@ def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
         yield "clients/participation", participation(federation)
     rounds, names, curves = client_curves(federation.history)
     if curves:
-        yield "clients/metrics", client_lines.client_lines_figure(rounds, names, curves)
+        yield "clients/metrics", counts.client_lines_figure(rounds, names, curves)
 
 
 def participation(federation: Any) -> "Figure":

@@ -89,7 +89,17 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
             )
         rows = range(len(inputs))
         return Samples(inputs, rows, {"image": rows}, f"{len(inputs)} images")
-    files = [file for path in paths for file in _list_files(path)]
+    files = []
+    for path in paths:
+        own = list_images([path])[0] if path.is_dir() else [path]
+        if not own:
+            raise DataNotFoundError(f"No image files were found in {path.absolute()}")
+        if not is_image(own[0]):
+            raise DataError(
+                f"images must be image files and folders of them, or one npz file, but {path} is "
+                "none"
+            )
+        files += own
     channels, height, width = shape
     if height != width:
         raise DataError(
@@ -104,19 +114,6 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
     note = f" ({len(failures)} cannot be read and have empty rows: {unreadable})"
     summary = f"{len(files)} images{note if failures else ''}"
     return Samples(inputs[readable], readable, {"image": files}, summary)
-
-
-def _list_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        (files,) = list_images([path])
-        if not files:
-            raise DataNotFoundError(f"No image files were found in {path.absolute()}")
-        return files
-    if not is_image(path):
-        raise DataError(
-            f"images must be image files and folders of them, or one npz file, but {path} is none"
-        )
-    return [path]
 
 
 def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:

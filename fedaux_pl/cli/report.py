@@ -1,13 +1,12 @@
 """``fedaux-pl report FILE``: tables, figures and a page of a sweep."""
 
-import argparse
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaux_pl.cli.sweep import SweepParser
+from fedaux_pl.cli.sweep import SweepParser, command_line
 from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
@@ -38,9 +37,6 @@ def report(args: Sequence[str]) -> list[Path]:
     from fedaux_pl.reports.values import collect
 
     groups = collect(sweep, cells)
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # what sweep does not take
-    own.add_argument("--output")
-    of_sweep = own.parse_known_args(list(args))[1]
     changes = "All cells ran with these options, whatever else is said here: "
     changes = changes + shlex.join(options.extra) if options.extra else ""
     return publish(
@@ -49,7 +45,7 @@ def report(args: Sequence[str]) -> list[Path]:
         [*make_figures(sweep, groups), *make_tables(sweep, groups)],
         note=f"{sweep.note}\n\n{changes}",
         details=[cells_table(sweep, groups)],
-        status=describe_status(groups, of_sweep),
+        status=describe_status(groups, command_line("sweep", options)),
     )
 
 

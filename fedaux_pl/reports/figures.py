@@ -342,30 +342,16 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
     """Put a tick with its label, as it is written in the file, at each place.
 
-    Labels that would overlap are smaller, or else rotated.
+    Labels that are too long to stand side by side are rotated.
     """
     first = panels[0][1]
     columns = first.get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
-    sizes = (style.TICK_SIZE, style.SMALL_TICK_SIZE)
-    size = next((size for size in sizes if _fit(at, is_log, size, width)), None)
-    look: dict[str, Any] = {"fontsize": size or style.TICK_SIZE, "parse_math": False}
-    if size is None:
+    look: dict[str, Any] = {"parse_math": False}
+    if at and len(at) * (style.text_width(list(at), style.TICK_SIZE) + 0.06) > width:
         look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     for _, axes in panels:
         if is_log:
             axes.set_xscale("log")
         axes.set_xticks(list(at.values()), list(at), **look)
         axes.minorticks_off()
-
-
-def _fit(at: Mapping[str, float], is_log: bool, size: float, width: float) -> bool:
-    """Return whether labels of this size do not overlap within this width in inches."""
-    labels = sorted(at, key=lambda label: at[label])
-    places = [math.log10(at[label]) if is_log else at[label] for label in labels]
-    inches = width / max(places[-1] - places[0], 1e-9) if places else 0.0
-    widths = [style.text_width([label], size) for label in labels]
-    needed = [(left + right) / 2 + 0.06 for left, right in itertools.pairwise(widths)]
-    return all(
-        inches * (b - a) > n for (a, b), n in zip(itertools.pairwise(places), needed, strict=True)
-    )

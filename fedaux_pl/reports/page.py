@@ -40,8 +40,8 @@ class Status:
     command: str = ""  # which runs them
 
 
-def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
-    """Return which cells are done; ``fedaux-pl sweep`` with ``args`` runs those that are not."""
+def describe_status(groups: Sequence[Group], command: Sequence[str]) -> Status:
+    """Return which cells are done; the ``command`` runs those that are not."""
     counts = Counter(result.state for group in groups for result in group.results)
     others = [f"{counts[s]} {s}" for s in CellState if s != CellState.DONE and counts[s]]
     done = f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"
@@ -61,8 +61,8 @@ def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
         if parts:
             missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(parts)}")
     retry = ["--retry"] if counts[CellState.FAILED] else []
-    command = shlex.join(["fedaux-pl", "sweep", *args, *retry]) if missing else ""
-    return Status(", ".join([done, *others]), missing, command)
+    to_run = shlex.join([*command, *retry]) if missing else ""
+    return Status(", ".join([done, *others]), missing, to_run)
 
 
 def write_report(

@@ -160,22 +160,17 @@ def run_name(federation: Any) -> str:
 def _claim(runs: Path, name: str) -> Path:
     """Create a folder of that name, numbered from 2 on; two processes never get the same one."""
     runs.mkdir(parents=True, exist_ok=True)
-    for folder in runs.iterdir():
-        _remove_scratch(folder)
+    for folder in runs.iterdir():  # what a killed process was writing, unless its run was resumed
+        left = list(folder.rglob(f".*{SCRATCH}"))
+        with suppress(OSError), locked(folder / _LOCK, patience=0) if left else nullcontext():
+            for path in left:
+                path.unlink(missing_ok=True)
     for number in count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
         with suppress(FileExistsError):  # of an earlier run, or another process was faster
             folder.mkdir()
             break
     return folder
-
-
-def _remove_scratch(folder: Path) -> None:
-    """Remove what a killed process was writing, unless another one has resumed its run."""
-    left = list(folder.rglob(f".*{SCRATCH}"))
-    with suppress(OSError), locked(folder / _LOCK, patience=0) if left else nullcontext():
-        for path in left:
-            path.unlink(missing_ok=True)
 
 
 def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:

@@ -341,9 +341,8 @@ def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
     levels = [published["values"]]
     for axis in as_list(published["axes"]):
         for values in levels:
-            problem = f"values needs labels of {axis}, but has {_as_text(values)} there"
-            _require(isinstance(values, dict), f"published: {problem}")
-            _check_names(f"published: values: {axis}", values, axes[axis])
+            where = f"published: values: {axis}"
+            _check_names(where, _typed(values, dict, where), axes[axis])
         levels = [below for values in levels for below in values.values()]
     for value in levels:
         problem = f"values must end in numbers after its axes, but has {value} there"

@@ -10,9 +10,8 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.text import Text
 
 from fedaux_pl.callbacks import figures
-from fedaux_pl.callbacks.figures.client_lines import client_lines_figure
 from fedaux_pl.callbacks.figures.client_weights import certainty_figure, weight_by_class_figure
-from fedaux_pl.callbacks.figures.counts import partition_figure
+from fedaux_pl.callbacks.figures.counts import client_lines_figure, partition_figure
 from fedaux_pl.callbacks.figures.samples import top_images_figure
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

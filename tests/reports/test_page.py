@@ -115,7 +115,7 @@ def test_the_status(tmp_path, monkeypatch):
         group("method=C alpha=1", 5.0),
     ]
     groups[1].results[0].cell.mark_failed("no memory")
-    status = describe_status(groups, ["a file", "--seeds", "0"])
+    status = describe_status(groups, ["fedaux-pl", "sweep", "a file", "--seeds", "0"])
     assert status.done == "2 of 5 cells done, 2 missing, 1 failed"
     assert status.missing == [
         "A, alpha = 1: seeds 1, 2 missing",

@@ -135,7 +135,11 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
         ("rows: method", "rows: method, best: alpha", "accuracy has best and columns: remove one"),
         ("values: {FedAVG: {", "values: {FedAWG: {", "FedAWG .did you mean FedAVG"),
         ("0.01: 19.9", "0.010: 19.9", "published: values: alpha must be one of 0.01"),
-        ("{0.01: 19.9, 1.0e+2: 78.0 ± 0.3}", "19.9", "needs labels of alpha, but has 19.9"),
+        (
+            "{0.01: 19.9, 1.0e+2: 78.0 ± 0.3}",
+            "19.9",
+            "values: alpha must be a mapping such as .*, but is 19.9",
+        ),
         ("axes:\n  method", "grids: []\naxes:\n  method", "either axes, or grids"),
         ("title: Accuracy", "title: [", "is not valid YAML: .* in line"),
     ],

@@ -110,7 +110,7 @@ def test_extra_arguments_reach_the_cells_and_the_report(file, started, capsys):
     assert started == ["method=FedAVG seed=3"]
     line = capsys.readouterr().out.splitlines()[-1].partition("next: ")[2]
     assert shlex.split(line) == [
-        *("fedaux-pl", "report", file, "--root", "my logs", "--select=method=FedAVG"),
+        *("fedaux-pl", "report", file, "--root", "my logs", "--select", "method=FedAVG"),
         *("--seeds", "3", "--data.alpha", "1"),
     ]
 

@@ -1,7 +1,7 @@
-"""Figures of counts: the split over clients, who took part in each round, the confusion matrix."""
+"""Figures of clients and classes: split, participation, metrics over rounds, confusion matrix."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 250  # of more rounds the last ones are shown
 MAX_WRITTEN = 20  # classes whose cells have numbers
+_PANEL, _GAP = (7.0, 2.8), 0.45  # inches of the lines of a metric
 
 
 def partition_figure(
@@ -45,7 +46,12 @@ def partition_figure(
         note="The area of a bubble is the number of samples of a class that a client holds",
     )
     cell = min(column, row)
-    area = _bubble_area(shown, cell)
+    # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
+    # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
+    largest = max(0.95 * cell, min(1.8 * cell, 0.15))
+    by_size = largest**2 / max(shown.max(), 1)
+    by_coverage = 0.45 * shown.size * cell**2 / max(shown.sum(), 1)
+    area = float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
     x, y = np.nonzero(shown)
     look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
     # bubbles in tiny cells can overlap
@@ -61,16 +67,6 @@ def partition_figure(
     style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")
     return figure
-
-
-def _bubble_area(counts: NDArray[Any], cell: float) -> float:
-    """Return the square points of a bubble for one sample, for cells of ``cell`` inches."""
-    # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
-    # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
-    largest = max(0.95 * cell, min(1.8 * cell, 0.15))
-    by_size = largest**2 / max(counts.max(), 1)
-    by_coverage = 0.45 * counts.size * cell**2 / max(counts.sum(), 1)
-    return float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
 
 
 def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
@@ -127,6 +123,59 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     axes.set_xticks(labels, [str(t) for t in labels])
     axes.set_xlabel("round")
     return figure
+
+
+def client_lines_figure(
+    rounds: Sequence[int], names: Sequence[str], curves: Mapping[str, Array]
+) -> "Figure":
+    """Draw each client's metrics over the rounds, with the mean over the clients.
+
+    Of many clients the one with the worst last accuracy alone is colored and named. The curves of
+    each metric are floats of shape (clients, rounds); NaN where there is no value.
+    """
+    shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
+    first, total = next(iter(curves)), pitch * len(curves) - _GAP
+    figure, whole = style.canvas(
+        _PANEL[0],
+        total,
+        title="Metrics of each client" if len(curves) > 1 else "Accuracy of each client",
+        note=f"{counted(len(names), 'client')}, each on its own "
+        f"{'validation' if first.startswith('val/') else 'test'} data",
+    )
+    whole.set_axis_off()
+    worst = int(np.nanargmin(style.to_numpy(curves[first])[:, -1]))
+    for k, (metric, values) in enumerate(curves.items()):
+        lower = (total - _PANEL[1] - k * pitch) / total
+        axes = whole.inset_axes((0, lower, 1, _PANEL[1] / total))
+        in_percent = "accuracy" in metric
+        table = style.to_numpy(values) * (100 if in_percent else 1)
+        _draw_lines(axes, rounds, shown, table, worst)
+        axes.set_ylabel(metric.removeprefix("val/").replace("_", " ") + " in %" * in_percent)
+        if k == 0:
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
+    axes.set_xlabel("round")
+    return figure
+
+
+def _draw_lines(
+    axes: "Axes", rounds: Sequence[int], names: Sequence[str], table: NDArray[Any], worst: int
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    few, mark = len(names) <= len(style.COLORS), "o" if len(rounds) <= 20 else ""
+    for i, (name, line) in enumerate(zip(names, table, strict=True)):
+        look: dict[str, Any] = {"color": style.NO_DATA, "linewidth": 0.8}
+        if few or i == worst:
+            look = {"color": style.COLORS[i] if few else style.ORANGE, "linewidth": 1.6}
+            look |= {"label": name, "marker": mark, "markersize": 4, "zorder": 3}
+        axes.plot(rounds, line, **look)
+    look = {"color": style.INK, "linewidth": 2.4, "linestyle": (0, (4, 2)), "zorder": 4}
+    mean = np.ma.masked_invalid(table).mean(axis=0)
+    axes.plot(rounds, mean, label="mean", marker=mark, markersize=3, **look)
+    axes.grid(color=style.FAINT, linewidth=0.8)
+    style.plain_axes(axes)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    axes.set_xlim(rounds[0] - 0.2, rounds[-1] + 0.2)
 
 
 def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":

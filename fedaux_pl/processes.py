@@ -84,13 +84,8 @@ class Processes:
 
         A sum over the items then has the same rounding errors whatever the number of processes.
         A process computes its next item before it waits for those of the others, and has at most
-        two items in memory. Every process must iterate to the end.
-
-        Args:
-            order: The items of all processes.
-            own: The items of this process; an item belongs to one process.
-            compute: Returns the tensors of an item of this process.
-            like: Returns tensors of the same shapes and dtypes, for an item of any process.
+        two items in memory. Every process must iterate to the end. An item is the ``own`` of one
+        process; ``like`` returns tensors of the same shapes and dtypes, for an item of any process.
         """
         if self.world_size == 1:
             yield from ((item, compute(item)) for item in order)

@@ -119,10 +119,7 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
 
 
 def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
-    """Return a README.md about the models of a checkpoint, given its entry ``federation``.
-
-    It says what the models are, how good, what they have cost, and how to load the ``files``.
-    """
+    """Return a README.md about the models of a checkpoint, given its entry ``federation``."""
     settings, classes = federation["settings"], federation["classes"]
     data, algorithm = settings["data"], dict(settings["algorithm"])
     private, is_image = data.get("private"), len(federation["input_shape"]) == 3

@@ -76,12 +76,7 @@ class SweepParser(Parser):
 
 
 def sweep(args: Sequence[str]) -> None:
-    """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own.
-
-    Raises:
-        ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
-        FedauxError: If cells have failed; the others are done.
-    """
+    """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own."""
     options = _parse(args)
     is_shown = options.dry_run or options.status
     described = read_sweep(options.file, options.extra, options.seeds, options.select)

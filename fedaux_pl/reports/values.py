@@ -71,11 +71,7 @@ class Group:
 
 
 def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
-    """Read what the resolved cells of a sweep have left; return them in the order of the file.
-
-    Raises:
-        ConfigurationError: If a file of a run is damaged.
-    """
+    """Read what the resolved cells of a sweep have left; return them in the order of the file."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for cell in cells:
         place = tuple(sorted(cell.coordinates.items()))

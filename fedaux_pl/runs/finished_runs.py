@@ -61,11 +61,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs at or below the paths, each of them once.
-
-    Raises:
-        ConfigurationError: If a path does not exist or holds no run, or a file cannot be read.
-    """
+    """Read the runs at or below the paths, each of them once."""
     curves: dict[Path, Path] = {}
     for path in paths:
         found = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
@@ -118,13 +114,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         if len(set(described)) > 1:
             pairs = zip(labels, described, strict=True)
             labels = [", ".join(filter(None, pair)) for pair in pairs]
-    twins = {
-        label: [r for r, own in zip(runs, labels, strict=True) if own == label] for label in labels
-    }
-    return [
-        f"{label}, {_difference(run, twins[label])}" if twins[label][1:] else label
-        for run, label in zip(runs, labels, strict=True)
-    ]
+    twins = [[run for run, own in zip(runs, labels, strict=True) if own == one] for one in labels]
+    told = zip(runs, labels, twins, strict=True)
+    return [f"{label}, {_difference(run, own)}" if own[1:] else label for run, label, own in told]
 
 
 def _difference(run: Run, twins: Sequence[Run]) -> str:

@@ -25,11 +25,7 @@ _PATIENCE = 1.0  # seconds: another process may hold the lock to remove scratch 
 
 
 class RunLogger(TensorBoardLogger):
-    """Logs to TensorBoard in the folder of the run; nothing is written before it is known.
-
-    Args:
-        root: The folder of all runs' output.
-    """
+    """Logs to TensorBoard in the folder of the run; nothing is written before it is known."""
 
     def __init__(self, root: str | Path) -> None:
         super().__init__(root, name="runs")
@@ -52,10 +48,6 @@ class RunFolder(SaveConfigCallback):
     A new run claims its folder by an exclusive mkdir when all its settings are accepted; a resumed
     run keeps the folder of its checkpoint. A lock keeps other processes from resuming a run that
     still runs. The first process does it, the others follow.
-
-    Attributes:
-        folder: The folder, once the run has started.
-        callbacks_without_dirpath: The checkpoint callbacks that write to it.
     """
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:

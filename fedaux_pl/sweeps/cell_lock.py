@@ -23,8 +23,7 @@ _STALE = 4 * HEARTBEAT  # a process on another host is dead if it is silent for 
 def held(lock: Path) -> Iterator[None]:
     """Hold a lock with the name of this process in it, and touch it every 15 seconds.
 
-    Raises:
-        BlockingIOError: If another process holds it.
+    BlockingIOError is raised if another process holds it.
     """
     if _is_alive_elsewhere(lock):
         raise BlockingIOError

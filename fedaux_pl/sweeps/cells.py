@@ -153,11 +153,7 @@ class Cell:
         return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
     def load_run(self) -> Run:
-        """Return the run with the most rounds, among equals one with a test; else an empty one.
-
-        Raises:
-            ConfigurationError: If its files are damaged.
-        """
+        """Return the run with the most rounds, among equals one with a test; else an empty one."""
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
         runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
@@ -169,9 +165,6 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
     ``root`` is the folder of all output. With ``check``, models and data are created, so that
     values are refused that a run would refuse.
-
-    Raises:
-        ConfigurationError: If a command line is wrong, with the coordinates of its cell.
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
     from fedaux_pl.callbacks.progress import Bar

@@ -79,16 +79,10 @@ def read_sweep(
     seeds: Sequence[int] | None = None,
     select: Mapping[str, Sequence[str]] | None = None,
 ) -> Sweep:
-    """Read the file of a sweep.
+    """Read the file of a sweep, given by its path or as the name of a packaged one.
 
-    Args:
-        file: Its path, or the name of a packaged one such as ``paper/table1``.
-        extra: Arguments of ``fit`` that all cells get, after their own.
-        seeds: Seeds in place of those in the file.
-        select: The labels of some axes that are wanted; cells without such an axis stay.
-
-    Raises:
-        ConfigurationError: If there is no such file, or if it cannot be used.
+    ``extra`` are arguments of ``fit`` that all cells get after their own, ``seeds`` replace those in
+    the file, and ``select`` has the wanted labels of some axes; cells without such an axis stay.
     """
     path = find_sweep(file)
     try:
@@ -205,8 +199,6 @@ def _expand(
         form = "a list of integers from 0 on"
         _require(are_integers, f"seeds must be {form}, but is {_as_text(given)}")
         seeds = [int(seed) for seed in given]
-    are_different = len(set(seeds)) == len(seeds)
-    _require(are_different, f"seeds must differ, but are {', '.join(map(str, seeds))}")
     base = _arguments(parts.get("base", {}), "base")
     axes: dict[str, dict[str, None]] = {}
     points: list[tuple[dict[str, str], list[str]]] = []
@@ -240,10 +232,7 @@ def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
     axes: dict[str, dict[str, list[str]]] = {}
     for axis, values in _typed(given, dict, "axes").items():
         if isinstance(values, list):
-            labels = [_as_text(value) for value in values]
-            are_different = len(set(labels)) == len(labels)
-            _require(are_different, f"axes: {axis} has a value twice: {_as_text(values)}")
-            axes[axis] = {label: [f"--{axis}", label] for label in labels}
+            axes[axis] = {_as_text(value): [f"--{axis}", _as_text(value)] for value in values}
         else:
             options = _typed(values, dict, f"axes: {axis}").items()
             axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in options}

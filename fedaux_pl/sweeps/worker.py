@@ -21,11 +21,7 @@ Run = Callable[[Sequence[str]], object]
 
 
 def run_cell(cell: Cell, run: Run) -> int:
-    """Run a cell in this process, whose output goes to the log of the cell.
-
-    Returns:
-        The exit status: 0, 1 if it has failed, ``BUSY`` or ``INTERRUPTED``.
-    """
+    """Run a cell, whose output goes to its log; return 0, 1 if it fails, BUSY or INTERRUPTED."""
     interruptions: list[int] = []
 
     def interrupt(number: int, *_: Any) -> None:

@@ -32,12 +32,7 @@ def certainty_figure(
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
     If all rows are close to 1, the scores hardly distinguish the clients. Clients are ordered by
     main class; of more than `MAX_CLIENTS` the first are shown, with their weights among all.
-
-    Args:
-        scores: Certainty scores s_i(x) on the distillation data, shape (n_clients, n_samples).
-        client_classes: The main class of each client, an index of shape (n_clients,).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
+    The scores have the shape (clients, samples); without names, clients have numbers.
     """
     clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape

@@ -25,12 +25,8 @@ def partition_figure(
 ) -> "Figure":
     """Draw how many samples of each class each client holds, as a grid of bubbles.
 
-    Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom.
-
-    Args:
-        counts: The numbers of samples, integers of shape (n_clients, n_classes).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
+    Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom;
+    the counts have the shape (clients, classes). Without names, clients have numbers.
     """
     table = style.to_numpy(counts)
     shown = table[: style.MAX_CLIENTS]
@@ -179,16 +175,10 @@ def _draw_lines(
 
 
 def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":
-    """Draw how often samples of each class are taken for which class.
+    """Draw how often samples of each true class (rows) are taken for which class (columns).
 
     The colors are the shares of a row. With at most `MAX_WRITTEN` classes every cell that is not
     empty has its count and, below, its share of the row in percent.
-
-    Args:
-        counts: The numbers of samples, integers of shape (C, C); rows are the true classes,
-            columns the predicted ones.
-        classes: The names of the C classes.
-        data: What the samples are, for the note.
     """
     table, size = style.to_numpy(counts), len(classes)
     names = [style.shorten(name, 18) for name in classes]

@@ -21,15 +21,9 @@ MAX_CHARACTERS = 90  # of a text in a figure
 def top_images_figure(
     images: Array, scores: Array, client_names: Sequence[str], top: int = 8
 ) -> "Figure":
-    """Draw the ``top`` auxiliary images of each client, in descending order of its scores.
+    """Draw the ``top`` images of each client, uint8 of shape (N, C, H, W), by scores of shape (K, N).
 
-    The first `MAX_IMAGE_ROWS` clients have a row each.
-
-    Args:
-        images: The auxiliary images, uint8 of shape (N, C, H, W) with C = 1 or 3.
-        scores: Certainty scores of K clients on them, shape (K, N).
-        client_names: The names of the K clients.
-        top: The number of images per client.
+    The first `MAX_IMAGE_ROWS` of the K clients have a row each.
     """
     shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
     ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
@@ -82,11 +76,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
-    """Draw images, uint8 of shape (N, C, H, W), above the views that were made of them.
-
-    The views are floats in [0, 1] of shape (V N, C, H, W), as ``SimCLRViews`` returns them: the
-    first view of every image, then the second of every image, ...
-    """
+    """Draw images, uint8 of shape (N, C, H, W), above views of them as ``SimCLRViews`` returns them."""
     rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
     rows = rows.reshape(-1, *images.shape)
     return _sheet(

@@ -71,7 +71,7 @@ def test_the_state_folder_follows_the_environment(tmp_path, monkeypatch):
 
 def test_a_name_with_brackets_is_not_a_pattern(tmp_path):
     (tmp_path / ".a1.csv.0123.part").write_bytes(b"another writer's")
-    write_text_atomically(tmp_path / "a[1].csv", lambda file: file.write("ü\r\n"))
+    write_text_atomically(tmp_path / "a[1].csv", "ü\r\n")
     assert (tmp_path / "a[1].csv").read_bytes() == "ü\r\n".encode()
     assert sorted(os.listdir(tmp_path)) == [".a1.csv.0123.part", "a[1].csv"]
 

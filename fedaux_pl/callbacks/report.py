@@ -1,6 +1,5 @@
 """The output of a run: curve.csv, summary.json, figures, notes and TensorBoard's pages."""
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
+from fedaux_pl.files import csv_text, write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,7 +232,7 @@ def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
 
 
 def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    write_text_atomically(path, lambda file: csv.writer(file).writerows(rows))
+    write_text_atomically(path, csv_text(rows, "\r\n"))
 
 
 def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:

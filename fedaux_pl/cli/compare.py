@@ -3,7 +3,6 @@
 It reads curve.csv and summary.json, and imports neither torch nor Lightning.
 """
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from fedaux_pl.cli.entry import Parser
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.files import csv_text, write_atomically, write_text_atomically
 from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -44,8 +43,7 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
         if run not in measured:
             print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
     table, picture = options.output / "compare.csv", options.output / "compare.png"
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    write_text_atomically(table, lambda f: csv.writer(f, lineterminator="\n").writerows(lines))
+    write_text_atomically(table, csv_text([rows[0], *(row.values() for row in rows)]))
     figure = _draw(groups, metric)
     write_atomically(picture, lambda file: figure.savefig(file, format="png"))
     print(f"Written to {table} and {picture}")

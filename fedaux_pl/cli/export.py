@@ -77,7 +77,7 @@ def export(args: Sequence[str]) -> Path:
     if "safetensors" in formats:
         written += save_ensemble(output, models, federation)
     card = model_card(federation, written, checkpoint.name)
-    write_text_atomically(output / "README.md", lambda file: file.write(card))
+    write_text_atomically(output / "README.md", card)
     rounds = _last_round(federation)["round"]
     files = ", ".join([*written, "README.md"])
     print(f"{files}: {output} (from {checkpoint}, round {rounds:.0f})")

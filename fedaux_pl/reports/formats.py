@@ -1,10 +1,10 @@
 """A table as Markdown, CSV, LaTeX, HTML and text for a terminal."""
 
-import csv
 import html
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+from fedaux_pl.files import csv_text
 
 PAPER = "paper"
 """The label of columns with published values."""
@@ -100,11 +100,7 @@ def to_markdown(table: TableItem) -> str:
 
 def to_csv(table: TableItem) -> str:
     """Return the table without bold."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(_joined_header(table.header, ", "))
-    writer.writerows(table.rows)
-    return file.getvalue()
+    return csv_text([_joined_header(table.header, ", "), *table.rows])
 
 
 def to_latex(table: TableItem) -> str:

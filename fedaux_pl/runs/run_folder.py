@@ -89,7 +89,7 @@ class RunFolder(SaveConfigCallback):
             self._lock(self.folder)
             self.config.model.threads = pl_module.threads  # chosen in setup, if not given
             text = self.parser.dump(self.config, skip_none=False)
-            write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
+            write_text_atomically(self.folder / self.config_filename, text)
         self._enter(trainer.strategy.broadcast(self.folder))
         for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
             if isinstance(part, RunLogger | FederationReport):

@@ -186,7 +186,7 @@ class CellJob:
 
 
 def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> Iterator[str]:
-    """Submit jobs that run ``command CELL``; yield their ids, which the cells' descriptions keep."""
+    """Submit jobs that run ``command CELL``; yield their ids, which cell.json keeps."""
     from submitit.core.utils import FailedJobError
 
     for number, cell in enumerate(cells):

@@ -81,8 +81,8 @@ def read_sweep(
 ) -> Sweep:
     """Read the file of a sweep, given by its path or as the name of a packaged one.
 
-    ``extra`` are arguments of ``fit`` that all cells get after their own, ``seeds`` replace those in
-    the file, and ``select`` has the wanted labels of some axes; cells without such an axis stay.
+    ``extra`` are arguments of ``fit`` that all cells get after their own, ``seeds`` replace those
+    in the file, ``select`` has the wanted labels of some axes; cells without such an axis stay.
     """
     path = find_sweep(file)
     try:

@@ -229,12 +229,6 @@ def test_of_many_clients_the_first_are_shown_with_their_share_of_all(by_class):
     assert "first 100 of 130 clients" in figure.get_suptitle()
 
 
-def test_scores_without_weights_are_refused():
-    for scores in ([[1.0, np.nan]], [[1.0, np.inf]], [[1.0, 0.0], [1.0, 0.0]]):
-        with pytest.raises(ValueError, match="scores must be finite, with a positive one for each"):
-            certainty_figure(np.array(scores), np.zeros(len(scores), dtype=int), ["a", "b"])
-
-
 # ------------------------------------------------------------------------------ weight by class
 
 

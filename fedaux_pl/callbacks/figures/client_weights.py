@@ -102,18 +102,13 @@ class _Clients:
     ) -> None:
         table, main = style.to_numpy(scores), style.to_numpy(main)[: style.MAX_CLIENTS]
         total = table.sum(axis=0, dtype=np.float64)
-        if not (np.isfinite(total).all() and total.min() > 0):
-            sums = f"sum to {total.min()} ... {total.max()} over the clients"
-            wanted = "finite, with a positive one for each sample"
-            raise ValueError(f"scores must be {wanted}, but {sums}")
         order = np.argsort(main, kind="stable")
         self.weights: _Floats = table[order] * (len(table) / total)
         self.main: _Integers = main[order]
         self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
-        own = [str(i) if names is None else style.shorten(names[i]) for i in order]
-        self.labels = [
-            f"{style.shorten(classes[k])} · {n}" for k, n in zip(self.main, own, strict=True)
-        ]
+        named = names or [str(i) for i in range(len(table))]
+        texts = [(style.shorten(classes[main[i]]), style.shorten(named[i])) for i in order]
+        self.labels = [" · ".join(text) for text in texts]
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""

@@ -33,7 +33,7 @@ def partition_figure(
     names = [style.shorten(name) for name in classes]
     column = style.clipped(8.0 / len(shown), 0.08, 0.5)
     row = style.clipped(7.0 / len(names), 0.11, 0.38)
-    clients = [style.shorten(name) for name in (client_names or [""])[: len(shown)]]
+    clients = [style.shorten(name) for name in client_names or map(str, range(len(table)))]
     figure, axes = style.canvas(
         column * len(shown),
         row * len(names),
@@ -55,11 +55,7 @@ def partition_figure(
     axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.grid(color=style.FAINT, linewidth=0.6)
     _bubble_legend(axes, int(shown.max()), area)
-    if client_names is None:
-        ids = style.thinned(len(shown), column, 0.3)
-        axes.set_xticks(ids, [str(i) for i in ids])
-    else:
-        style.column_ticks(axes, clients, column)
+    style.column_ticks(axes, clients[: len(shown)], column)
     style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")
     return figure
@@ -74,14 +70,13 @@ def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
     counts = dict.fromkeys(max(n for n in round_numbers if n <= limit) for limit in limits)
     look: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
     look |= {"color": style.BLUE}
-    bubbles = [
-        Line2D([], [], markersize=math.sqrt(n * area), label=f"{n:,}", **look) for n in counts
-    ]
+    sizes = {f"{n:,}": math.sqrt(n * area) for n in counts}
+    bubbles = [Line2D([], [], markersize=size, label=n, **look) for n, size in sizes.items()]
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left"}
     place |= {"labelspacing": 0.9, "borderaxespad": 0, "borderpad": 0.8}
     if bubbles:
-        title: dict[str, Any] = {"title": "samples", "title_fontsize": style.TICK_SIZE}
-        axes.legend(handles=bubbles, **title, **place, **style.LEGEND)
+        place |= {"title": "samples", "title_fontsize": style.TICK_SIZE}
+        axes.legend(handles=bubbles, **place, **style.LEGEND)
 
 
 def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figure":

@@ -21,7 +21,7 @@ MAX_CHARACTERS = 90  # of a text in a figure
 def top_images_figure(
     images: Array, scores: Array, client_names: Sequence[str], top: int = 8
 ) -> "Figure":
-    """Draw the ``top`` images of each client, uint8 of shape (N, C, H, W), by scores of shape (K, N).
+    """Draw the ``top`` uint8 images (N, C, H, W) of each client, by its scores, of shape (K, N).
 
     The first `MAX_IMAGE_ROWS` of the K clients have a row each.
     """
@@ -76,7 +76,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
-    """Draw images, uint8 of shape (N, C, H, W), above views of them as ``SimCLRViews`` returns them."""
+    """Draw uint8 images (N, C, H, W) above views of them as ``SimCLRViews`` returns them."""
     rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
     rows = rows.reshape(-1, *images.shape)
     return _sheet(

@@ -50,23 +50,21 @@ def report(args: Sequence[str]) -> list[Path]:
 
 
 def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> list[Path]:
-    """Print the tables of a report and what of its sweep is done, and write its files.
+    """Print the tables of a report and what of its sweep is done, and write its files."""
+    from fedaux_pl.reports.page import Report, write_report
 
-    ``parts`` are further arguments of ``write_report``.
-    """
-    from fedaux_pl.reports.page import write_report
-
+    report = Report(title, items, **parts)
     width = shutil.get_terminal_size((120, 24)).columns
     for item in items:
         if isinstance(item, TableItem):
             print(f"{item.caption}\n\n{to_text(item, width)}\n")
-    if status := parts.get("status"):
+    if (status := report.status).done:
         lines = [f"  {line}" for line in status.missing]
         if len(lines) > _PRINTED:
             lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
         print("\n".join([status.done, *lines]))
         if status.command:
             print(f"To run them: {status.command}")
-    written = write_report(folder, title, items=items, **parts)
+    written = write_report(folder, report)
     print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
     return written

@@ -65,36 +65,42 @@ def describe_status(groups: Sequence[Group], command: Sequence[str]) -> Status:
     return Status(", ".join([done, *others]), missing, to_run)
 
 
-def write_report(
-    folder: Path,
-    title: str,
-    note: str,
-    items: Sequence[Item],
-    details: Sequence[Item] = (),
-    status: Status | None = None,
-) -> list[Path]:
+@dataclass(frozen=True)
+class Report:
+    """What a report shows; a sweep has a status."""
+
+    title: str
+    items: Sequence[Item]
+    note: str = ""  # an empty line separates paragraphs
+    details: Sequence[Item] = ()  # folded at the end; of a table, only the CSV is a file
+    status: Status = Status("")
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The note by paragraphs, each in one line."""
+        return [" ".join(part.split()) for part in self.note.split("\n\n") if part.strip()]
+
+
+def write_report(folder: Path, report: Report) -> list[Path]:
     """Write the files of a report, and return their paths.
 
     NAME.md, NAME.csv and NAME.tex for each table, NAME.png and NAME.pdf for each figure, all of it
-    in report.md, and index.html, which needs no other file. An empty line separates paragraphs of
-    the ``note``; ``details`` are folded at the end, and of a table there only the CSV is written.
+    in report.md, and index.html, which needs no other file.
     """
     files: dict[str, bytes] = {}
-    for item in (*items, *details):
+    for item in (*report.items, *report.details):
         if isinstance(item, FigureItem):
             files |= {f"{item.name}.{kind}": _render(item, kind) for kind in ("png", "pdf")}
         else:
             files[f"{item.name}.csv"] = to_csv(item).encode()
-    for item in items:
+    for item in report.items:
         if isinstance(item, TableItem):
             files[f"{item.name}.md"] = to_markdown(item).encode()
             files[f"{item.name}.tex"] = to_latex(item).encode()
-    paragraphs = [" ".join(part.split()) for part in note.split("\n\n") if part.strip()]
-    status = status or Status("")
-    files["report.md"] = _markdown_page(title, paragraphs, items, details, status).encode()
-    body = _html_body(title, paragraphs, items, details, status, files)
+    files["report.md"] = _markdown_page(report).encode()
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    files["index.html"] = template.substitute(title=html.escape(title), body=body).encode()
+    page = template.substitute(title=html.escape(report.title), body=_html_body(report, files))
+    files["index.html"] = page.encode()
     for name, content in files.items():
         write_atomically(folder / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
     return [folder / name for name in files]
@@ -114,10 +120,9 @@ def _render(item: FigureItem, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _markdown_page(
-    title: str, note: Sequence[str], items: Sequence[Item], details: Sequence[Item], status: Status
-) -> str:
-    parts = [f"# {escape_markdown(title)}", *map(escape_markdown, note)]
+def _markdown_page(report: Report) -> str:
+    status = report.status
+    parts = [f"# {escape_markdown(report.title)}", *map(escape_markdown, report.paragraphs)]
     if status.done:
         parts.append(f"**{escape_markdown(status.done)}**")
     if status.missing:
@@ -125,9 +130,9 @@ def _markdown_page(
         is_long = len(status.missing) > _MANY_LINES
         parts.append(_folded(_MISSING, f"\n\n{text}\n\n") if is_long else text)
         parts.append(f"To run them:\n\n```bash\n{status.command}\n```")
-    for item in items:
+    for item in report.items:
         parts += _with_caption(item, _markdown(item), escape_markdown(item.caption))
-    parts += [_folded(item.caption, f"\n\n{_markdown(item)}\n\n") for item in details]
+    parts += [_folded(item.caption, f"\n\n{_markdown(item)}\n\n") for item in report.details]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -145,15 +150,9 @@ def _folded(summary: str, text: str) -> str:
     return f"<details><summary>{html.escape(summary)}</summary>{text}</details>"
 
 
-def _html_body(
-    title: str,
-    note: Sequence[str],
-    items: Sequence[Item],
-    details: Sequence[Item],
-    status: Status,
-    files: Mapping[str, bytes],
-) -> str:
-    parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(text)}</p>" for text in note)]
+def _html_body(report: Report, files: Mapping[str, bytes]) -> str:
+    status, note = report.status, [f"<p>{html.escape(text)}</p>" for text in report.paragraphs]
+    parts = [f"<h1>{html.escape(report.title)}</h1>", *note]
     text = f"<b>{html.escape(status.done)}</b>"
     if status.missing:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in status.missing)
@@ -162,11 +161,11 @@ def _html_body(
         text += f"<p>To run them: <code>{html.escape(status.command)}</code></p>"
     if status.done:
         parts.append(f'<div class="status">{text}</div>')
-    for item in items:
+    for item in report.items:
         caption = f'<p class="caption">{html.escape(item.caption)}</p>'
         text = "\n".join(_with_caption(item, _html(item, files), caption))
         parts.append(f"<section>{text}</section>")
-    parts += [_folded(item.caption, f"\n{_html(item, files)}") for item in details]
+    parts += [_folded(item.caption, f"\n{_html(item, files)}") for item in report.details]
     return "\n".join(parts)
 
 

@@ -161,8 +161,7 @@ class FederationProgress(ProgressBar):
         elif has_bars:  # bars in quick succession are unreadable
             is_due = now - self._shown >= INTERVAL
         else:
-            is_reported = values is not None and not is_inner
-            is_due = is_reported and now - outer.started >= outer.next_line
+            is_due = not is_inner and values is not None and now - outer.started >= outer.next_line
         if not is_due:
             return
         self._shown = now

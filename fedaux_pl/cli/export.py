@@ -180,9 +180,7 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _accuracy(federation: Mapping[str, Any]) -> str:
     last, settings = _last_round(federation), federation["settings"]
-    kind, part = "accuracy", "test"
-    if "val/accuracy" in last:
-        kind, part = "val/accuracy", "validation"
+    kind, part = ("val/accuracy", "validation") if "val/accuracy" in last else ("accuracy", "test")
     if kind not in last:
         return "not measured"
     text = f"{last[kind]:.2%} on the {part} data of {settings['data'].get('private')}"

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
@@ -173,13 +174,13 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
 
 def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
     """Return a line for each cell: its coordinates, seed, state, rounds and key."""
-    lines = [[*axes, "seed", "state", "rounds", "key"]]
+    lines = []
     for cell in cells:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
         rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    header = [[*axes, "seed", "state", "rounds", "key"]]
+    return to_text(TableItem("cells", "", header, lines), sys.maxsize)
 
 
 def _counts(cells: Sequence[Cell]) -> str:

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -90,15 +90,13 @@ class Cell:
 
     def as_json(self) -> str:
         """Return the cell as the argument of a worker."""
-        names = [part.name for part in fields(self) if part.name != "config"]
-        return json.dumps({name: getattr(self, name) for name in names}, default=str)
+        return json.dumps(asdict(replace(self, config={})), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
         """Return the cell that ``as_json`` wrote, without its config."""
-        content = json.loads(text)
-        content |= {"root": Path(content["root"]), "args": tuple(content["args"])}
-        return cls(**content)
+        cell = cls(**json.loads(text))
+        return replace(cell, root=Path(cell.root), args=tuple(cell.args))
 
     def create(self) -> None:
         """Create the folder, with a link to the cache that all cells share."""

@@ -143,15 +143,15 @@ def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
     """Create submitit's executor of jobs with a name and options such as partition and time."""
     try:
         import submitit
+
+        executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
+        named = {f"slurm_{k}": int(v) if v.isdecimal() else v for k, v in options.items()}
+        executor.update_parameters(name=name, **named)
     except ImportError as error:
         raise ConfigurationError(
             "the launcher slurm needs submitit: pip install 'fedaux-pl[slurm]', or choose "
             "--launcher print"
         ) from error
-    try:
-        executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
-        named = {f"slurm_{k}": int(v) if v.isdecimal() else v for k, v in options.items()}
-        executor.update_parameters(name=name, **named)
     except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
         problem = first_line(error)
         raise ConfigurationError(f"submitit refuses the launcher slurm: {problem}") from error

@@ -47,7 +47,7 @@ def test_the_table(tmp_path, capsys):
             "seed": 4, "rounds": 2, "last accuracy": 0.2, best: 0.2, "bytes": 6_000_000,
         },
     ]  # fmt: skip
-    head, first, *_ = capsys.readouterr().out.splitlines()
+    head, _, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["run", "method", "data"]
     assert " ".join(first.split()) == "one FedAUX Digits + STL10 0.01 0 3 50.0% 75.0% 9.0 MB"
     assert head.index("seed") + len("seed") == first.index(" 0 ") + 2  # numbers to the right

@@ -1,6 +1,5 @@
 """Figures of clients and classes: split, participation, metrics over rounds, confusion matrix."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,32 +50,19 @@ def partition_figure(
     x, y = np.nonzero(shown)
     look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
     # bubbles in tiny cells can overlap
-    axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
+    points = axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
     axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.grid(color=style.FAINT, linewidth=0.6)
-    _bubble_legend(axes, int(shown.max()), area)
+    if x.size:
+        samples: dict[str, Any] = {"num": 4, "fmt": "{x:,.0f}", "func": lambda size: size / area}
+        look = {"color": style.BLUE, "markeredgewidth": 0}
+        handles, labels = points.legend_elements("sizes", **samples, **look)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}
+        axes.legend(handles, labels, title="samples", labelspacing=1.3, **place, **style.LEGEND)
     style.column_ticks(axes, clients[: len(shown)], column)
     style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")
     return figure
-
-
-def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
-    """Draw a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
-    from matplotlib.lines import Line2D
-
-    round_numbers = [k * 10**power for power in range(12) for k in (1, 2, 5)]
-    limits = [limit for limit in (largest, largest / 4, largest / 20) if limit >= 1]
-    counts = dict.fromkeys(max(n for n in round_numbers if n <= limit) for limit in limits)
-    look: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
-    look |= {"color": style.BLUE}
-    sizes = {f"{n:,}": math.sqrt(n * area) for n in counts}
-    bubbles = [Line2D([], [], markersize=size, label=n, **look) for n, size in sizes.items()]
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left"}
-    place |= {"labelspacing": 0.9, "borderaxespad": 0, "borderpad": 0.8}
-    if bubbles:
-        place |= {"title": "samples", "title_fontsize": style.TICK_SIZE}
-        axes.legend(handles=bubbles, **place, **style.LEGEND)
 
 
 def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figure":

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -237,14 +238,11 @@ def create_panels(
 ) -> tuple["Figure", _Panels]:
     """Create a figure with a panel for each place; the outer ones have the labels x and y.
 
-    With two axes or more, the last one makes the columns if every combination is there: its labels
-    are the titles of the first row, and the others stand at the left. Otherwise the panels fill
-    rows one after another, each with its own title.
     ``names`` are those of the axes, ``size`` is that of a panel in inches.
     """
     from matplotlib.figure import Figure
 
-    columns, is_product = _columns(separate)
+    columns = _columns(separate)
     rows = math.ceil(len(separate) / columns)
     scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
     width, height = scale * size[0] * columns, scale * size[1] * rows
@@ -260,15 +258,10 @@ def create_panels(
         axes.spines[["left", "bottom"]].set_color(style.MUTED)
         axes.tick_params(colors=style.INK, labelsize=style.TICK_SIZE, length=3, color=style.MUTED)
         axes.set_axisbelow(True)
-        *above, last = place or [""]
-        title = {last: place[last]} if is_product else place
-        if title and (i < columns or not is_product):
-            axes.set_title(values.place_text(title, names), **look)
+        if place:
+            axes.set_title(values.place_text(place, names), **look)
         if i % columns == 0:
-            row = (
-                f"{values.place_text({a: place[a] for a in above}, names)}\n" if is_product else ""
-            )
-            axes.set_ylabel(f"{row}{y}", **look)
+            axes.set_ylabel(y, **look)
         if i + columns >= len(separate):
             axes.set_xlabel(x, **look)
             if is_shared:  # matplotlib labels the last row only
@@ -276,17 +269,14 @@ def create_panels(
     return figure, panels
 
 
-def _columns(separate: _Places) -> tuple[int, bool]:
-    """Return the number of columns, and whether they are the labels of the last axis."""
-    if all(len(place) > 1 for place in separate):
-        labels = [list(place.values()) for place in separate]
-        last = list(dict.fromkeys(label[-1] for label in labels))
-        above = list(dict.fromkeys(tuple(label[:-1]) for label in labels))
-        if [[*a, b] for a in above for b in last] == labels and len(last) <= _MOST_COLUMNS + 2:
-            return len(last), True
-    if len(separate) == _MOST_COLUMNS + 1:
-        return _MOST_COLUMNS - 1, False  # 3 + 2 rather than 4 + 1
-    return min(len(separate), _MOST_COLUMNS), False
+def _columns(separate: _Places) -> int:
+    """Return the number of columns: a row for each label of the first axes, if it is filled."""
+    rows = Counter(tuple(place.values())[:-1] for place in separate)
+    columns = max(rows.values())
+    if len(rows) > 1 and columns == min(rows.values()) and columns <= _MOST_COLUMNS + 2:
+        return columns
+    # 3 + 2 rather than 4 + 1
+    return min(len(separate), _MOST_COLUMNS - (len(separate) == _MOST_COLUMNS + 1))
 
 
 def _mark_not_run(axes: "Axes") -> None:

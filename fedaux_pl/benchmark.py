@@ -137,7 +137,12 @@ def summarize(
     kind = f"{device.type} ({platform.machine()})"
     host_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     epochs = {f"pre-training {name}": seconds for name, seconds in clock.epochs.items()}
-    rounds = _rounds(federation.history, clock)
+    # the seconds of each stage in each round; 0 in a round without it
+    rounds = {s: [e.get(f"seconds/{s}", 0.0) for e in federation.history] for s in _STAGES}
+    rounds["validation"] = clock.validations
+    known = [sum(laps) for laps in zip(*rounds.values(), strict=True)]
+    rest = [whole - part for whole, part in zip(clock.rounds, known, strict=True)]
+    rounds |= {"logs, checkpoint": rest, "whole round": clock.rounds}
     stages = {name: _spread(seconds[1:]) for name, seconds in epochs.items()}  # after a warm-up
     for stage in stages.values():
         views = 2 if len(federation.data.input_shape) == 3 else 1  # two of an image by SimCLR
@@ -174,15 +179,6 @@ def summarize(
             },
         },
     }
-
-
-def _rounds(history: Sequence[Mapping[str, float]], clock: RoundClock) -> dict[str, list[float]]:
-    """Return the seconds of each stage in each round; 0 in a round without it."""
-    stages = {name: [entry.get(f"seconds/{name}", 0.0) for entry in history] for name in _STAGES}
-    stages["validation"] = clock.validations
-    known = [sum(laps) for laps in zip(*stages.values(), strict=True)]
-    rest = [whole - part for whole, part in zip(clock.rounds, known, strict=True)]
-    return {**stages, "logs, checkpoint": rest, "whole round": clock.rounds}
 
 
 def _spread(laps: Sequence[float]) -> dict[str, Any]:

@@ -40,12 +40,12 @@ def test_keys_depend_on_what_changes_the_result():
 
 def test_keys_depend_on_the_source_of_own_classes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "own.py"
+    file = tmp_path / "edited.py"
     file.write_text("from fedaux_pl import FedAvg\nfrom torch.nn import Linear\n")
     file.write_text(file.read_text() + "class Mine(FedAvg): pass\nclass Net(Linear): pass\n")
-    (tmp_path / "my_method.py").write_text("from own import Mine\nclass Other(Mine): pass")
-    methods = [cell(f"--model.algorithm={name}") for name in ("own.Mine", "my_method.Other")]
-    cells = [cell(), *methods, cell("--model.clients={own.Net: 3}")]
+    (tmp_path / "my_method.py").write_text("from edited import Mine\nclass Other(Mine): pass")
+    methods = [cell(f"--model.algorithm={name}") for name in ("edited.Mine", "my_method.Other")]
+    cells = [cell(), *methods, cell("--model.clients={edited.Net: 3}")]
     before = [found.key for found in resolve(cells)]
     file.write_text(file.read_text() + "# changed\n")
     after = [found.key for found in resolve(cells)]

@@ -199,8 +199,11 @@ class FederationReport(FederationCallback):
 
 def rasterize(figure: "Figure") -> Image.Image:
     """Draw a figure, with all that lies outside of it, as an RGB image."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", bbox_inches="tight", pad_inches=0.15)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    file, renderer = io.BytesIO(), FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    # "tight" would draw it twice
+    figure.savefig(file, format="png", bbox_inches=figure.get_tightbbox(renderer).padded(0.15))
     return Image.open(file).convert("RGB")
 
 

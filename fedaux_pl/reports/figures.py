@@ -12,6 +12,7 @@ import numpy as np
 from fedaux_pl.callbacks.figures import style
 from fedaux_pl.reports import values
 from fedaux_pl.reports.values import Group
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
@@ -85,7 +86,7 @@ def _draw_series(
 
     x, series, reference = layout.get("x"), layout["series"], layout.get("reference")
     competing = [g for g in groups if g.coordinates.get(series) != reference]
-    names = values.short_names(sweep.axes)
+    names = short_names(sweep.axes)
     is_validated = any(result.is_validated for g in competing for result in g.results)
     on_validation = "validation " if x is None and is_validated else ""
     measure = f"{on_validation}{values.metric_label(sweep.metric)}"
@@ -173,7 +174,7 @@ def _draw_heatmap(
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 
-    x, y, names = layout["x"], layout["y"], values.short_names(sweep.axes)
+    x, y, names = layout["x"], layout["y"], short_names(sweep.axes)
     inside = [[group for group in groups if group.is_at(place)] for place in separate]
     rows = [values.places(found, sweep.axes, [y]) for found in inside]
     columns = [values.places(found, sweep.axes, [x]) for found in inside]

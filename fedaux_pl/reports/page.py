@@ -21,7 +21,8 @@ from fedaux_pl.reports.formats import (
     to_latex,
     to_markdown,
 )
-from fedaux_pl.reports.values import Group, place_text, short_names
+from fedaux_pl.reports.values import Group, place_text
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 
 Item = TableItem | FigureItem

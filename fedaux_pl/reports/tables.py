@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fedaux_pl.reports import values
 from fedaux_pl.reports.formats import PAPER, TableItem
 from fedaux_pl.reports.values import ABSENT, Group, place_text
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list, split_metric
 
@@ -45,7 +46,7 @@ def _fill(
     sweep: Sweep, measured: dict[str, list[Group]], rows: Sequence[str], columns: Sequence[str]
 ) -> _Filled:
     """Return header, rows and bold entries of a table of all cells, by the name of each metric."""
-    names = values.short_names(sweep.axes)
+    names = short_names(sweep.axes)
     own = next(iter(measured.values()))  # the same places for each metric
     row_places = values.places(own, sweep.axes, rows)
     texts = [[place_text(r, names)] for r in row_places]
@@ -83,7 +84,7 @@ def _fill_best(
     sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], best: Sequence[str]
 ) -> _Filled:
     """Return the labels of the best cell of each row, and of the best published one: Tab. 8."""
-    names = values.short_names(sweep.axes)
+    names = short_names(sweep.axes)
     is_published = any(group.published for group in groups)
     texts = []
     for place in values.places(groups, sweep.axes, rows):

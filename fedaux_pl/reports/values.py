@@ -1,10 +1,8 @@
 """What the cells of a sweep have measured, grouped over the seeds, and how places are written."""
 
-import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedaux_pl.sweeps.cells import Cell, CellState
@@ -177,18 +175,6 @@ def number(label: str) -> float:
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan
-
-
-def short_names(axes: Iterable[str]) -> dict[str, str]:
-    """Return the last parts of the axes' names, as few as tell all of them apart.
-
-    Examples:
-        >>> short_names(["method", "model.local.lr", "model.server.lr"])
-        {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
-    """
-    ends = {axis: [axis.split(".", n)[-1] for n in range(axis.count("."), -1, -1)] for axis in axes}
-    counts = Counter(itertools.chain(*ends.values()))
-    return {axis: next((e for e in own if counts[e] == 1), axis) for axis, own in ends.items()}
 
 
 def place_text(place: Mapping[str, str], names: Mapping[str, str]) -> str:

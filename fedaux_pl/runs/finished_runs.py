@@ -3,7 +3,8 @@
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
                 f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
             )
         curves |= {file.resolve(): file for file in found}
-    names = _short_names([file.parent for file in curves])
-    return [_load(name, file) for name, file in zip(names, curves.values(), strict=True)]
+    names = short_names([str(file.parent) for file in curves], "/")
+    return [_load(name, file) for name, file in zip(names.values(), curves.values(), strict=True)]
 
 
 def _load(name: str, file: Path) -> Run:
@@ -130,13 +131,17 @@ def _difference(run: Run, twins: Sequence[Run]) -> str:
     return ", ".join(differing) if 0 < len(differing) <= 2 else run.name
 
 
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the last parts of paths, as few as tell all of them apart."""
-    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
+def short_names(names: Iterable[str], separator: str = ".") -> dict[str, str]:
+    """Return the last parts of names, as few as tell all of them apart.
+
+    Examples:
+        >>> short_names(["method", "model.local.lr", "model.server.lr"])
+        {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
+    """
+    splits = {name: name.split(separator) for name in names}
+    ends = {k: [separator.join(p[i:]) for i in range(len(p))][::-1] for k, p in splits.items()}
+    counts = Counter(end for own in ends.values() for end in own)
+    return {name: next((e for e in own if counts[e] == 1), name) for name, own in ends.items()}
 
 
 def _natural_key(path: Path) -> list[tuple[str, int]]:

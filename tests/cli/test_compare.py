@@ -131,7 +131,7 @@ def test_names_are_as_short_as_they_are_unique(tmp_path):
     for name in ("x/runs/version_10", "x/runs/version_9", "y/runs/version_9"):
         write_run(tmp_path / name, [0.5])
     names = [r.name for r in load_runs([tmp_path])]
-    assert names == ["x/runs/version_9", "x/runs/version_10", "y/runs/version_9"]
+    assert names == ["x/runs/version_9", "version_10", "y/runs/version_9"]
     assert [r.name for r in load_runs([tmp_path / "x"])] == ["version_9", "version_10"]
 
 

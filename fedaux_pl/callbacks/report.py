@@ -13,13 +13,7 @@ from PIL import Image
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.trainer.states import TrainerFn
 
-from fedaux_pl.callbacks import pages, run_figures
-from fedaux_pl.callbacks.client_results import (
-    as_markdown,
-    client_table,
-    describe_clients,
-    last_measured,
-)
+from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
@@ -93,7 +87,9 @@ class FederationReport(FederationCallback):
             "privacy": "\n".join(f"- {line}" for line in lines),
         }
         if rows := run_figures.top_texts(federation):
-            texts["certainty/top_texts"] = as_markdown([("client", "score", "text"), *rows])
+            texts["certainty/top_texts"] = client_results.as_markdown(
+                [("client", "score", "text"), *rows]
+            )
         for logger in trainer.loggers:
             experiment: Any = getattr(logger, "experiment", None)
             if hasattr(experiment, "add_custom_scalars"):  # TensorBoard
@@ -126,13 +122,13 @@ class FederationReport(FederationCallback):
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
             self._show(run_figures.client_figures, trainer, folder, pl_module)
-        measured = last_measured(history)
-        if table := client_table(measured):
+        measured = client_results.last_measured(history)
+        if table := client_results.client_table(measured):
             _write_table(folder / CLIENTS, table)
             for logger in trainer.loggers:
-                log_text(logger, "clients", as_markdown(table))
+                log_text(logger, "clients", client_results.as_markdown(table))
             if self.folder is None:
-                print_above_bars(describe_clients(measured))
+                print_above_bars(client_results.describe_clients(measured))
         self._show(run_figures.result_figures, trainer, folder, pl_module)
         settings = pl_module.settings()
         settings["data"].pop("contents", None)  # checksums
@@ -162,7 +158,7 @@ class FederationReport(FederationCallback):
         names = ("accuracy", *pl_module.monitored_metrics)
         tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
         write_json_atomically(path, _plain({**summary, "test": {**tested, "round": rounds}}))
-        if table := client_table(measured):
+        if table := client_results.client_table(measured):
             _write_table(path.with_name(CLIENTS), table)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:

@@ -12,15 +12,9 @@ from string import Template
 
 from fedaux_pl.errors import counted
 from fedaux_pl.files import write_atomically
+from fedaux_pl.reports import formats
 from fedaux_pl.reports.figures import FigureItem
-from fedaux_pl.reports.formats import (
-    TableItem,
-    escape_markdown,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-)
+from fedaux_pl.reports.formats import TableItem, escape_markdown
 from fedaux_pl.reports.values import Group, place_text
 from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
@@ -93,11 +87,11 @@ def write_report(folder: Path, report: Report) -> list[Path]:
         if isinstance(item, FigureItem):
             files |= {f"{item.name}.{kind}": _render(item, kind) for kind in ("png", "pdf")}
         else:
-            files[f"{item.name}.csv"] = to_csv(item).encode()
+            files[f"{item.name}.csv"] = formats.to_csv(item).encode()
     for item in report.items:
         if isinstance(item, TableItem):
-            files[f"{item.name}.md"] = to_markdown(item).encode()
-            files[f"{item.name}.tex"] = to_latex(item).encode()
+            files[f"{item.name}.md"] = formats.to_markdown(item).encode()
+            files[f"{item.name}.tex"] = formats.to_latex(item).encode()
     files["report.md"] = _markdown_page(report).encode()
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     page = template.substitute(title=html.escape(report.title), body=_html_body(report, files))
@@ -139,7 +133,7 @@ def _markdown_page(report: Report) -> str:
 
 def _markdown(item: Item) -> str:
     if isinstance(item, TableItem):
-        return to_markdown(item).strip()
+        return formats.to_markdown(item).strip()
     return f"![{item.name}]({item.name}.png)"
 
 
@@ -172,7 +166,7 @@ def _html_body(report: Report, files: Mapping[str, bytes]) -> str:
 
 def _html(item: Item, files: Mapping[str, bytes]) -> str:
     if isinstance(item, TableItem):
-        return f'<div class="scroll">{to_html(item)}</div>'
+        return f'<div class="scroll">{formats.to_html(item)}</div>'
     picture = files[f"{item.name}.png"]
     data = base64.b64encode(picture).decode()
     width = int.from_bytes(picture[16:20]) * 96 // _RESOLUTION  # of PNG's first chunk

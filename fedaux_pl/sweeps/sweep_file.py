@@ -274,16 +274,14 @@ def _check_layout(
     points: Sequence[Mapping[str, str]],
 ) -> None:
     """Refuse a table or figure with wrong keys or axes, or with different settings in one place."""
-    names = []
+    taken = ["cells", "report", "index"]  # the files of every report
     for kind, entry in [("tables", e) for e in tables] + [("figures", e) for e in figures]:
         name = _typed(entry, dict, f"an entry of {kind}").get("name")
         is_stem = isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name)
-        letters = "letters, digits, '_', '.', '+' and '-', the stem of its files"
-        _require(is_stem, f"{kind}: each entry needs a name of {letters}, but it is {name}")
-        is_free = name not in ("cells", "report", "index")
-        _require(is_free, f"{kind}: {name} is a file of every report: rename it")
-        _require(name not in names, f"tables and figures have the name {name} twice")
-        names.append(name)
+        wanted = f"letters, digits, '_', '.', '+' and '-', other than {', '.join(taken)}"
+        is_free = is_stem and name not in taken
+        _require(is_free, f"{kind}: each entry needs a name of {wanted}, but it is {name}")
+        taken.append(name)
         shown = _check_roles(f"{kind}: {name}", entry, axes, is_figure=kind == "figures")
         places: dict[tuple[str, ...], Mapping[str, str]] = {}
         for point in points:
@@ -324,8 +322,7 @@ def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
     """Refuse published numbers without a part, or of axes and labels that the sweep has not."""
     keys = ("source", "axes", "values")
     _check_names("published", _typed(published, dict, "published"), keys)
-    if missing := [part for part in keys if part not in published]:
-        raise ConfigurationError(f"published needs source, axes and values, but lacks {missing[0]}")
+    _require(len(published) == len(keys), f"published needs {' and '.join(keys)}")
     _check_names("published: axes", as_list(published["axes"]), axes)
     levels = [published["values"]]
     for axis in as_list(published["axes"]):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedaux_pl._version import __version__
+from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
@@ -147,7 +148,6 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
     ]
     if tokenizer := federation.get("input_format"):
         rows.append(("tokenizer", _inline(tokenizer)))
-    table = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in rows)
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
     return f"""---
@@ -158,9 +158,7 @@ library_name: fedaux-pl
 
 Trained by federated learning with fedaux-pl {__version__}.
 
-| | |
-| --- | --- |
-{table}
+{as_markdown([("", ""), *rows])}
 
 ## Privacy
 

@@ -36,13 +36,10 @@ def certainty_figure(
     """
     clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
-    figure, axes = style.canvas(
-        6.8,
-        clients.row * count,
-        title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
-        note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
-        f"{counted(samples, 'distillation sample')}; 1 in a plain average",
-    )
+    title = "Weight of each client in the ensemble" + style.of_more(count, len(scores))
+    on = f" on {counted(samples, 'distillation sample')}; 1 in a plain average"
+    note = r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$" + on
+    figure, axes = style.canvas(6.8, clients.row * count, title, note)
     for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
         axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
     _weight_rows(axes, clients.weights, clients.row)
@@ -72,13 +69,10 @@ def weight_by_class_figure(
     count, samples = clients.weights.shape
     names = [style.shorten(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
-    figure, axes = style.canvas(
-        column * len(names),
-        clients.row * count,
-        title="Weight of each client on each class" + style.of_more(count, len(scores)),
-        note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
-        "Outlined: the client's main class",
-    )
+    title = "Weight of each client on each class" + style.of_more(count, len(scores))
+    mean = f"Mean over {counted(samples, 'sample')}; 1 in a plain average"
+    note = f"{mean}. Outlined: the client's main class"
+    figure, axes = style.canvas(column * len(names), clients.row * count, title, note)
     member = style.to_numpy(labels)[:, None] == np.arange(len(names))
     sizes, means = member.sum(axis=0), np.full((count, len(names)), np.nan)
     np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)

@@ -33,13 +33,10 @@ def partition_figure(
     column = style.clipped(8.0 / len(shown), 0.08, 0.5)
     row = style.clipped(7.0 / len(names), 0.11, 0.38)
     clients = [style.shorten(name) for name in client_names or map(str, range(len(table)))]
-    figure, axes = style.canvas(
-        column * len(shown),
-        row * len(names),
-        title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
-        + style.of_more(len(shown), len(table)),
-        note="The area of a bubble is the number of samples of a class that a client holds",
-    )
+    title = f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
+    title += style.of_more(len(shown), len(table))
+    note = "The area of a bubble is the number of samples of a class that a client holds"
+    figure, axes = style.canvas(column * len(shown), row * len(names), title, note)
     cell = min(column, row)
     # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
     # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
@@ -80,13 +77,10 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     column = style.clipped(8.0 / len(shown), 0.03, 0.35)
     row = style.clipped(6.4 / len(names), 0.08, 0.3)
     part = "" if first == 1 else f", from round {first}"
-    figure, axes = style.canvas(
-        column * len(shown),
-        row * len(names),
-        title="Who took part" + style.of_more(len(names), clients),
-        note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
-        "Right: its number of rounds",
-    )
+    title = "Who took part" + style.of_more(len(names), clients)
+    meaning = "filled: the client trained in the round. Right: its number of rounds"
+    note = f"{counted(rounds, 'round')}{part}; {meaning}"
+    figure, axes = style.canvas(column * len(shown), row * len(names), title, note)
     extent = (first - 0.5, rounds + 0.5, len(names) - 0.5, -0.5)
     image: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": 1}
     axes.imshow(shown.T, cmap=ListedColormap([style.BAND, style.BLUE]), extent=extent, **image)
@@ -112,13 +106,10 @@ def client_lines_figure(
     """
     shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
     first, total = next(iter(curves)), pitch * len(curves) - _GAP
-    figure, whole = style.canvas(
-        _PANEL[0],
-        total,
-        title="Metrics of each client" if len(curves) > 1 else "Accuracy of each client",
-        note=f"{counted(len(names), 'client')}, each on its own "
-        f"{'validation' if first.startswith('val/') else 'test'} data",
-    )
+    title = "Metrics of each client" if len(curves) > 1 else "Accuracy of each client"
+    data = "validation data" if first.startswith("val/") else "test data"
+    note = f"{counted(len(names), 'client')}, each on its own {data}"
+    figure, whole = style.canvas(_PANEL[0], total, title, note)
     whole.set_axis_off()
     worst = int(np.nanargmin(style.to_numpy(curves[first])[:, -1]))
     for k, (metric, values) in enumerate(curves.items()):
@@ -165,13 +156,10 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     names = [style.shorten(name, 18) for name in classes]
     cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
-    figure, axes = style.canvas(
-        cell * size,
-        cell * size,
-        title=f"Confusion matrix: {accuracy:.1%} correct",
-        note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
-        "of its row",
-    )
+    title = f"Confusion matrix: {accuracy:.1%} correct"
+    samples = counted(int(table.sum()), "sample")
+    note = f"{samples} of the {data}; the color is the share of its row"
+    figure, axes = style.canvas(cell * size, cell * size, title, note)
     totals = table.sum(axis=1, keepdims=True)
     shares = np.divide(table, totals, out=np.zeros(table.shape), where=totals > 0)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")

@@ -54,12 +54,9 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
     gap = style.text_width(scores, size) + 0.15
     clients = len({row.client for row in rows})
     height = len(rows) + 1.4 * clients - 0.4  # in lines
-    figure, axes = style.canvas(
-        wide,
-        height * style.line_height(style.LABEL_SIZE),
-        title="Texts with the highest scores",
-        note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
-    )
+    note = f"Of {counted(total, 'auxiliary text')}, by certainty score"
+    tall = height * style.line_height(style.LABEL_SIZE)
+    figure, axes = style.canvas(wide, tall, "Texts with the highest scores", note)
     place: dict[str, Any] = {"va": "top", "parse_math": False}
     head: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "fontweight": "bold", **place}
     y, last = -0.4, ""

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,11 @@ def read_sweep(
         if not parts:
             raise ConfigurationError("it is empty: it must hold at least title and axes")
         _check_names("an entry", _typed(parts, dict, "the file"), _KEYS)
-        return _read(path, parts, tuple(extra), seeds, select or {})
+        sweep = _read(path.stem, parts, *_expand(parts, seeds, tuple(extra)))
+        _check_layout(sweep)
+        if "published" in parts:
+            _check_published(sweep)
+        return _select(sweep, select or {})
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
@@ -149,42 +153,29 @@ def as_list(axes: str | Sequence[str]) -> list[str]:
     return [axes] if isinstance(axes, str) else list(axes)
 
 
-def _read(
-    path: Path,
-    parts: Mapping[str, Any],
-    extra: tuple[str, ...],
-    seeds: Sequence[int] | None,
-    select: Mapping[str, Sequence[str]],
-) -> Sweep:
+def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: list[Cell]) -> Sweep:
     _require("title" in parts, "title is missing: say in one line what the sweep measures")
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
     _require(split_metric(metric)[0] in _METRICS, f"metric must be {wanted}, but is {metric}")
-    axes, cells = _expand(parts, seeds, extra)
+    title, note = _as_text(parts["title"]), _as_text(parts.get("note", ""))
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
     tables = _typed(parts.get("tables", default), list, "tables")
     figures = _typed(parts.get("figures", []), list, "figures")
-    _check_layout(tables, figures, axes, [cell.coordinates for cell in cells])
-    if "published" in parts:
-        _check_published(parts["published"], axes)
+    published = parts.get("published", {})
+    return Sweep(name, title, note, metric, axes, cells, tables, figures, published)
+
+
+def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
+    axes, cells = dict(sweep.axes), sweep.cells
     for axis, labels in select.items():
         _check_names("the axis of select", [axis], axes)
         _check_names(f"select: {axis}", labels, axes[axis])
         axes[axis] = tuple(label for label in axes[axis] if label in labels)
         cells = [cell for cell in cells if cell.coordinates.get(axis, labels[0]) in labels]
     _require(cells, "select leaves no cells: choose other labels")
-    return Sweep(
-        name=path.stem,
-        title=_as_text(parts["title"]),
-        note=_as_text(parts.get("note", "")),
-        metric=metric,
-        axes=axes,
-        cells=cells,
-        tables=tables,
-        figures=figures,
-        published=parts.get("published", {}),
-    )
+    return replace(sweep, axes=axes, cells=cells)
 
 
 def _expand(
@@ -267,24 +258,20 @@ def _condition(
     return wanted, added
 
 
-def _check_layout(
-    tables: Sequence[Any],
-    figures: Sequence[Any],
-    axes: Mapping[str, Sequence[str]],
-    points: Sequence[Mapping[str, str]],
-) -> None:
+def _check_layout(sweep: Sweep) -> None:
     """Refuse a table or figure with wrong keys or axes, or with different settings in one place."""
     taken = ["cells", "report", "index"]  # the files of every report
-    for kind, entry in [("tables", e) for e in tables] + [("figures", e) for e in figures]:
+    tables, figures = [("tables", e) for e in sweep.tables], [("figures", e) for e in sweep.figures]
+    for kind, entry in tables + figures:
         name = _typed(entry, dict, f"an entry of {kind}").get("name")
         is_stem = isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name)
         wanted = f"letters, digits, '_', '.', '+' and '-', other than {', '.join(taken)}"
         is_free = is_stem and name not in taken
         _require(is_free, f"{kind}: each entry needs a name of {wanted}, but it is {name}")
         taken.append(name)
-        shown = _check_roles(f"{kind}: {name}", entry, axes, is_figure=kind == "figures")
+        shown = _check_roles(f"{kind}: {name}", entry, sweep.axes, is_figure=kind == "figures")
         places: dict[tuple[str, ...], Mapping[str, str]] = {}
-        for point in points:
+        for point in (cell.coordinates for cell in sweep.cells):
             if not all(axis in point for axis in shown):
                 continue
             first = places.setdefault(tuple(point[axis] for axis in shown), point)
@@ -318,8 +305,9 @@ def _check_roles(
     return [axis for role in roles for axis in as_list(entry.get(role, ()))]
 
 
-def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
+def _check_published(sweep: Sweep) -> None:
     """Refuse published numbers without a part, or of axes and labels that the sweep has not."""
+    published, axes = sweep.published, sweep.axes
     keys = ("source", "axes", "values")
     _check_names("published", _typed(published, dict, "published"), keys)
     _require(len(published) == len(keys), f"published needs {' and '.join(keys)}")

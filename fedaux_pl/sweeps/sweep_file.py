@@ -310,7 +310,8 @@ def _check_published(sweep: Sweep) -> None:
     published, axes = sweep.published, sweep.axes
     keys = ("source", "axes", "values")
     _check_names("published", _typed(published, dict, "published"), keys)
-    _require(len(published) == len(keys), f"published needs {' and '.join(keys)}")
+    missing = [part for part in keys if part not in published]
+    _require(not missing, f"published needs source, axes and values: add {' and '.join(missing)}")
     _check_names("published: axes", as_list(published["axes"]), axes)
     levels = [published["values"]]
     for axis in as_list(published["axes"]):

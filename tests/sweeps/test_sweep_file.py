@@ -139,6 +139,7 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
             "19.9",
             "values: alpha must be a mapping such as .*, but is 19.9",
         ),
+        ("  source: Tab. 1\n", "", "published needs source, axes and values: add source"),
         ("axes:\n  method", "grids: []\naxes:\n  method", "either axes, or grids"),
         ("title: Accuracy", "title: [", "is not valid YAML: .* in line"),
     ],

@@ -1,20 +1,23 @@
 """Files that survive killed processes and other runs: locks, atomic writes, the state folder."""
 
+import csv
 import fcntl
 import glob
 import io
 import json
+import math
 import os
 import secrets
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 SCRATCH = ".part"
 """The suffix of files that are being written."""
+_REMINDER = 60.0  # seconds between two reports of a process that waits for a lock
 
 
 def state_folder() -> Path:
@@ -76,23 +79,21 @@ def create_secret(path: Path, num_bytes: int) -> None:
                 write_atomically(path, lambda file: file.write(secret), private=True)
 
 
-def write_text_atomically(
-    path: Path, write: Callable[[TextIO], object], private: bool = False
-) -> None:
+def write_text_atomically(path: Path, text: str, private: bool = False) -> None:
     """Write a UTF-8 text file as ``write_atomically`` does, with line ends as they are given."""
-
-    def encode(file: IO[bytes]) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        write(text)
-        text.detach()  # flushes, and leaves the file open
-
-    write_atomically(path, encode, private)
+    write_atomically(path, lambda file: file.write(text.encode()), private)
 
 
 def write_json_atomically(path: Path, content: Mapping[str, Any]) -> None:
     """Write an indented JSON file as ``write_atomically`` does."""
-    text = json.dumps(content, indent=2) + "\n"
-    write_text_atomically(path, lambda file: file.write(text))
+    write_text_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def csv_text(rows: Iterable[Iterable[Any]], line_end: str = "\n") -> str:
+    """Return rows as the text of a CSV file."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator=line_end).writerows(rows)
+    return file.getvalue()
 
 
 def check_archive(path: Path) -> None:
@@ -117,24 +118,27 @@ def check_archive(path: Path) -> None:
 
 @contextmanager
 def locked(
-    path: Path, on_wait: Callable[[], None] | None = None, interval: float = 60.0
+    path: Path, on_wait: Callable[[], None] = lambda: None, patience: float = math.inf
 ) -> Iterator[None]:
     """Hold an exclusive lock, which ends with the block or with the process; its file stays.
 
-    While another process holds it, ``on_wait`` is called at once and every ``interval`` seconds.
-    If it raises, the lock is given up.
+    While another process holds it, ``on_wait`` is called at once and every minute; after
+    ``patience`` seconds a BlockingIOError is raised.
     """
     create_folder(path.parent)
     with path.open("ab") as file:
-        called = -interval
+        started, called = time.monotonic(), -math.inf
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if on_wait is not None else 0))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if on_wait is not None and time.monotonic() - called >= interval:
+                now = time.monotonic()
+                if now - started >= patience:
+                    raise
+                if now - called >= _REMINDER:
                     on_wait()
-                    called = time.monotonic()
+                    called = now
                 time.sleep(0.1)
         try:
             yield

@@ -84,13 +84,8 @@ class Processes:
 
         A sum over the items then has the same rounding errors whatever the number of processes.
         A process computes its next item before it waits for those of the others, and has at most
-        two items in memory. Every process must iterate to the end.
-
-        Args:
-            order: The items of all processes.
-            own: The items of this process; an item belongs to one process.
-            compute: Returns the tensors of an item of this process.
-            like: Returns tensors of the same shapes and dtypes, for an item of any process.
+        two items in memory. Every process must iterate to the end. An item is the ``own`` of one
+        process; ``like`` returns tensors of the same shapes and dtypes, for an item of any process.
         """
         if self.world_size == 1:
             yield from ((item, compute(item)) for item in order)
@@ -143,12 +138,11 @@ class Processes:
         return [received[index] for index in range(len(tensors))]
 
     def _unpickled(self, content: Any) -> Any:
-        # weights_only=False: the sender is a process of this run and may send any object
-        return torch.load(io.BytesIO(content), map_location=self._location, weights_only=False)
+        def move(storage: Any, location: str) -> Any:  # from another process's GPU to this one's
+            return storage if location == "cpu" else storage.to(device=self.device)
 
-    def _location(self, storage: Any, location: str) -> Any:
-        """Moves tensors from another process's GPU to this one's; CPU tensors stay."""
-        return storage if location == "cpu" else storage.to(device=self.device)
+        # weights_only=False: the sender is a process of this run and may send any object
+        return torch.load(io.BytesIO(content), map_location=move, weights_only=False)
 
 
 def _pickled(value: Any) -> bytes:

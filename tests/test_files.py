@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from fedaux_pl import files
 from fedaux_pl.files import locked, state_folder, write_atomically, write_text_atomically
 
 
@@ -70,12 +71,13 @@ def test_the_state_folder_follows_the_environment(tmp_path, monkeypatch):
 
 def test_a_name_with_brackets_is_not_a_pattern(tmp_path):
     (tmp_path / ".a1.csv.0123.part").write_bytes(b"another writer's")
-    write_text_atomically(tmp_path / "a[1].csv", lambda file: file.write("ü\r\n"))
+    write_text_atomically(tmp_path / "a[1].csv", "ü\r\n")
     assert (tmp_path / "a[1].csv").read_bytes() == "ü\r\n".encode()
     assert sorted(os.listdir(tmp_path)) == [".a1.csv.0123.part", "a[1].csv"]
 
 
-def test_who_waits_for_a_lock_is_asked_again_and_may_give_up(tmp_path):
+def test_who_waits_for_a_lock_is_asked_again_and_may_give_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_REMINDER", 0.01)
     calls = []
 
     def give_up():
@@ -83,11 +85,10 @@ def test_who_waits_for_a_lock_is_asked_again_and_may_give_up(tmp_path):
         if len(calls) == 3:
             raise TimeoutError
 
-    with (
-        locked(tmp_path / "lock"),
-        pytest.raises(TimeoutError),
-        locked(tmp_path / "lock", give_up, interval=0.01),
-    ):
+    with locked(tmp_path / "lock"):
+        with pytest.raises(TimeoutError), locked(tmp_path / "lock", give_up):
+            pass
+        with pytest.raises(BlockingIOError), locked(tmp_path / "lock", pytest.fail, patience=0):
+            pass
+    with locked(tmp_path / "lock", pytest.fail, patience=0):  # free again
         pass
-    with locked(tmp_path / "lock", give_up):  # free again
-        assert len(calls) == 3

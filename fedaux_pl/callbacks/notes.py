@@ -23,23 +23,21 @@ class RunNotes:
     """Finds the notes of one run. Heads and every round are looked at once: runs can be long."""
 
     def __init__(self) -> None:
-        self._noise: list[tuple[str, str]] | None = None
+        self._of_data: list[tuple[str, str]] | None = None  # notes that do not depend on rounds
         self._counts: NDArray[np.int64] | None = None  # of classes at clients, None if private
-        self._clients: list[tuple[str, str]] = []  # of what clients lack in evaluated data
         self._seen = 0  # rounds
         self._incomplete: list[str] = []  # of the rounds with missing classes
 
     def find(self, federation: Any) -> list[tuple[str, str]]:
         """Return the kind and the text of each note about a federation and its rounds so far."""
-        if self._noise is None:
-            self._noise = []
+        if self._of_data is None:
+            self._counts, self._of_data = class_counts(federation), []
             for name in federation.clients:
                 own = [h for h in federation.heads if federation.architectures[h.client] == name]
                 if own and (text := _describe_release(own, federation)):
-                    self._noise.append((f"noise of {name}", text))
-            self._counts = class_counts(federation)
-            self._clients = _describe_clients(federation)
-        found = [*self._noise, *self._clients]
+                    self._of_data.append((f"noise of {name}", text))
+            self._of_data += _describe_clients(federation)
+        found = list(self._of_data)
         keys = [f"{data}certainty/effective_teachers" for data in ("", "val/")]
         if effective := [e[key] for e in federation.history for key in keys if key in e]:
             teachers = len(federation.select_clients(1))

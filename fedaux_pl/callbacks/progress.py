@@ -49,11 +49,6 @@ def print_above_bars(*args: Any, **kwargs: Any) -> None:
         print(*args, **kwargs)
 
 
-def is_terminal() -> bool:
-    """Return whether stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 class Stage:
     """A stage of a run, which takes its progress."""
 
@@ -166,8 +161,7 @@ class FederationProgress(ProgressBar):
         elif has_bars:  # bars in quick succession are unreadable
             is_due = now - self._shown >= INTERVAL
         else:
-            is_reported = values is not None and not is_inner
-            is_due = is_reported and now - outer.started >= outer.next_line
+            is_due = not is_inner and values is not None and now - outer.started >= outer.next_line
         if not is_due:
             return
         self._shown = now
@@ -251,7 +245,7 @@ class FederationProgress(ProgressBar):
         self._stages, self._rounds = [], None
 
     def _has_bars(self) -> bool:
-        return self.bars and is_terminal()
+        return self.bars and sys.stderr is not None and sys.stderr.isatty()
 
     def _print_line(self, text: str) -> None:
         if self._enabled and not self.quiet and not self._has_bars():

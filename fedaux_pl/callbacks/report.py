@@ -1,6 +1,6 @@
 """The output of a run: curve.csv, summary.json, figures, notes and TensorBoard's pages."""
 
-import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -13,18 +13,12 @@ from PIL import Image
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.trainer.states import TrainerFn
 
-from fedaux_pl.callbacks import pages, run_figures
-from fedaux_pl.callbacks.client_results import (
-    as_markdown,
-    client_table,
-    describe_clients,
-    last_measured,
-)
+from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.files import write_atomically, write_json_atomically, write_text_atomically
+from fedaux_pl.files import csv_text, write_atomically, write_json_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +87,9 @@ class FederationReport(FederationCallback):
             "privacy": "\n".join(f"- {line}" for line in lines),
         }
         if rows := run_figures.top_texts(federation):
-            texts["certainty/top_texts"] = as_markdown([("client", "score", "text"), *rows])
+            texts["certainty/top_texts"] = client_results.as_markdown(
+                [("client", "score", "text"), *rows]
+            )
         for logger in trainer.loggers:
             experiment: Any = getattr(logger, "experiment", None)
             if hasattr(experiment, "add_custom_scalars"):  # TensorBoard
@@ -126,13 +122,13 @@ class FederationReport(FederationCallback):
             print_above_bars(f"report and figures: {folder}")
         if self._drawn < len(history):
             self._show(run_figures.client_figures, trainer, folder, pl_module)
-        measured = last_measured(history)
-        if table := client_table(measured):
+        measured = client_results.last_measured(history)
+        if table := client_results.client_table(measured):
             _write_table(folder / CLIENTS, table)
             for logger in trainer.loggers:
-                log_text(logger, "clients", as_markdown(table))
+                log_text(logger, "clients", client_results.as_markdown(table))
             if self.folder is None:
-                print_above_bars(describe_clients(measured))
+                print_above_bars(client_results.describe_clients(measured))
         self._show(run_figures.result_figures, trainer, folder, pl_module)
         settings = pl_module.settings()
         settings["data"].pop("contents", None)  # checksums
@@ -162,7 +158,7 @@ class FederationReport(FederationCallback):
         names = ("accuracy", *pl_module.monitored_metrics)
         tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
         write_json_atomically(path, _plain({**summary, "test": {**tested, "round": rounds}}))
-        if table := client_table(measured):
+        if table := client_results.client_table(measured):
             _write_table(path.with_name(CLIENTS), table)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
@@ -194,30 +190,29 @@ class FederationReport(FederationCallback):
             path = folder / "figures" / f"{name.replace('/', '_')}.png"
             write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
-                log_figure(logger, name, figure, picture, len(federation.history))
+                log_figure(logger, name, picture, len(federation.history))
 
 
 def rasterize(figure: "Figure") -> Image.Image:
-    """Draw a figure as an RGB image."""
+    """Draw a figure, with all that lies outside of it, as an RGB image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+    file, renderer = io.BytesIO(), FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    # "tight" would draw it twice
+    figure.savefig(file, format="png", bbox_inches=figure.get_tightbbox(renderer).padded(0.15))
+    return Image.open(file).convert("RGB")
 
 
 # Loggers are told apart by what they can do, so that W&B and MLflow need not be installed.
-def log_figure(
-    logger: Logger, name: str, figure: "Figure", picture: Image.Image, step: int
-) -> None:
-    """Log a figure, or its picture, to TensorBoard, W&B or MLflow; other loggers ignore it."""
+def log_figure(logger: Logger, name: str, picture: Image.Image, step: int) -> None:
+    """Log a figure to TensorBoard, W&B or MLflow; other loggers ignore it."""
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(logger, "log_image"):  # W&B
         logger.log_image(name, [picture], step=step)
     elif hasattr(experiment, "add_image"):  # TensorBoard
         experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
-    elif hasattr(experiment, "log_figure") and hasattr(logger, "run_id"):  # MLflow
-        experiment.log_figure(logger.run_id, figure, f"{name}.png")
+    elif hasattr(experiment, "log_image") and hasattr(logger, "run_id"):  # MLflow
+        experiment.log_image(logger.run_id, picture, f"{name}.png")
 
 
 def log_text(logger: Logger, name: str, text: str) -> None:
@@ -236,7 +231,7 @@ def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
 
 
 def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    write_text_atomically(path, lambda file: csv.writer(file).writerows(rows))
+    write_text_atomically(path, csv_text(rows, "\r\n"))
 
 
 def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedaux_pl.callbacks.client_results import client_curves
-from fedaux_pl.callbacks.figures import client_lines, client_weights, counts, samples
+from fedaux_pl.callbacks.figures import client_weights, counts, samples
 from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
@@ -33,9 +33,9 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             figure = client_weights.weight_by_class_figure(scores["evaluation"], labels, *clients)
             yield "certainty/weight_by_class", figure
     if scores and data.distill_inputs.ndim == 4:  # images
-        shown, names = _some_clients(federation), _names(federation)
-        own = scores["distill"][shown]
-        figure = samples.top_images_figure(data.distill_inputs, own, [names[i] for i in shown])
+        names = _some_clients(federation)
+        own = scores["distill"][list(names)]
+        figure = samples.top_images_figure(data.distill_inputs, own, list(names.values()))
         yield "certainty/top_images", figure
     if rows := top_texts(federation):
         yield "certainty/top_texts", samples.top_texts_figure(rows, len(data.distill_inputs))
@@ -52,20 +52,16 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
 def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
     """Yield who took part in the rounds so far, and each client's metrics if data name them."""
     if federation.algorithm.trains_clients:
-        yield "clients/participation", participation(federation)
+        names, history = federation.data.client_names, federation.history
+        took_part = np.zeros((len(history), len(names)), dtype=np.int64)
+        for entry, row in zip(history, took_part, strict=True):
+            selected = federation.select_clients(int(entry["round"]))
+            row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
+        figure = counts.participation_figure(took_part, federation.client_labels(names))
+        yield "clients/participation", figure
     rounds, names, curves = client_curves(federation.history)
     if curves:
-        yield "clients/metrics", client_lines.client_lines_figure(rounds, names, curves)
-
-
-def participation(federation: Any) -> "Figure":
-    """Draw which clients took part in the rounds so far."""
-    names = federation.data.client_names
-    took_part = np.zeros((len(federation.history), len(federation.architectures)), dtype=np.int64)
-    for entry, row in zip(federation.history, took_part, strict=True):
-        selected = federation.select_clients(int(entry["round"]))
-        row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
-    return counts.participation_figure(took_part, federation.client_labels(names))
+        yield "clients/metrics", counts.client_lines_figure(rounds, names, curves)
 
 
 def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
@@ -93,26 +89,20 @@ def top_texts(federation: Any) -> list[ScoredText]:
     if text_format.get("kind") != "text":
         return []
     tokenizer = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"]).load()
-    names, rows = _names(federation), []
-    for i in _some_clients(federation):
+    rows = []
+    for i, name in _some_clients(federation).items():
         own = scores["distill"][i].cpu()
         for k in own.sort(descending=True, stable=True).indices[:_TOP_TEXTS].tolist():
             text = tokenizer.decode(data.distill_inputs[k].tolist(), skip_special_tokens=True)
-            rows.append(ScoredText(names[i], float(own[k]), " ".join(text.split())))
+            rows.append(ScoredText(name, float(own[k]), " ".join(text.split())))
     return rows
 
 
-def _names(federation: Any) -> list[str]:
-    """The clients' names, with their most frequent class unless that is private."""
+def _some_clients(federation: Any) -> dict[int, str]:
+    """At most `MAX_IMAGE_ROWS` clients, named with their main class unless it is private."""
     names: list[str] = federation.client_labels(federation.data.client_names)
-    if (counts := class_counts(federation)) is None:
-        return names
-    classes = federation.data.classes
-    return [f"{n} ({classes[k]})" for n, k in zip(names, counts.argmax(axis=1), strict=True)]
-
-
-def _some_clients(federation: Any) -> list[int]:
-    """At most `MAX_IMAGE_ROWS` clients, evenly spaced."""
-    count = len(federation.architectures)
-    indices = np.linspace(0, count - 1, min(MAX_IMAGE_ROWS, count)).round()
-    return [int(index) for index in indices]
+    if (held := class_counts(federation)) is not None:
+        main = [federation.data.classes[k] for k in held.argmax(axis=1)]
+        names = [f"{name} ({own})" for name, own in zip(names, main, strict=True)]
+    spaced = np.linspace(0, len(names) - 1, min(MAX_IMAGE_ROWS, len(names))).round()
+    return {i: names[i] for i in spaced.astype(int).tolist()}

@@ -3,15 +3,16 @@
 It reads curve.csv and summary.json, and imports neither torch nor Lightning.
 """
 
-import csv
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedaux_pl.cli.entry import Parser
 from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.files import csv_text, write_atomically, write_text_atomically
+from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -33,7 +34,8 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
     if not measured:
         raise ConfigurationError(_no_metric(runs, metric))
     rows = [_row(run, metric) for run in runs]
-    print(_format(rows, metric))
+    texts = [[_cell(head, value, metric) for head, value in row.items()] for row in rows]
+    print(to_text(TableItem("runs", "", [list(rows[0])], texts), sys.maxsize))
     groups = group_by_settings(measured)
     for label, group in groups.items():
         if len(group) > 1:
@@ -44,8 +46,7 @@ def compare(args: Sequence[str]) -> list[dict[str, Any]]:
         if run not in measured:
             print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
     table, picture = options.output / "compare.csv", options.output / "compare.png"
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    write_text_atomically(table, lambda f: csv.writer(f, lineterminator="\n").writerows(lines))
+    write_text_atomically(table, csv_text([rows[0], *(row.values() for row in rows)]))
     figure = _draw(groups, metric)
     write_atomically(picture, lambda file: figure.savefig(file, format="png"))
     print(f"Written to {table} and {picture}")
@@ -110,16 +111,6 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
     axes.grid(color="#dfe3e8", linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
     return figure
-
-
-def _format(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Return the rows as a table with aligned columns, numbers to the right."""
-    columns = []
-    for head, first in rows[0].items():
-        cells = [head, *(_cell(head, row[head], metric) for row in rows)]
-        align = ">" if isinstance(first, int | float) else "<"
-        columns.append([f"{cell:{align}{max(map(len, cells))}}" for cell in cells])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _cell(head: str, value: Any, metric: str) -> str:

@@ -114,13 +114,9 @@ class Parser(argparse.ArgumentParser):
 def main(args: Sequence[str] | None = None) -> int:
     """Run one verb; this is the only place that prints errors.
 
-    Args:
-        args: The command line without the program's name; None for ``sys.argv``.
-
-    Returns:
-        The exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb or
-        wrong options, or ``INTERRUPTED``. SystemExit is raised with status 0 after help, 1 after
-        Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
+    Return the exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb
+    or wrong options, or ``INTERRUPTED``. SystemExit is raised with status 0 after help, 1 after
+    Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
     """
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):

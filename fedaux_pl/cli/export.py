@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedaux_pl._version import __version__
+from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
@@ -77,7 +78,7 @@ def export(args: Sequence[str]) -> Path:
     if "safetensors" in formats:
         written += save_ensemble(output, models, federation)
     card = model_card(federation, written, checkpoint.name)
-    write_text_atomically(output / "README.md", lambda file: file.write(card))
+    write_text_atomically(output / "README.md", card)
     rounds = _last_round(federation)["round"]
     files = ", ".join([*written, "README.md"])
     print(f"{files}: {output} (from {checkpoint}, round {rounds:.0f})")
@@ -119,10 +120,7 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
 
 
 def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
-    """Return a README.md about the models of a checkpoint, given its entry ``federation``.
-
-    It says what the models are, how good, what they have cost, and how to load the ``files``.
-    """
+    """Return a README.md about the models of a checkpoint, given its entry ``federation``."""
     settings, classes = federation["settings"], federation["classes"]
     data, algorithm = settings["data"], dict(settings["algorithm"])
     private, is_image = data.get("private"), len(federation["input_shape"]) == 3
@@ -150,7 +148,6 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
     ]
     if tokenizer := federation.get("input_format"):
         rows.append(("tokenizer", _inline(tokenizer)))
-    table = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in rows)
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
     return f"""---
@@ -161,9 +158,7 @@ library_name: fedaux-pl
 
 Trained by federated learning with fedaux-pl {__version__}.
 
-| | |
-| --- | --- |
-{table}
+{as_markdown([("", ""), *rows])}
 
 ## Privacy
 
@@ -183,9 +178,7 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _accuracy(federation: Mapping[str, Any]) -> str:
     last, settings = _last_round(federation), federation["settings"]
-    kind, part = "accuracy", "test"
-    if "val/accuracy" in last:
-        kind, part = "val/accuracy", "validation"
+    kind, part = ("val/accuracy", "validation") if "val/accuracy" in last else ("accuracy", "test")
     if kind not in last:
         return "not measured"
     text = f"{last[kind]:.2%} on the {part} data of {settings['data'].get('private')}"

@@ -1,9 +1,8 @@
 """``fedaux-pl predict``: class probabilities of a run's students for new images or texts."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
 from fedaux_pl.runs.parser import FederationParser
 
@@ -89,7 +88,17 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
             )
         rows = range(len(inputs))
         return Samples(inputs, rows, {"image": rows}, f"{len(inputs)} images")
-    files = [file for path in paths for file in _list_files(path)]
+    files = []
+    for path in paths:
+        own = list_images([path])[0] if path.is_dir() else [path]
+        if not own:
+            raise DataNotFoundError(f"No image files were found in {path.absolute()}")
+        if not is_image(own[0]):
+            raise DataError(
+                f"images must be image files and folders of them, or one npz file, but {path} is "
+                "none"
+            )
+        files += own
     channels, height, width = shape
     if height != width:
         raise DataError(
@@ -106,19 +115,6 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
     return Samples(inputs[readable], readable, {"image": files}, summary)
 
 
-def _list_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        (files,) = list_images([path])
-        if not files:
-            raise DataNotFoundError(f"No image files were found in {path.absolute()}")
-        return files
-    if not is_image(path):
-        raise DataError(
-            f"images must be image files and folders of them, or one npz file, but {path} is none"
-        )
-    return [path]
-
-
 def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
     """Return the class probabilities of the ensemble of the run's students, shape (N, C)."""
     statistics = checkpoint["federation"]["settings"]["batchnorm"]
@@ -133,17 +129,13 @@ def _write_table(
     """Write one row per sample: its names, most probable class and class probabilities."""
     values = probabilities(checkpoint, samples.inputs).tolist()
     predicted = dict(zip(samples.positions, values, strict=True))
-
-    def write(file: TextIO) -> None:
-        table = csv.writer(file)
-        table.writerow([*samples.names, "class", *classes])
-        for index, names in enumerate(zip(*samples.names.values(), strict=True)):
-            row = predicted.get(index, [])
-            best = classes[row.index(max(row))] if row else ""
-            table.writerow([*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))])
-
+    table = [[*samples.names, "class", *classes]]
+    for index, names in enumerate(zip(*samples.names.values(), strict=True)):
+        row = predicted.get(index, [])
+        best = classes[row.index(max(row))] if row else ""
+        table.append([*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))])
+    text = csv_text(table, "\r\n")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
-        with path.open("w", newline="", encoding="utf-8") as file:
-            write(file)
+        path.write_text(text, newline="", encoding="utf-8")
     else:
-        write_text_atomically(path, write)
+        write_text_atomically(path, text)

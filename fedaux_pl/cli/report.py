@@ -1,13 +1,12 @@
 """``fedaux-pl report FILE``: tables, figures and a page of a sweep."""
 
-import argparse
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaux_pl.cli.sweep import SweepParser
+from fedaux_pl.cli.sweep import SweepParser, command_line
 from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.sweeps.cells import resolve
 from fedaux_pl.sweeps.sweep_file import check_metrics, read_sweep
@@ -38,9 +37,6 @@ def report(args: Sequence[str]) -> list[Path]:
     from fedaux_pl.reports.values import collect
 
     groups = collect(sweep, cells)
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # what sweep does not take
-    own.add_argument("--output")
-    of_sweep = own.parse_known_args(list(args))[1]
     changes = "All cells ran with these options, whatever else is said here: "
     changes = changes + shlex.join(options.extra) if options.extra else ""
     return publish(
@@ -49,28 +45,26 @@ def report(args: Sequence[str]) -> list[Path]:
         [*make_figures(sweep, groups), *make_tables(sweep, groups)],
         note=f"{sweep.note}\n\n{changes}",
         details=[cells_table(sweep, groups)],
-        status=describe_status(groups, of_sweep),
+        status=describe_status(groups, command_line("sweep", options)),
     )
 
 
 def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> list[Path]:
-    """Print the tables of a report and what of its sweep is done, and write its files.
+    """Print the tables of a report and what of its sweep is done, and write its files."""
+    from fedaux_pl.reports.page import Report, write_report
 
-    ``parts`` are further arguments of ``write_report``.
-    """
-    from fedaux_pl.reports.page import write_report
-
+    report = Report(title, items, **parts)
     width = shutil.get_terminal_size((120, 24)).columns
     for item in items:
         if isinstance(item, TableItem):
             print(f"{item.caption}\n\n{to_text(item, width)}\n")
-    if status := parts.get("status"):
+    if (status := report.status).done:
         lines = [f"  {line}" for line in status.missing]
         if len(lines) > _PRINTED:
             lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]
         print("\n".join([status.done, *lines]))
         if status.command:
             print(f"To run them: {status.command}")
-    written = write_report(folder, title, items=items, **parts)
+    written = write_report(folder, report)
     print(f"Written to {folder}: {', '.join(sorted(file.name for file in written))}")
     return written

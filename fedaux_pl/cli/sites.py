@@ -79,12 +79,8 @@ class SiteCLI(FederationCLI):
         add("--server", type=str, required=True, help=about)
         about = "The folder that nvflare provision has written for this site."
         add("--certificates", type=Path, required=True, help=about)
-        add(
-            "--max_bytes",
-            type=int,
-            default=2**32,
-            help="The largest message that is accepted, in bytes.",
-        )
+        about = "The largest message that is accepted, in bytes."
+        add("--max_bytes", type=int, default=2**32, help=about)
         parser.add_class_arguments(Limits)
 
     def before_instantiate_classes(self) -> None:

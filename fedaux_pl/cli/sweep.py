@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
+from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.sweeps import launchers
 from fedaux_pl.sweeps.cell_lock import holder
 from fedaux_pl.sweeps.cells import Cell, CellState, distinct, resolve
@@ -76,12 +77,7 @@ class SweepParser(Parser):
 
 
 def sweep(args: Sequence[str]) -> None:
-    """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own.
-
-    Raises:
-        ConfigurationError: If the file, or an option of a cell, is wrong; nothing has run then.
-        FedauxError: If cells have failed; the others are done.
-    """
+    """Run the cells of a sweep, each a run of ``fedaux-pl fit`` in a folder of its own."""
     options = _parse(args)
     is_shown = options.dry_run or options.status
     described = read_sweep(options.file, options.extra, options.seeds, options.select)
@@ -95,8 +91,13 @@ def sweep(args: Sequence[str]) -> None:
         if options.dry_run:
             print(_table(labeled, list(described.axes)))
         print(_counts(cells))
-        for line in [*_running(cells), *_failures(cells)] if options.status else ():
-            print(line)
+        if options.status:
+            for cell in cells:
+                if cell.state is CellState.RUNNING:
+                    host = holder(cell.lock).get("host", "another process")
+                    rounds = f"round {len(cell.load_run().curve)} of {cell.rounds}"
+                    print(f"running: {cell.name}, {rounds} on {host}, {cell.log}")
+            _print_failures(cells)
         print(launchers.time_left(cells, len(_slots(options.jobs, cells))))
         return
     for cell in cells if options.retry else ():
@@ -143,15 +144,14 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         print(f"stopped; {_counts(cells)}; the same command continues")
         raise
-    for line in _failures(cells):
-        print(line)
+    _print_failures(cells)
     states = [cell.state for cell in cells]
     total = counted(len(cells), "cell")
     if failed := states.count(CellState.FAILED):
         raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
     if undone := len(cells) - states.count(CellState.DONE):
         raise FedauxError(f"unfinished: {undone} of {total}; the same command resumes them")
-    print(f"{total} done; next: {_report_line(options)}")
+    print(f"{total} done; next: {shlex.join(command_line('report', options))}")
 
 
 def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) -> None:
@@ -174,13 +174,13 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
 
 def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
     """Return a line for each cell: its coordinates, seed, state, rounds and key."""
-    lines = [[*axes, "seed", "state", "rounds", "key"]]
+    lines = []
     for cell in cells:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
         rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    header = [[*axes, "seed", "state", "rounds", "key"]]
+    return to_text(TableItem("cells", "", header, lines), sys.maxsize)
 
 
 def _counts(cells: Sequence[Cell]) -> str:
@@ -191,17 +191,10 @@ def _counts(cells: Sequence[Cell]) -> str:
     return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
 
 
-def _running(cells: Sequence[Cell]) -> Iterator[str]:
+def _print_failures(cells: Sequence[Cell]) -> None:
     for cell in cells:
-        if cell.state is CellState.RUNNING:
-            host = holder(cell.lock).get("host", "another process")
-            rounds = f"round {len(cell.load_run().curve)} of {cell.rounds}"
-            yield f"running: {cell.name}, {rounds} on {host}, {cell.log}"
-
-
-def _failures(cells: Sequence[Cell]) -> list[str]:
-    failed = [cell for cell in cells if cell.state is CellState.FAILED]
-    return [f"failed: {cell.name}: {cell.problem()}" for cell in failed]
+        if cell.state is CellState.FAILED:
+            print(f"failed: {cell.name}: {cell.problem()}")
 
 
 def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
@@ -217,13 +210,14 @@ def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
 
 
-def _report_line(options: argparse.Namespace) -> str:
-    """Return the command that reports the same cells."""
-    select = [f"--select={axis}={','.join(labels)}" for axis, labels in options.select.items()]
-    seeds = [] if options.seeds is None else ["--seeds", ",".join(map(str, options.seeds))]
-    root = [] if str(options.root) == "logs" else ["--root", str(options.root)]
-    own = [*root, *select, *seeds]
-    return shlex.join(["fedaux-pl", "report", options.file, *own, *options.extra])
+def command_line(verb: str, options: argparse.Namespace) -> list[str]:
+    """Return the command of another verb for the same cells."""
+    own = [] if str(options.root) == "logs" else ["--root", str(options.root)]
+    for axis, labels in options.select.items():
+        own += ["--select", f"{axis}={','.join(labels)}"]
+    if options.seeds is not None:
+        own += ["--seeds", ",".join(map(str, options.seeds))]
+    return ["fedaux-pl", verb, options.file, *own, *options.extra]
 
 
 def preload() -> None:

@@ -4,6 +4,7 @@ import errno
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,8 @@ def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
     return "accuracy not measured"
 
 
-def validate(args: Sequence[str]) -> FederationCLI:
-    """Measure the accuracy of a checkpoint on the validation data, if any, or the test data."""
-    return _evaluate("validate", args, "limit_val_batches")
-
-
-def test(args: Sequence[str]) -> FederationCLI:
-    """Measure the accuracy of a checkpoint on the test data."""
-    return _evaluate("test", args, "limit_test_batches")
-
-
-def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
+def _evaluate(verb: str, limit: str, args: Sequence[str]) -> FederationCLI:
+    """Measure the accuracy of a checkpoint; ``validate`` on validation data if there are any."""
     cli = FederationCLI(verb, args) if args else None
     if cli is None or cli.checkpoint is None:
         problem = f"{verb} needs the checkpoint of a run: add --ckpt_path last, or a path"
@@ -110,6 +102,10 @@ def _evaluate(verb: str, args: Sequence[str], limit: str) -> FederationCLI:
         print(f"{_name(cli)}: {measured}" + (f" ({', '.join(each)})" if each[1:] else ""))
         _print_details(cli, metrics)
     return cli
+
+
+validate = partial(_evaluate, "validate", "limit_val_batches")
+test = partial(_evaluate, "test", "limit_test_batches")
 
 
 def pretrain(args: Sequence[str]) -> FederationCLI:

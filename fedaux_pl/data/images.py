@@ -220,7 +220,7 @@ def _warn_of_skipped(files: list[Path], kept: set[int], root: Path, folder: Path
         listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
         text = "".join(f"{file.absolute()}\n" for file in skipped)
         try:
-            write_text_atomically(listing, lambda file: file.write(text), private=True)
+            write_text_atomically(listing, text, private=True)
             where = f"; all are listed in {listing}"
         except OSError as error:
             where = f"; the list of all could not be written ({error})"

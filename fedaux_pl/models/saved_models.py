@@ -187,7 +187,7 @@ def save_ensemble(
         "batchnorm": federation["settings"]["batchnorm"],
     }
     text = json.dumps(config, indent=2, default=str) + "\n"
-    write_text_atomically(folder / CONFIG, lambda f: f.write(text))
+    write_text_atomically(folder / CONFIG, text)
     return [*(str(entry["file"]) for entry in entries), CONFIG]
 
 

@@ -2,35 +2,17 @@
 
 import itertools
 import math
-import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedaux_pl.callbacks.figures.style import (
-    COLORS,
-    FAINT,
-    INK,
-    LABEL_SIZE,
-    MUTED,
-    NO_DATA,
-    ORANGE,
-    SMALL_TICK_SIZE,
-    TICK_SIZE,
-    text_width,
-)
-from fedaux_pl.reports.values import (
-    ABSENT,
-    Group,
-    find,
-    leading,
-    metric_label,
-    number,
-    place_text,
-    places,
-    short_names,
-    shown,
-)
+import numpy as np
+
+from fedaux_pl.callbacks.figures import style
+from fedaux_pl.reports import values
+from fedaux_pl.reports.values import Group
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list
 
@@ -82,8 +64,8 @@ def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
         draw = _draw_heatmap if kind == "heatmap" else _draw_series
         axes = [layout[role] for role in ("x", "y", "series") if role in layout]
         panels = as_list(layout.get("panels", ()))
-        own = shown(groups, sweep.axes, axes + panels)
-        figure = draw(sweep, own, layout, places(own, sweep.axes, panels))
+        own = values.shown(groups, sweep.axes, axes + panels)
+        figure = draw(sweep, own, layout, values.places(own, sweep.axes, panels))
         items.append(FigureItem(layout["name"], caption, figure))
     return items
 
@@ -107,20 +89,20 @@ def _draw_series(
     names = short_names(sweep.axes)
     is_validated = any(result.is_validated for g in competing for result in g.results)
     on_validation = "validation " if x is None and is_validated else ""
-    measure = f"{on_validation}{metric_label(sweep.metric)}"
+    measure = f"{on_validation}{values.metric_label(sweep.metric)}"
     figure, panels = create_panels(separate, names, _PANEL, names[x] if x else "round", measure)
-    ticks = [place[x] for place in places(competing, sweep.axes, [x]) if x in place] if x else []
-    at, is_log = x_positions(ticks)
+    along = values.places(competing, sweep.axes, [x]) if x else []
+    at, is_log = x_positions([place[x] for place in along if x in place])
     legend: dict[str, Artist] = {}
     is_published = False
     for place, axes in panels:
-        axes.grid(color=FAINT, linewidth=0.6)
+        axes.grid(color=style.FAINT, linewidth=0.6)
         is_empty = True
         for index, label in enumerate(sweep.axes[series]):
             inside = [g for g in groups if g.is_at({**place, series: label})]
             if not inside:
                 continue
-            group = find(inside, place)
+            group = values.find(inside, place)
             line: Artist | None = None
             if label == reference:
                 if group.accuracies:
@@ -129,7 +111,7 @@ def _draw_series(
                 line = _draw_curve(axes, group, index, label)
                 is_empty &= line is None
             else:
-                found = [find(inside, {x: tick}) for tick in at]
+                found = [values.find(inside, {x: tick}) for tick in at]
                 line = _draw_line(axes, list(at.values()), found, index, label)
                 has_published = not all(math.isnan(g.published_mean) for g in found)
                 is_published |= has_published
@@ -143,7 +125,7 @@ def _draw_series(
     if x is not None:
         label_x(panels, at, is_log)
     if is_published:
-        legend["published"] = Line2D([], [], markeredgecolor=MUTED, **_HOLLOW)
+        legend["published"] = Line2D([], [], markeredgecolor=style.MUTED, **_HOLLOW)
     _add_legend(figure, legend)
     return figure
 
@@ -152,16 +134,16 @@ def _draw_line(
     axes: "Axes", at: Sequence[float], found: Sequence[Group], index: int, label: str
 ) -> "Artist":
     """Draw a line, which a missing value interrupts, with published values as hollow markers."""
-    style = series_style(index)
+    look = series_style(index)
     means, spreads = [group.mean for group in found], [group.std for group in found]
-    [line] = axes.plot(at, means, label=label, **style)
+    [line] = axes.plot(at, means, label=label, **look)
     if not all(map(math.isnan, spreads)):
         bars: dict[str, Any] = {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5}
-        axes.errorbar(at, means, spreads, color=style["color"], **bars)
+        axes.errorbar(at, means, spreads, color=look["color"], **bars)
     pairs = [(place, group.published_mean) for place, group in zip(at, found, strict=True)]
     if points := [pair for pair in pairs if not math.isnan(pair[1])]:
-        hollow = _HOLLOW | {"marker": style["marker"], "markersize": style["markersize"] + 1.5}
-        axes.plot(*zip(*points, strict=True), markeredgecolor=style["color"], **hollow)
+        hollow = _HOLLOW | {"marker": look["marker"], "markersize": look["markersize"] + 1.5}
+        axes.plot(*zip(*points, strict=True), markeredgecolor=look["color"], **hollow)
     return line
 
 
@@ -172,15 +154,14 @@ def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist |
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     if not rounds:
         return None
-    means = [statistics.fmean(curve[t] for curve in curves) for t in rounds]
+    values = np.array([[curve[t] for t in rounds] for curve in curves])
+    means = values.mean(axis=0)
     step = max(1, len(rounds) // _MARKS)
-    style = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
-    [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **style)
+    look = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
+    [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **look)
     if len(curves) > 1:
-        spreads = [statistics.stdev(curve[t] for curve in curves) for t in rounds]
-        low = [m - s for m, s in zip(means, spreads, strict=True)]
-        high = [m + s for m, s in zip(means, spreads, strict=True)]
-        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        band = means + np.outer([-1, 1], values.std(axis=0, ddof=1))
+        axes.fill_between(rounds, *band, color=look["color"], alpha=0.18, linewidth=0)
     return line
 
 
@@ -195,17 +176,17 @@ def _draw_heatmap(
 
     x, y, names = layout["x"], layout["y"], short_names(sweep.axes)
     inside = [[group for group in groups if group.is_at(place)] for place in separate]
-    rows = [places(found, sweep.axes, [y]) for found in inside]
-    columns = [places(found, sweep.axes, [x]) for found in inside]
+    rows = [values.places(found, sweep.axes, [y]) for found in inside]
+    columns = [values.places(found, sweep.axes, [x]) for found in inside]
     most = max(map(len, rows))
     size = (0.62 * max(map(len, columns)) + 0.75, 0.42 * most + 0.75)
     figure, panels = create_panels(separate, names, size, names[x], names[y], is_shared=False)
     means = [group.mean for group in groups if group.accuracies]
     scale = Normalize(min(means, default=0.0), max(means, default=1.0))
-    colors = colormaps[_HEAT].with_extremes(bad=NO_DATA)
-    frame: dict[str, Any] = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5}
+    colors = colormaps[_HEAT].with_extremes(bad=style.NO_DATA)
+    frame: dict[str, Any] = {"fill": False, "edgecolor": style.ORANGE, "linewidth": 2.5}
     for (_, axes), found, below, beside in zip(panels, inside, rows, columns, strict=True):
-        grid = [[find(found, r | c) for c in beside] for r in below]
+        grid = [[values.find(found, r | c) for c in beside] for r in below]
         axes.imshow([[group.mean for group in row] for row in grid], colors, scale, aspect="auto")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -213,27 +194,26 @@ def _draw_heatmap(
         if not any(group.accuracies for group in cells):
             _mark_not_run(axes)
             cells = []
-        framed = leading(cells)
+        framed = values.leading(cells)
         for n, group in enumerate(cells):
             i, j = divmod(n, len(beside))
-            text, ink = ABSENT, MUTED
+            text, ink = values.ABSENT, style.MUTED
             if group.accuracies:
                 text, ink = f"{group.mean:.1f}", "black" if scale(group.mean) > 0.55 else "white"
-            axes.text(j, i, text, ha="center", va="center", fontsize=TICK_SIZE, color=ink)
+            axes.text(j, i, text, ha="center", va="center", fontsize=style.TICK_SIZE, color=ink)
             if n in framed:
                 axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
         spare = (most - len(below)) / 2  # cells have the same height in all panels
         axes.set_ylim(len(below) - 0.5 + spare, -0.5 - spare)
-        ticks = [place.get(x, ABSENT) for place in beside]
-        axes.set_xticks(range(len(ticks)), ticks, parse_math=False)
-        ticks = [place.get(y, ABSENT) for place in below]
-        axes.set_yticks(range(len(ticks)), ticks, parse_math=False)
+        for put, axis, own in ((axes.set_xticks, x, beside), (axes.set_yticks, y, below)):
+            ticks = [place.get(axis, values.ABSENT) for place in own]
+            put(range(len(ticks)), ticks, parse_math=False)
     if means:
         every = [axes for _, axes in panels]
         bar = figure.colorbar(ScalarMappable(scale, _HEAT), ax=every, aspect=40, pad=0.02)
-        bar.set_label(metric_label(sweep.metric), fontsize=LABEL_SIZE, color=INK)
+        bar.set_label(values.metric_label(sweep.metric), fontsize=style.LABEL_SIZE, color=style.INK)
         bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=TICK_SIZE, colors=INK, length=0)
+        bar.ax.tick_params(labelsize=style.TICK_SIZE, colors=style.INK, length=0)
     return figure
 
 
@@ -241,7 +221,7 @@ def series_style(index: int) -> dict[str, Any]:
     """Return color, marker and dashes of the label at a position of its axis, for all figures."""
     marker = _MARKERS[index % len(_MARKERS)]
     return {
-        "color": COLORS[index % len(COLORS)],
+        "color": style.COLORS[index % len(style.COLORS)],
         "marker": marker,
         "linestyle": _DASHES[index % len(_DASHES)],  # for prints in gray
         "markersize": 7.5 if marker == "*" else 5.5,
@@ -259,60 +239,51 @@ def create_panels(
 ) -> tuple["Figure", _Panels]:
     """Create a figure with a panel for each place; the outer ones have the labels x and y.
 
-    With two axes or more, the last one makes the columns if every combination is there: its labels
-    are the titles of the first row, and the others stand at the left. Otherwise the panels fill
-    rows one after another, each with its own title.
     ``names`` are those of the axes, ``size`` is that of a panel in inches.
     """
     from matplotlib.figure import Figure
 
-    columns, is_product = _columns(separate)
+    columns = _columns(separate)
     rows = math.ceil(len(separate) / columns)
     scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
     width, height = scale * size[0] * columns, scale * size[1] * rows
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
     grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, sharey=is_shared)
-    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "color": INK, "parse_math": False}
+    look: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "color": style.INK, "parse_math": False}
     for axes in grid.flat[len(separate) :]:
         axes.set_visible(False)
     panels = list(zip(separate, grid.flat, strict=False))
     for i, (place, axes) in enumerate(panels):
         axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(MUTED)
-        axes.tick_params(colors=INK, labelsize=TICK_SIZE, length=3, color=MUTED)
+        axes.spines[["left", "bottom"]].set_color(style.MUTED)
+        axes.tick_params(colors=style.INK, labelsize=style.TICK_SIZE, length=3, color=style.MUTED)
         axes.set_axisbelow(True)
-        *above, last = place or [""]
-        title = {last: place[last]} if is_product else place
-        if title and (i < columns or not is_product):
-            axes.set_title(place_text(title, names), **style)
+        if place:
+            axes.set_title(values.place_text(place, names), **look)
         if i % columns == 0:
-            row = f"{place_text({a: place[a] for a in above}, names)}\n" if is_product else ""
-            axes.set_ylabel(f"{row}{y}", **style)
+            axes.set_ylabel(y, **look)
         if i + columns >= len(separate):
-            axes.set_xlabel(x, **style)
+            axes.set_xlabel(x, **look)
             if is_shared:  # matplotlib labels the last row only
                 axes.tick_params(labelbottom=True)
     return figure, panels
 
 
-def _columns(separate: _Places) -> tuple[int, bool]:
-    """Return the number of columns, and whether they are the labels of the last axis."""
-    if all(len(place) > 1 for place in separate):
-        labels = [list(place.values()) for place in separate]
-        last = list(dict.fromkeys(label[-1] for label in labels))
-        above = list(dict.fromkeys(tuple(label[:-1]) for label in labels))
-        if [[*a, b] for a in above for b in last] == labels and len(last) <= _MOST_COLUMNS + 2:
-            return len(last), True
-    if len(separate) == _MOST_COLUMNS + 1:
-        return _MOST_COLUMNS - 1, False  # 3 + 2 rather than 4 + 1
-    return min(len(separate), _MOST_COLUMNS), False
+def _columns(separate: _Places) -> int:
+    """Return the number of columns: a row for each label of the first axes, if it is filled."""
+    rows = Counter(tuple(place.values())[:-1] for place in separate)
+    columns = max(rows.values())
+    if len(rows) > 1 and columns == min(rows.values()) and columns <= _MOST_COLUMNS + 2:
+        return columns
+    # 3 + 2 rather than 4 + 1
+    return min(len(separate), _MOST_COLUMNS - (len(separate) == _MOST_COLUMNS + 1))
 
 
 def _mark_not_run(axes: "Axes") -> None:
     axes.text(
         *(0.5, 0.5, "not run"), transform=axes.transAxes, ha="center", va="center",
-        fontsize=LABEL_SIZE, color=MUTED, style="italic",
+        fontsize=style.LABEL_SIZE, color=style.MUTED, style="italic",
     )  # fmt: skip
 
 
@@ -320,13 +291,13 @@ def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
     """Add one legend below all panels, in as many columns as fit."""
     if not entries:
         return
-    widest = text_width(list(entries), _LEGEND_SIZE) + _HANDLE
+    widest = style.text_width(list(entries), _LEGEND_SIZE) + _HANDLE
     columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
     rows = math.ceil(len(entries) / columns)
     legend = figure.legend(
         list(entries.values()), list(entries), loc="outside lower center",
-        ncols=math.ceil(len(entries) / rows), frameon=False, fontsize=_LEGEND_SIZE, labelcolor=INK,
-        handlelength=3.0, columnspacing=1.6,
+        ncols=math.ceil(len(entries) / rows), frameon=False, fontsize=_LEGEND_SIZE,
+        labelcolor=style.INK, handlelength=3.0, columnspacing=1.6,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -345,9 +316,9 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
         >>> x_positions(["0.01", "0.1", "1", "inf"])
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """
-    values = {label: number(label) for label in labels}
-    numbers = sorted({value for value in values.values() if not math.isnan(value)})
-    words = sum(map(math.isnan, values.values()))
+    found = {label: values.number(label) for label in labels}
+    numbers = sorted({value for value in found.values() if not math.isnan(value)})
+    words = sum(map(math.isnan, found.values()))
     if len(numbers) < 2 or words > 1:
         return {label: float(i) for i, label in enumerate(labels)}, False
     positive = [value for value in numbers if value > 0]
@@ -355,34 +326,23 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
     before, after = 0.0, 2 * numbers[-1] - numbers[-2]
     if is_log:
         before, after = positive[0] ** 2 / positive[1], positive[-1] ** 2 / positive[-2]
-    at = {k: after if math.isnan(value) else value or before for k, value in values.items()}
+    at = {k: after if math.isnan(value) else value or before for k, value in found.items()}
     return at, is_log
 
 
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
     """Put a tick with its label, as it is written in the file, at each place.
 
-    Labels that would overlap are smaller, or else rotated.
+    Labels that are too long to stand side by side are rotated.
     """
     first = panels[0][1]
     columns = first.get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
-    size = next((s for s in (TICK_SIZE, SMALL_TICK_SIZE) if _fit(at, is_log, s, width)), None)
-    style: dict[str, Any] = {"fontsize": size or TICK_SIZE, "parse_math": False}
-    if size is None:
-        style |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    look: dict[str, Any] = {"parse_math": False}
+    if at and len(at) * (style.text_width(list(at), style.TICK_SIZE) + 0.06) > width:
+        look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     for _, axes in panels:
         if is_log:
             axes.set_xscale("log")
-        axes.set_xticks(list(at.values()), list(at), **style)
+        axes.set_xticks(list(at.values()), list(at), **look)
         axes.minorticks_off()
-
-
-def _fit(at: Mapping[str, float], is_log: bool, size: float, width: float) -> bool:
-    """Return whether labels of this size do not overlap within this width in inches."""
-    places = sorted((math.log10(x) if is_log else x, label) for label, x in at.items())
-    inches = width / max(places[-1][0] - places[0][0], 1e-9) if places else 0.0
-    return all(
-        (b - a) * inches > (text_width([left], size) + text_width([right], size)) / 2 + 0.06
-        for (a, left), (b, right) in itertools.pairwise(places)
-    )

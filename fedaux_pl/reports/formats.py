@@ -1,10 +1,10 @@
 """A table as Markdown, CSV, LaTeX, HTML and text for a terminal."""
 
-import csv
 import html
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+from fedaux_pl.files import csv_text
 
 PAPER = "paper"
 """The label of columns with published values."""
@@ -28,21 +28,13 @@ _LATEX_FIT = (
 
 @dataclass(frozen=True)
 class TableItem:
-    """A table of a report.
+    """A table of a report."""
 
-    Attributes:
-        name: The stem of its files, such as ``accuracy``.
-        caption: What it shows, in one or two sentences.
-        header: The names of the columns; several lines for columns of several axes.
-        rows: The texts of the entries; the first column names the row.
-        bold: The entries (row, column) in bold.
-    """
-
-    name: str
+    name: str  # the stem of its files, such as accuracy
     caption: str
-    header: Sequence[Sequence[str]]
-    rows: Sequence[Sequence[str]]
-    bold: frozenset[tuple[int, int]] = frozenset()
+    header: Sequence[Sequence[str]]  # the names of the columns; a line for each of their axes
+    rows: Sequence[Sequence[str]]  # the first column names the row
+    bold: frozenset[tuple[int, int]] = frozenset()  # entries (row, column)
 
 
 def escape_latex(text: str) -> str:
@@ -108,11 +100,7 @@ def to_markdown(table: TableItem) -> str:
 
 def to_csv(table: TableItem) -> str:
     """Return the table without bold."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(_joined_header(table.header, ", "))
-    writer.writerows(table.rows)
-    return file.getvalue()
+    return csv_text([_joined_header(table.header, ", "), *table.rows])
 
 
 def to_latex(table: TableItem) -> str:
@@ -172,7 +160,7 @@ def to_html(table: TableItem) -> str:
 
 def to_text(table: TableItem, width: int = 120) -> str:
     """Return aligned columns, the best marked by a star; wider than ``width``, it is in parts."""
-    return "\n\n".join(_text_part(part) for part in split_columns(table, width))
+    return "\n\n".join(_aligned(part) for part in split_columns(table, width))
 
 
 def split_columns(table: TableItem, width: int) -> list[TableItem]:
@@ -194,36 +182,23 @@ def split_columns(table: TableItem, width: int) -> list[TableItem]:
     ]
 
 
-def _marked(table: TableItem) -> list[list[str]]:
-    return _entries(table, str, lambda text: f"*{text}")
+def _text_lines(table: TableItem) -> list[Sequence[str]]:
+    return [*table.header, *_entries(table, str, lambda text: f"*{text}")]
 
 
 def _widths(table: TableItem) -> list[int]:
-    """Return the characters of each column; a wide label widens the last column below it."""
-    columns = zip(table.header[-1], *_marked(table), strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    for line in reversed(header_spans(table.header)):
-        for label, first, count in line:
-            below = sum(widths[first : first + count]) + 2 * (count - 1)
-            widths[first + count - 1] += max(0, len(label) - below)
-    return widths
+    return [max(map(len, column)) for column in zip(*_text_lines(table), strict=True)]
 
 
-def _text_part(table: TableItem) -> str:
+def _aligned(table: TableItem) -> str:
     widths = _widths(table)
     align = [str.ljust if is_text else str.rjust for is_text in text_columns(table)]
     lines = []
-    for spans in header_spans(table.header):
-        heads = []
-        for label, first, count in spans:
-            width = sum(widths[first : first + count]) + 2 * (count - 1)
-            heads.append(label.center(width) if count > 1 else align[first](label, width))
-        lines.append(heads)
-    lines.append(["-" * (sum(widths) + 2 * (len(widths) - 1))])
-    for row in _marked(table):
+    for row in _text_lines(table):
         cells = zip(align, row, widths, strict=True)
-        lines.append([put(text, width) for put, text, width in cells])
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+        lines.append("  ".join(put(text, width) for put, text, width in cells).rstrip())
+    lines.insert(len(table.header), "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join(lines)
 
 
 def _entries(

@@ -12,16 +12,11 @@ from string import Template
 
 from fedaux_pl.errors import counted
 from fedaux_pl.files import write_atomically
+from fedaux_pl.reports import formats
 from fedaux_pl.reports.figures import FigureItem
-from fedaux_pl.reports.formats import (
-    TableItem,
-    escape_markdown,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-)
-from fedaux_pl.reports.values import Group, place_text, short_names
+from fedaux_pl.reports.formats import TableItem, escape_markdown
+from fedaux_pl.reports.values import Group, place_text
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 
 Item = TableItem | FigureItem
@@ -33,21 +28,15 @@ _MISSING = "Cells that are not done"
 
 @dataclass(frozen=True)
 class Status:
-    """What of a sweep is done.
+    """What of a sweep is done."""
 
-    Attributes:
-        done: How many cells are done, such as ``12 of 54 cells done, 42 missing``.
-        missing: Those that are not, such as ``FedAVG, alpha = 0.01: seeds 1, 2 missing``.
-        command: The command that runs them; empty if there are none.
-    """
-
-    done: str
-    missing: Sequence[str] = ()
-    command: str = ""
+    done: str  # such as "12 of 54 cells done, 42 missing"
+    missing: Sequence[str] = ()  # such as "FedAVG, alpha = 0.01: seeds 1, 2 missing"
+    command: str = ""  # which runs them
 
 
-def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
-    """Return which cells are done; ``fedaux-pl sweep`` with ``args`` runs those that are not."""
+def describe_status(groups: Sequence[Group], command: Sequence[str]) -> Status:
+    """Return which cells are done; the ``command`` runs those that are not."""
     counts = Counter(result.state for group in groups for result in group.results)
     others = [f"{counts[s]} {s}" for s in CellState if s != CellState.DONE and counts[s]]
     done = f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"
@@ -67,47 +56,46 @@ def describe_status(groups: Sequence[Group], args: Sequence[str]) -> Status:
         if parts:
             missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(parts)}")
     retry = ["--retry"] if counts[CellState.FAILED] else []
-    command = shlex.join(["fedaux-pl", "sweep", *args, *retry]) if missing else ""
-    return Status(", ".join([done, *others]), missing, command)
+    to_run = shlex.join([*command, *retry]) if missing else ""
+    return Status(", ".join([done, *others]), missing, to_run)
 
 
-def write_report(
-    folder: Path,
-    title: str,
-    note: str,
-    items: Sequence[Item],
-    details: Sequence[Item] = (),
-    status: Status | None = None,
-) -> list[Path]:
+@dataclass(frozen=True)
+class Report:
+    """What a report shows; a sweep has a status."""
+
+    title: str
+    items: Sequence[Item]
+    note: str = ""  # an empty line separates paragraphs
+    details: Sequence[Item] = ()  # folded at the end; of a table, only the CSV is a file
+    status: Status = Status("")
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The note by paragraphs, each in one line."""
+        return [" ".join(part.split()) for part in self.note.split("\n\n") if part.strip()]
+
+
+def write_report(folder: Path, report: Report) -> list[Path]:
     """Write the files of a report, and return their paths.
 
     NAME.md, NAME.csv and NAME.tex for each table, NAME.png and NAME.pdf for each figure, all of it
     in report.md, and index.html, which needs no other file.
-
-    Args:
-        folder: The folder of all files; it is created if needed.
-        title: The title.
-        note: What a reader should know; paragraphs are separated by an empty line.
-        items: Tables and figures, in their order.
-        details: Those that are folded at the end; of a table only the CSV is written.
-        status: What of a sweep is done.
     """
     files: dict[str, bytes] = {}
-    for item in (*items, *details):
+    for item in (*report.items, *report.details):
         if isinstance(item, FigureItem):
             files |= {f"{item.name}.{kind}": _render(item, kind) for kind in ("png", "pdf")}
         else:
-            files[f"{item.name}.csv"] = to_csv(item).encode()
-    for item in items:
+            files[f"{item.name}.csv"] = formats.to_csv(item).encode()
+    for item in report.items:
         if isinstance(item, TableItem):
-            files[f"{item.name}.md"] = to_markdown(item).encode()
-            files[f"{item.name}.tex"] = to_latex(item).encode()
-    paragraphs = [" ".join(part.split()) for part in note.split("\n\n") if part.strip()]
-    status = status or Status("")
-    files["report.md"] = _markdown_page(title, paragraphs, items, details, status).encode()
-    body = _html_body(title, paragraphs, items, details, status, files)
+            files[f"{item.name}.md"] = formats.to_markdown(item).encode()
+            files[f"{item.name}.tex"] = formats.to_latex(item).encode()
+    files["report.md"] = _markdown_page(report).encode()
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    files["index.html"] = template.substitute(title=html.escape(title), body=body).encode()
+    page = template.substitute(title=html.escape(report.title), body=_html_body(report, files))
+    files["index.html"] = page.encode()
     for name, content in files.items():
         write_atomically(folder / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
     return [folder / name for name in files]
@@ -127,10 +115,9 @@ def _render(item: FigureItem, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _markdown_page(
-    title: str, note: Sequence[str], items: Sequence[Item], details: Sequence[Item], status: Status
-) -> str:
-    parts = [f"# {escape_markdown(title)}", *map(escape_markdown, note)]
+def _markdown_page(report: Report) -> str:
+    status = report.status
+    parts = [f"# {escape_markdown(report.title)}", *map(escape_markdown, report.paragraphs)]
     if status.done:
         parts.append(f"**{escape_markdown(status.done)}**")
     if status.missing:
@@ -138,15 +125,15 @@ def _markdown_page(
         is_long = len(status.missing) > _MANY_LINES
         parts.append(_folded(_MISSING, f"\n\n{text}\n\n") if is_long else text)
         parts.append(f"To run them:\n\n```bash\n{status.command}\n```")
-    for item in items:
+    for item in report.items:
         parts += _with_caption(item, _markdown(item), escape_markdown(item.caption))
-    parts += [_folded(item.caption, f"\n\n{_markdown(item)}\n\n") for item in details]
+    parts += [_folded(item.caption, f"\n\n{_markdown(item)}\n\n") for item in report.details]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _markdown(item: Item) -> str:
     if isinstance(item, TableItem):
-        return to_markdown(item).strip()
+        return formats.to_markdown(item).strip()
     return f"![{item.name}]({item.name}.png)"
 
 
@@ -158,15 +145,9 @@ def _folded(summary: str, text: str) -> str:
     return f"<details><summary>{html.escape(summary)}</summary>{text}</details>"
 
 
-def _html_body(
-    title: str,
-    note: Sequence[str],
-    items: Sequence[Item],
-    details: Sequence[Item],
-    status: Status,
-    files: Mapping[str, bytes],
-) -> str:
-    parts = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{html.escape(text)}</p>" for text in note)]
+def _html_body(report: Report, files: Mapping[str, bytes]) -> str:
+    status, note = report.status, [f"<p>{html.escape(text)}</p>" for text in report.paragraphs]
+    parts = [f"<h1>{html.escape(report.title)}</h1>", *note]
     text = f"<b>{html.escape(status.done)}</b>"
     if status.missing:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in status.missing)
@@ -175,17 +156,17 @@ def _html_body(
         text += f"<p>To run them: <code>{html.escape(status.command)}</code></p>"
     if status.done:
         parts.append(f'<div class="status">{text}</div>')
-    for item in items:
+    for item in report.items:
         caption = f'<p class="caption">{html.escape(item.caption)}</p>'
         text = "\n".join(_with_caption(item, _html(item, files), caption))
         parts.append(f"<section>{text}</section>")
-    parts += [_folded(item.caption, f"\n{_html(item, files)}") for item in details]
+    parts += [_folded(item.caption, f"\n{_html(item, files)}") for item in report.details]
     return "\n".join(parts)
 
 
 def _html(item: Item, files: Mapping[str, bytes]) -> str:
     if isinstance(item, TableItem):
-        return f'<div class="scroll">{to_html(item)}</div>'
+        return f'<div class="scroll">{formats.to_html(item)}</div>'
     picture = files[f"{item.name}.png"]
     data = base64.b64encode(picture).decode()
     width = int.from_bytes(picture[16:20]) * 96 // _RESOLUTION  # of PNG's first chunk

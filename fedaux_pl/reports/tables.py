@@ -4,19 +4,10 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 
+from fedaux_pl.reports import values
 from fedaux_pl.reports.formats import PAPER, TableItem
-from fedaux_pl.reports.values import (
-    ABSENT,
-    Group,
-    find,
-    leading,
-    measure,
-    metric_label,
-    place_text,
-    places,
-    short_names,
-    shown,
-)
+from fedaux_pl.reports.values import ABSENT, Group, place_text
+from fedaux_pl.runs.finished_runs import short_names
 from fedaux_pl.sweeps.cells import CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, as_list, split_metric
 
@@ -35,11 +26,11 @@ def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
     for layout in sweep.tables:
         rows, metrics = as_list(layout["rows"]), layout.get("metrics", ())
         others = as_list(layout.get("best", layout.get("columns", ())))
-        own = shown(groups, sweep.axes, rows + others)
+        own = values.shown(groups, sweep.axes, rows + others)
         if "best" in layout:
             header, texts, bold = _fill_best(sweep, own, rows, others)
         else:
-            measured = {metric: measure(own, f"{over} {metric}") for metric in metrics}
+            measured = {metric: values.measure(own, f"{over} {metric}") for metric in metrics}
             header, texts, bold = _fill(sweep, measured or {name: own}, rows, others)
         about = describe_metric(sweep, own, metrics)
         parts = [layout.get("caption", ""), about, _BOLD if bold else ""]
@@ -57,7 +48,7 @@ def _fill(
     """Return header, rows and bold entries of a table of all cells, by the name of each metric."""
     names = short_names(sweep.axes)
     own = next(iter(measured.values()))  # the same places for each metric
-    row_places = places(own, sweep.axes, rows)
+    row_places = values.places(own, sweep.axes, rows)
     texts = [[place_text(r, names)] for r in row_places]
     # rows compete with those that differ in the last axis only
     above = [tuple(r.get(axis) for axis in rows[:-1]) for r in row_places]
@@ -68,8 +59,8 @@ def _fill(
     # labels that the figures draw as a reference, such as Centralized, do not compete
     references = {figure["reference"] for figure in sweep.figures if figure.get("reference")}
     for metric, groups in measured.items():
-        for place in places(groups, sweep.axes, columns):
-            column = [find(groups, r | place) for r in row_places]
+        for place in values.places(groups, sweep.axes, columns):
+            column = [values.find(groups, r | place) for r in row_places]
             labels = [place_text({axis: place[axis]}, names) for axis in place]
             labels += [""] * (len(columns) - len(labels))
             heads.append([*labels, "ours"] if is_published else labels or [metric])
@@ -77,7 +68,7 @@ def _fill(
                 Group() if references & {*group.coordinates.values()} else group for group in column
             ]
             for block in blocks:
-                best = leading([competing[i] for i in block])
+                best = values.leading([competing[i] for i in block])
                 bold |= {(block[i], len(heads)) for i in best}
             for text, group in zip(texts, column, strict=True):
                 text.append(entry(group))
@@ -96,7 +87,7 @@ def _fill_best(
     names = short_names(sweep.axes)
     is_published = any(group.published for group in groups)
     texts = []
-    for place in places(groups, sweep.axes, rows):
+    for place in values.places(groups, sweep.axes, rows):
         inside = [group for group in groups if group.is_at(place)]
         text = [place_text(place, names), *_best(inside, best, lambda group: group.mean, entry)]
         if is_published:
@@ -141,7 +132,7 @@ def entry(group: Group) -> str:
 def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str] = ()) -> str:
     """Return what the numbers of a table are, in one sentence."""
     results = [result for group in groups for result in group.results]
-    over, what = split_metric(sweep.metric)[0], f"Test {metric_label(sweep.metric)}"
+    over, what = split_metric(sweep.metric)[0], f"Test {values.metric_label(sweep.metric)}"
     if metrics:
         are_shares = all("accuracy" in name for name in metrics)
         what = "Test accuracies in %" if are_shares else "Test metrics x 100"
@@ -168,4 +159,4 @@ def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
             command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])
             labels = [cell.coordinates.get(axis, "") for axis in sweep.axes]
             rows.append([*labels, *map(str, about), str(made.get("version", "")), str(command)])
-    return TableItem("cells", f"All cells; {metric_label(sweep.metric)}.", [header], rows)
+    return TableItem("cells", f"All cells; {values.metric_label(sweep.metric)}.", [header], rows)

@@ -1,10 +1,8 @@
 """What the cells of a sweep have measured, grouped over the seeds, and how places are written."""
 
-import itertools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedaux_pl.sweeps.cells import Cell, CellState
@@ -19,39 +17,26 @@ _WORDS = ("true", "false", "inf", "null")  # labels that say nothing without the
 class Result:
     """What one cell has measured so far; accuracies are in percent, other metrics times 100.
 
-    Attributes:
-        cell: The cell.
-        state: The state of its folder.
-        rounds: The rounds that are done.
-        accuracy: The metric of the sweep; None before the end, or if it was not measured.
-        curve: The accuracy by round, on validation data if there are any.
-        is_validated: Whether the curve is that of validation data; ``accuracy`` is then the one on
-            the test data of the round that is best on the validation data.
-        is_lower_better: Whether a lower value of the metric is better.
+    With validation data the curve is theirs, and ``accuracy`` the one on the test data of the round
+    that is best on the validation data.
     """
 
     cell: Cell
     state: CellState
-    rounds: int = 0
-    accuracy: float | None = None
-    curve: Mapping[int, float] = field(default_factory=dict)
+    rounds: int = 0  # that are done
+    accuracy: float | None = None  # the metric of the sweep; None before the end, or without it
+    curve: Mapping[int, float] = field(default_factory=dict)  # the same by round
     is_validated: bool = False
     is_lower_better: bool = False
 
 
 @dataclass(frozen=True)
 class Group:
-    """The cells that differ in their seeds only; without results, a place where there are none.
-
-    Attributes:
-        coordinates: Their labels.
-        results: One result for each seed.
-        published: The published value, as text; empty if there is none.
-    """
+    """The cells that differ in their seeds only; without results, a place where there are none."""
 
     coordinates: Mapping[str, str] = field(default_factory=dict)
-    results: Sequence[Result] = ()
-    published: str = ""
+    results: Sequence[Result] = ()  # one for each seed
+    published: str = ""  # the published value as it is written, if there is one
 
     @property
     def accuracies(self) -> list[float]:
@@ -84,11 +69,7 @@ class Group:
 
 
 def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
-    """Read what the resolved cells of a sweep have left; return them in the order of the file.
-
-    Raises:
-        ConfigurationError: If a file of a run is damaged.
-    """
+    """Read what the resolved cells of a sweep have left; return them in the order of the file."""
     groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for cell in cells:
         place = tuple(sorted(cell.coordinates.items()))
@@ -194,18 +175,6 @@ def number(label: str) -> float:
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan
-
-
-def short_names(axes: Iterable[str]) -> dict[str, str]:
-    """Return the last parts of the axes' names, as few as tell all of them apart.
-
-    Examples:
-        >>> short_names(["method", "model.local.lr", "model.server.lr"])
-        {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
-    """
-    ends = {axis: [axis.split(".", n)[-1] for n in range(axis.count("."), -1, -1)] for axis in axes}
-    counts = Counter(itertools.chain(*ends.values()))
-    return {axis: next((e for e in own if counts[e] == 1), axis) for axis, own in ends.items()}
 
 
 def place_text(place: Mapping[str, str], names: Mapping[str, str]) -> str:

@@ -30,10 +30,6 @@ def complete_configs(args: Sequence[str]) -> list[str]:
 
     A command line with a checkpoint and without a configuration takes the config.yaml of the run
     that wrote the checkpoint.
-
-    Raises:
-        ConfigurationError: If a name is unknown or that of a sweep file, or if there is no such
-            checkpoint.
     """
     complete = list(args)
     for position, value in _values(args, "--config"):

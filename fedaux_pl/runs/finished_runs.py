@@ -3,7 +3,8 @@
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,11 @@ from fedaux_pl.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has left in its folder.
+    """What a run has left in its folder."""
 
-    Attributes:
-        name: Its folder, as short as it is unique among the compared runs.
-        curve: The measurements of each round, by name.
-        summary: summary.json; empty if there is none.
-    """
-
-    name: str
-    curve: list[dict[str, float]]
-    summary: Mapping[str, Any]
+    name: str  # its folder, as short as it is unique among the compared runs
+    curve: list[dict[str, float]]  # the measurements of each round, by name
+    summary: Mapping[str, Any]  # summary.json; empty if there is none
 
     def values(self, metric: str) -> dict[int, float]:
         """Return a metric by round, of the rounds in which it was measured."""
@@ -67,11 +62,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs at or below the paths, each of them once.
-
-    Raises:
-        ConfigurationError: If a path does not exist or holds no run, or a file cannot be read.
-    """
+    """Read the runs at or below the paths, each of them once."""
     curves: dict[Path, Path] = {}
     for path in paths:
         found = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
@@ -81,8 +72,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
                 f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
             )
         curves |= {file.resolve(): file for file in found}
-    names = _short_names([file.parent for file in curves])
-    return [_load(name, file) for name, file in zip(names, curves.values(), strict=True)]
+    names = short_names([str(file.parent) for file in curves], "/")
+    return [_load(name, file) for name, file in zip(names.values(), curves.values(), strict=True)]
 
 
 def _load(name: str, file: Path) -> Run:
@@ -124,13 +115,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         if len(set(described)) > 1:
             pairs = zip(labels, described, strict=True)
             labels = [", ".join(filter(None, pair)) for pair in pairs]
-    twins = {
-        label: [r for r, own in zip(runs, labels, strict=True) if own == label] for label in labels
-    }
-    return [
-        f"{label}, {_difference(run, twins[label])}" if twins[label][1:] else label
-        for run, label in zip(runs, labels, strict=True)
-    ]
+    twins = [[run for run, own in zip(runs, labels, strict=True) if own == one] for one in labels]
+    told = zip(runs, labels, twins, strict=True)
+    return [f"{label}, {_difference(run, own)}" if own[1:] else label for run, label, own in told]
 
 
 def _difference(run: Run, twins: Sequence[Run]) -> str:
@@ -144,13 +131,17 @@ def _difference(run: Run, twins: Sequence[Run]) -> str:
     return ", ".join(differing) if 0 < len(differing) <= 2 else run.name
 
 
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the last parts of paths, as few as tell all of them apart."""
-    for depth in range(1, max(len(folder.parts) for folder in folders) + 1):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
+def short_names(names: Iterable[str], separator: str = ".") -> dict[str, str]:
+    """Return the last parts of names, as few as tell all of them apart.
+
+    Examples:
+        >>> short_names(["method", "model.local.lr", "model.server.lr"])
+        {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
+    """
+    splits = {name: name.split(separator) for name in names}
+    ends = {k: [separator.join(p[i:]) for i in range(len(p))][::-1] for k, p in splits.items()}
+    counts = Counter(end for own in ends.values() for end in own)
+    return {name: next((e for e in own if counts[e] == 1), name) for name, own in ends.items()}
 
 
 def _natural_key(path: Path) -> list[tuple[str, int]]:

@@ -93,12 +93,8 @@ def clarify(
 ) -> str:
     """Rewrite a message of jsonargparse to one line; a message of unknown form is not changed.
 
-    Args:
-        message: The message of jsonargparse.
-        prog: The program and its verb, for commands that show help.
-        roots: The class behind the first part of an option, such as "model".
-        meanings: The allowed values of options whose type does not describe them.
-        options: The options of the parser, such as "model.local.lr".
+    ``roots`` are the classes behind the first parts of options, such as "model"; ``meanings`` the
+    allowed values of options whose type does not describe them.
     """
     for pattern, replacement in _REWRITTEN.items():
         if match := re.fullmatch(pattern, message, re.DOTALL):

@@ -97,21 +97,10 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 class FederationCLI(LightningCLI):
-    """The parser of the verbs that run a federation, and the objects that it creates.
+    """The parser of the verbs that run a federation, and the objects that it creates."""
 
-    Args:
-        verb: The verb, for messages.
-        args: The command line after the verb.
-        model: The class of the federation.
-        data: The class of its data.
-
-    Attributes:
-        checkpoint: The checkpoint that the run resumes or evaluates.
-        best: The callback that keeps the best model on validation data; None without checkpoints.
-    """
-
-    checkpoint: Path | None = None
-    best: BestCheckpoint | None = None
+    checkpoint: Path | None = None  # that the run resumes or evaluates
+    best: BestCheckpoint | None = None  # None without checkpoints
 
     def __init__(
         self,

@@ -2,12 +2,11 @@
 
 import re
 import shutil
-import time
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
@@ -26,11 +25,7 @@ _PATIENCE = 1.0  # seconds: another process may hold the lock to remove scratch 
 
 
 class RunLogger(TensorBoardLogger):
-    """Logs to TensorBoard in the folder of the run; nothing is written before it is known.
-
-    Args:
-        root: The folder of all runs' output.
-    """
+    """Logs to TensorBoard in the folder of the run; nothing is written before it is known."""
 
     def __init__(self, root: str | Path) -> None:
         super().__init__(root, name="runs")
@@ -53,10 +48,6 @@ class RunFolder(SaveConfigCallback):
     A new run claims its folder by an exclusive mkdir when all its settings are accepted; a resumed
     run keeps the folder of its checkpoint. A lock keeps other processes from resuming a run that
     still runs. The first process does it, the others follow.
-
-    Attributes:
-        folder: The folder, once the run has started.
-        callbacks_without_dirpath: The checkpoint callbacks that write to it.
     """
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
@@ -98,7 +89,7 @@ class RunFolder(SaveConfigCallback):
             self._lock(self.folder)
             self.config.model.threads = pl_module.threads  # chosen in setup, if not given
             text = self.parser.dump(self.config, skip_none=False)
-            write_text_atomically(self.folder / self.config_filename, lambda f: f.write(text))
+            write_text_atomically(self.folder / self.config_filename, text)
         self._enter(trainer.strategy.broadcast(self.folder))
         for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
             if isinstance(part, RunLogger | FederationReport):
@@ -124,17 +115,13 @@ class RunFolder(SaveConfigCallback):
                 callback.dirpath = str(folder / "checkpoints")
 
     def _lock(self, folder: Path) -> None:
-        start = time.monotonic()
-
-        def refuse() -> None:
-            if time.monotonic() - start > _PATIENCE:
-                raise ConfigurationError(
-                    f"another process still runs in {folder}: wait for its end, give --ckpt_path "
-                    "the checkpoint of another run, or start a new one without it"
-                )
-
         try:
-            self._held.enter_context(locked(folder / _LOCK, on_wait=refuse, interval=0))
+            self._held.enter_context(locked(folder / _LOCK, patience=_PATIENCE))
+        except BlockingIOError as error:
+            raise ConfigurationError(
+                f"another process still runs in {folder}: wait for its end, give --ckpt_path the "
+                "checkpoint of another run, or start a new one without it"
+            ) from error
         except OSError as error:
             warnings.warn(
                 f"{folder} cannot be locked ({error}): do not resume this run before it ends",
@@ -165,28 +152,17 @@ def run_name(federation: Any) -> str:
 def _claim(runs: Path, name: str) -> Path:
     """Create a folder of that name, numbered from 2 on; two processes never get the same one."""
     runs.mkdir(parents=True, exist_ok=True)
-    for folder in runs.iterdir():
-        _remove_scratch(folder)
+    for folder in runs.iterdir():  # what a killed process was writing, unless its run was resumed
+        left = list(folder.rglob(f".*{SCRATCH}"))
+        with suppress(OSError), locked(folder / _LOCK, patience=0) if left else nullcontext():
+            for path in left:
+                path.unlink(missing_ok=True)
     for number in count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
         with suppress(FileExistsError):  # of an earlier run, or another process was faster
             folder.mkdir()
             break
     return folder
-
-
-def _remove_scratch(folder: Path) -> None:
-    """Remove what a killed process was writing, unless another one has resumed its run."""
-    left = list(folder.rglob(f".*{SCRATCH}"))
-
-    def skip() -> NoReturn:
-        raise BlockingIOError
-
-    with suppress(OSError):
-        if left:
-            with locked(folder / _LOCK, on_wait=skip):
-                for path in left:
-                    path.unlink(missing_ok=True)
 
 
 def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:

@@ -1,7 +1,6 @@
 """The files from which NVFlare's own tool makes certificates, and what to do with them."""
 
 from collections.abc import Sequence
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
         text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))
     texts = {name: yaml.safe_dump(content, sort_keys=False) for name, content in files.items()}
     for name, content in (texts | {"NEXT.txt": text + "\n"}).items():
-        write_text_atomically(folder / name, methodcaller("write", content))
+        write_text_atomically(folder / name, content)
     return text
 
 

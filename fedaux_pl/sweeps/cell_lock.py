@@ -1,6 +1,5 @@
 """The lock of a cell's folder: which process runs there, on this host or on another one."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -8,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +17,23 @@ HEARTBEAT = 15.0
 """The seconds between two signs of life of the process that holds a lock."""
 
 _STALE = 4 * HEARTBEAT  # a process on another host is dead if it is silent for so long
-_PATIENCE = 1.0  # seconds: another process may just look whether the lock is held
-
-
-class Busy(Exception):  # noqa: N818 - not an error: another process does the work
-    """Another process runs in this folder."""
 
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Hold a lock with the name of this process in it, and touches it every 15 seconds.
+    """Hold a lock with the name of this process in it, and touch it every 15 seconds.
 
-    Raises:
-        Busy: If another process holds it.
+    BlockingIOError is raised if another process holds it.
     """
     if _is_alive_elsewhere(lock):
-        raise Busy
-    start = time.monotonic()
-
-    def refuse() -> None:
-        if time.monotonic() - start > _PATIENCE:
-            raise Busy
-
-    with locked(lock, on_wait=refuse, interval=0):
+        raise BlockingIOError
+    with locked(lock, patience=1.0):  # another process may just look whether it is held
         lock.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
         ended = threading.Event()
 
         def beat() -> None:
             while not ended.wait(HEARTBEAT):
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     os.utime(lock)
 
         thread = threading.Thread(target=beat, daemon=True)
@@ -56,7 +43,7 @@ def held(lock: Path) -> Iterator[None]:
         finally:
             ended.set()
             thread.join()
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 lock.write_text("")  # so that no other host believes it alive for a minute
 
 
@@ -76,11 +63,9 @@ def is_held(lock: Path) -> bool:
 
 def holder(lock: Path) -> dict[str, Any]:
     """Return the host and the process id in a lock; empty if it names none."""
-    try:
-        content: dict[str, Any] = json.loads(lock.read_text())
-    except (OSError, ValueError):  # not there, or just being written
-        return {}
-    return content
+    with suppress(OSError, ValueError):  # not there, or just being written
+        return dict(json.loads(lock.read_text()))
+    return {}
 
 
 def _is_alive_elsewhere(lock: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -41,31 +41,21 @@ class CellState(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """A run of ``fedaux-pl fit`` in ``ROOT/cells/KEY``; all cells share ``ROOT/cache``.
+    """A run of ``fedaux-pl fit`` in ``ROOT/cells/KEY``; all cells share ``ROOT/cache``."""
 
-    Attributes:
-        coordinates: The label of each axis.
-        seed: The seed of the run.
-        args: The options of ``fit``, without those of the folder.
-        root: The folder of all output; it and the following are set by ``resolve``.
-        key: The name of its folder: 12 hex digits of the hash of the settings.
-        rounds: The rounds of a complete run.
-        config: All settings of its run, defaults included; a worker does not get them.
-    """
-
-    coordinates: Mapping[str, str]
+    coordinates: Mapping[str, str]  # the label of each axis
     seed: int
-    args: tuple[str, ...]
-    root: Path = Path("logs")
-    key: str = ""
-    rounds: int = 0
-    config: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[str, ...]  # the options of fit, without those of the folder
+    root: Path = Path("logs")  # of all output; it and the following are set by resolve
+    key: str = ""  # 12 hex digits of the hash of the settings
+    rounds: int = 0  # of a complete run
+    config: Mapping[str, Any] = field(default_factory=dict)  # all settings; a worker has none
 
     @property
     def name(self) -> str:
         """Its coordinates and seed, for messages."""
-        parts = [f"{axis}={label}" for axis, label in self.coordinates.items()]
-        return " ".join([*parts, f"seed={self.seed}"])
+        labels = {**self.coordinates, "seed": self.seed}
+        return " ".join(f"{axis}={label}" for axis, label in labels.items())
 
     @property
     def path(self) -> Path:
@@ -100,15 +90,13 @@ class Cell:
 
     def as_json(self) -> str:
         """Return the cell as the argument of a worker."""
-        names = [part.name for part in fields(self) if part.name != "config"]
-        return json.dumps({name: getattr(self, name) for name in names}, default=str)
+        return json.dumps(asdict(replace(self, config={})), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
         """Return the cell that ``as_json`` wrote, without its config."""
-        content = json.loads(text)
-        content |= {"root": Path(content["root"]), "args": tuple(content["args"])}
-        return cls(**content)
+        cell = cls(**json.loads(text))
+        return replace(cell, root=Path(cell.root), args=tuple(cell.args))
 
     def create(self) -> None:
         """Create the folder, with a link to the cache that all cells share."""
@@ -163,11 +151,7 @@ class Cell:
         return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
     def load_run(self) -> Run:
-        """Return the run with the most rounds, among equals one with a test; else an empty one.
-
-        Raises:
-            ConfigurationError: If its files are damaged.
-        """
+        """Return the run with the most rounds, among equals one with a test; else an empty one."""
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
         runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
@@ -177,23 +161,16 @@ class Cell:
 def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = False) -> list[Cell]:
     """Parse the command lines of cells, which runs nothing; return them with settings and keys.
 
-    Args:
-        cells: The cells.
-        root: The folder of all output.
-        check: Whether to create their models and data, so that values are refused that a run would
-            refuse.
-
-    Raises:
-        ConfigurationError: If a command line is wrong, with the coordinates of its cell.
+    ``root`` is the folder of all output. With ``check``, models and data are created, so that
+    values are refused that a run would refuse.
     """
     # torch and Lightning, which take seconds to import, are needed for nothing else here
-    from fedaux_pl.callbacks.progress import Bar, is_terminal
+    from fedaux_pl.callbacks.progress import Bar
     from fedaux_pl.runs.parser import ConfigResolver
 
-    resolver = ConfigResolver()
-    resolved = []
-    is_shown = len(cells) > _BAR_FROM and is_terminal()
-    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=not is_shown):
+    resolver, resolved = ConfigResolver(), []
+    is_hidden = None if len(cells) > _BAR_FROM else True  # None: unless stderr is a terminal
+    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=is_hidden):
         try:
             config = resolver.resolve(cell.args)
             if check:
@@ -282,10 +259,7 @@ def _without_none(content: Any) -> Any:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
     except ValueError as error:
         raise ConfigurationError(f"{path} is damaged ({error}): remove it") from error
-    return content

@@ -30,14 +30,8 @@ def run_locally(
 ) -> None:
     """Run cells in processes of their own, and wait for those that other processes run.
 
-    Args:
-        cells: All cells of the sweep; those that are done, or have failed, do not run.
-        slots: The environment of each job that runs at the same time.
-        start: Starts the process of a cell.
-
-    Raises:
-        FedauxError: If settings or data are refused before any cell has a round: no cell can run.
-        KeyboardInterrupt: After Ctrl-C, when all processes have ended.
+    Cells that are done, or have failed, do not run. ``slots`` are the environments of the jobs that
+    run at the same time. After Ctrl-C all processes have ended.
     """
     pending = [cell for cell in cells if cell.state not in _ENDED]
     running: dict[int, tuple[Cell, BaseProcess, float]] = {}
@@ -110,10 +104,6 @@ def time_left(cells: Sequence[Cell], jobs: int) -> str:
     """Return the rounds that are left, and their time by the median of the measured rounds.
 
     Rounds are taken from cells with the same method, clients and data, else the same clients.
-
-    Args:
-        cells: The cells, each of them once.
-        jobs: How many run at a time.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     left: list[tuple[int, tuple[str, str]]] = []
@@ -150,22 +140,18 @@ def _duration(seconds: float) -> str:
 
 
 def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
-    """Create submitit's executor of jobs with a name and options such as partition and time.
-
-    Raises:
-        ConfigurationError: If submitit is not installed, there is no SLURM, or an option is wrong.
-    """
+    """Create submitit's executor of jobs with a name and options such as partition and time."""
     try:
         import submitit
+
+        executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
+        named = {f"slurm_{k}": int(v) if v.isdecimal() else v for k, v in options.items()}
+        executor.update_parameters(name=name, **named)
     except ImportError as error:
         raise ConfigurationError(
             "the launcher slurm needs submitit: pip install 'fedaux-pl[slurm]', or choose "
             "--launcher print"
         ) from error
-    try:
-        executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
-        named = {f"slurm_{k}": int(v) if v.isdecimal() else v for k, v in options.items()}
-        executor.update_parameters(name=name, **named)
     except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
         problem = first_line(error)
         raise ConfigurationError(f"submitit refuses the launcher slurm: {problem}") from error
@@ -200,13 +186,7 @@ class CellJob:
 
 
 def submit(cells: Sequence[Cell], executor: Any, command: Sequence[str]) -> Iterator[str]:
-    """Submit one job for each cell, and yield its id, which its description keeps.
-
-    A job runs ``command`` followed by the cell as JSON.
-
-    Raises:
-        FedauxError: If SLURM refuses a job, such as when its queue is full.
-    """
+    """Submit jobs that run ``command CELL``; yield their ids, which cell.json keeps."""
     from submitit.core.utils import FailedJobError
 
     for number, cell in enumerate(cells):

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +39,17 @@ _ONE_AXIS = ("x", "y", "series")  # the others are an axis or a list of axes
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: its cells, and how a report shows them.
+    """A sweep: its cells, and how a report shows them."""
 
-    Attributes:
-        name: The stem of the file.
-        metric: Which accuracy counts, the "best" or the "last" over the rounds; or another column
-            of curve.csv, as in "last f1" and "best worst_client/accuracy".
-        axes: The labels of each axis in the order of the file, over all grids.
-        tables: The tables as in the file, or one with the first axis as rows.
-        published: The numbers of a paper: source, axes, and values by the labels of these axes.
-    """
-
-    name: str
+    name: str  # the stem of the file
     title: str
     note: str
-    metric: str
-    axes: Mapping[str, tuple[str, ...]]
+    metric: str  # over the rounds: best, last, or of another column of curve.csv, as in "last f1"
+    axes: Mapping[str, tuple[str, ...]]  # the labels of each in the order of the file
     cells: Sequence[Cell]
-    tables: Sequence[Mapping[str, Any]]
+    tables: Sequence[Mapping[str, Any]]  # as in the file, or one with the first axis as rows
     figures: Sequence[Mapping[str, Any]]
-    published: Mapping[str, Any]
+    published: Mapping[str, Any]  # of a paper: source, axes, and values by labels of these axes
 
     def published_value(self, coordinates: Mapping[str, str]) -> str:
         """Return the published number of a cell as it is written; empty if there is none."""
@@ -88,16 +79,10 @@ def read_sweep(
     seeds: Sequence[int] | None = None,
     select: Mapping[str, Sequence[str]] | None = None,
 ) -> Sweep:
-    """Read the file of a sweep.
+    """Read the file of a sweep, given by its path or as the name of a packaged one.
 
-    Args:
-        file: Its path, or the name of a packaged one such as ``paper/table1``.
-        extra: Arguments of ``fit`` that all cells get, after their own.
-        seeds: Seeds in place of those in the file.
-        select: The labels of some axes that are wanted; cells without such an axis stay.
-
-    Raises:
-        ConfigurationError: If there is no such file, or if it cannot be used.
+    ``extra`` are arguments of ``fit`` that all cells get after their own, ``seeds`` replace those
+    in the file, ``select`` has the wanted labels of some axes; cells without such an axis stay.
     """
     path = find_sweep(file)
     try:
@@ -105,7 +90,11 @@ def read_sweep(
         if not parts:
             raise ConfigurationError("it is empty: it must hold at least title and axes")
         _check_names("an entry", _typed(parts, dict, "the file"), _KEYS)
-        return _read(path, parts, tuple(extra), seeds, select or {})
+        sweep = _read(path.stem, parts, *_expand(parts, seeds, tuple(extra)))
+        _check_layout(sweep)
+        if "published" in parts:
+            _check_published(sweep)
+        return _select(sweep, select or {})
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
@@ -164,42 +153,29 @@ def as_list(axes: str | Sequence[str]) -> list[str]:
     return [axes] if isinstance(axes, str) else list(axes)
 
 
-def _read(
-    path: Path,
-    parts: Mapping[str, Any],
-    extra: tuple[str, ...],
-    seeds: Sequence[int] | None,
-    select: Mapping[str, Sequence[str]],
-) -> Sweep:
+def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: list[Cell]) -> Sweep:
     _require("title" in parts, "title is missing: say in one line what the sweep measures")
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
     _require(split_metric(metric)[0] in _METRICS, f"metric must be {wanted}, but is {metric}")
-    axes, cells = _expand(parts, seeds, extra)
+    title, note = _as_text(parts["title"]), _as_text(parts.get("note", ""))
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
     tables = _typed(parts.get("tables", default), list, "tables")
     figures = _typed(parts.get("figures", []), list, "figures")
-    _check_layout(tables, figures, axes, [cell.coordinates for cell in cells])
-    if "published" in parts:
-        _check_published(parts["published"], axes)
+    published = parts.get("published", {})
+    return Sweep(name, title, note, metric, axes, cells, tables, figures, published)
+
+
+def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
+    axes, cells = dict(sweep.axes), sweep.cells
     for axis, labels in select.items():
         _check_names("the axis of select", [axis], axes)
         _check_names(f"select: {axis}", labels, axes[axis])
         axes[axis] = tuple(label for label in axes[axis] if label in labels)
         cells = [cell for cell in cells if cell.coordinates.get(axis, labels[0]) in labels]
     _require(cells, "select leaves no cells: choose other labels")
-    return Sweep(
-        name=path.stem,
-        title=_as_text(parts["title"]),
-        note=_as_text(parts.get("note", "")),
-        metric=metric,
-        axes=axes,
-        cells=cells,
-        tables=tables,
-        figures=figures,
-        published=parts.get("published", {}),
-    )
+    return replace(sweep, axes=axes, cells=cells)
 
 
 def _expand(
@@ -214,8 +190,6 @@ def _expand(
         form = "a list of integers from 0 on"
         _require(are_integers, f"seeds must be {form}, but is {_as_text(given)}")
         seeds = [int(seed) for seed in given]
-    are_different = len(set(seeds)) == len(seeds)
-    _require(are_different, f"seeds must differ, but are {', '.join(map(str, seeds))}")
     base = _arguments(parts.get("base", {}), "base")
     axes: dict[str, dict[str, None]] = {}
     points: list[tuple[dict[str, str], list[str]]] = []
@@ -249,10 +223,7 @@ def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
     axes: dict[str, dict[str, list[str]]] = {}
     for axis, values in _typed(given, dict, "axes").items():
         if isinstance(values, list):
-            labels = [_as_text(value) for value in values]
-            are_different = len(set(labels)) == len(labels)
-            _require(are_different, f"axes: {axis} has a value twice: {_as_text(values)}")
-            axes[axis] = {label: [f"--{axis}", label] for label in labels}
+            axes[axis] = {_as_text(value): [f"--{axis}", _as_text(value)] for value in values}
         else:
             options = _typed(values, dict, f"axes: {axis}").items()
             axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in options}
@@ -287,26 +258,20 @@ def _condition(
     return wanted, added
 
 
-def _check_layout(
-    tables: Sequence[Any],
-    figures: Sequence[Any],
-    axes: Mapping[str, Sequence[str]],
-    points: Sequence[Mapping[str, str]],
-) -> None:
+def _check_layout(sweep: Sweep) -> None:
     """Refuse a table or figure with wrong keys or axes, or with different settings in one place."""
-    names = []
-    for kind, entry in [("tables", e) for e in tables] + [("figures", e) for e in figures]:
+    taken = ["cells", "report", "index"]  # the files of every report
+    tables, figures = [("tables", e) for e in sweep.tables], [("figures", e) for e in sweep.figures]
+    for kind, entry in tables + figures:
         name = _typed(entry, dict, f"an entry of {kind}").get("name")
         is_stem = isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name)
-        letters = "letters, digits, '_', '.', '+' and '-', the stem of its files"
-        _require(is_stem, f"{kind}: each entry needs a name of {letters}, but it is {name}")
-        is_free = name not in ("cells", "report", "index")
-        _require(is_free, f"{kind}: {name} is a file of every report: rename it")
-        _require(name not in names, f"tables and figures have the name {name} twice")
-        names.append(name)
-        shown = _check_roles(f"{kind}: {name}", entry, axes, is_figure=kind == "figures")
+        wanted = f"letters, digits, '_', '.', '+' and '-', other than {', '.join(taken)}"
+        is_free = is_stem and name not in taken
+        _require(is_free, f"{kind}: each entry needs a name of {wanted}, but it is {name}")
+        taken.append(name)
+        shown = _check_roles(f"{kind}: {name}", entry, sweep.axes, is_figure=kind == "figures")
         places: dict[tuple[str, ...], Mapping[str, str]] = {}
-        for point in points:
+        for point in (cell.coordinates for cell in sweep.cells):
             if not all(axis in point for axis in shown):
                 continue
             first = places.setdefault(tuple(point[axis] for axis in shown), point)
@@ -340,19 +305,19 @@ def _check_roles(
     return [axis for role in roles for axis in as_list(entry.get(role, ()))]
 
 
-def _check_published(published: Any, axes: Mapping[str, Sequence[str]]) -> None:
+def _check_published(sweep: Sweep) -> None:
     """Refuse published numbers without a part, or of axes and labels that the sweep has not."""
+    published, axes = sweep.published, sweep.axes
     keys = ("source", "axes", "values")
     _check_names("published", _typed(published, dict, "published"), keys)
-    if missing := [part for part in keys if part not in published]:
-        raise ConfigurationError(f"published needs source, axes and values, but lacks {missing[0]}")
+    missing = [part for part in keys if part not in published]
+    _require(not missing, f"published needs source, axes and values: add {' and '.join(missing)}")
     _check_names("published: axes", as_list(published["axes"]), axes)
     levels = [published["values"]]
     for axis in as_list(published["axes"]):
         for values in levels:
-            problem = f"values needs labels of {axis}, but has {_as_text(values)} there"
-            _require(isinstance(values, dict), f"published: {problem}")
-            _check_names(f"published: values: {axis}", values, axes[axis])
+            where = f"published: values: {axis}"
+            _check_names(where, _typed(values, dict, where), axes[axis])
         levels = [below for values in levels for below in values.values()]
     for value in levels:
         problem = f"values must end in numbers after its axes, but has {value} there"

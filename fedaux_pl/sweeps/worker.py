@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, FedauxError, first_line
-from fedaux_pl.sweeps.cell_lock import Busy, held
+from fedaux_pl.sweeps.cell_lock import held
 from fedaux_pl.sweeps.cells import Cell
 
 BUSY = 75
@@ -21,11 +21,7 @@ Run = Callable[[Sequence[str]], object]
 
 
 def run_cell(cell: Cell, run: Run) -> int:
-    """Run a cell in this process, whose output goes to the log of the cell.
-
-    Returns:
-        The exit status: 0, 1 if it has failed, ``BUSY`` or ``INTERRUPTED``.
-    """
+    """Run a cell, whose output goes to its log; return 0, 1 if it fails, BUSY or INTERRUPTED."""
     interruptions: list[int] = []
 
     def interrupt(number: int, *_: Any) -> None:
@@ -34,13 +30,15 @@ def run_cell(cell: Cell, run: Run) -> int:
             raise KeyboardInterrupt
 
     try:
-        if _rank() > 0:  # another process of the same run, started by Lightning or SLURM
+        ranks = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")]
+        # another process of the same run, started by Lightning or SLURM
+        if int(next(filter(None, ranks), 0)) > 0:
             return int(_run(cell, run) is not None)
         signal.signal(signal.SIGINT, interrupt)
         cell.create()
         with held(cell.lock):
             return _run_claimed(cell, run, interruptions)
-    except Busy:
+    except BlockingIOError:
         return BUSY
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -52,7 +50,12 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     cell.failure.unlink(missing_ok=True)
     started = cell.read_description().get("started", _now())
     cell.write_description(started=started, host=socket.gethostname(), status=None, ended=None)
-    _write_to_log(cell)
+    log = os.open(cell.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    where = f"{socket.gethostname()}, process {os.getpid()}"
+    print(f"--- {_now()}, {where}: {cell.shell_command}", flush=True)
     error = _run(cell, run)
     if interruptions:
         return INTERRUPTED
@@ -61,7 +64,11 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
     if error is not None:
-        cell.mark_failed(status=1, error=_in_one_line(error), time=_now(), is_refused=is_refused)
+        kind = "" if isinstance(error, (*EXPECTED, SystemExit)) else f"{type(error).__name__}: "
+        problem = (
+            f"it ended with status {error}" if isinstance(error, SystemExit) else first_line(error)
+        )
+        cell.mark_failed(status=1, error=kind + problem, time=_now(), is_refused=is_refused)
     cell.write_description(status=int(error is not None), ended=_now())
     return int(error is not None)
 
@@ -84,28 +91,6 @@ def _run(cell: Cell, run: Run) -> BaseException | None:
         sys.stdout.flush()
         sys.stderr.flush()
     return None
-
-
-def _in_one_line(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return getattr(error, "message", f"it ended with status {error.code}").partition("\n")[0]
-    kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
-    return kind + first_line(error)
-
-
-def _write_to_log(cell: Cell) -> None:
-    log = os.open(cell.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    where = f"{socket.gethostname()}, process {os.getpid()}"
-    print(f"--- {_now()}, {where}: {cell.shell_command}", flush=True)
-
-
-def _rank() -> int:
-    """Return the rank of this process, as Lightning finds it before it starts."""
-    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
 def _now() -> str:

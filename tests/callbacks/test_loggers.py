@@ -9,7 +9,7 @@ RED = Figure(figsize=(2, 1), dpi=50, facecolor="#ff0000")
 
 
 def log_red(logger, name):
-    log_figure(logger, name, RED, rasterize(RED), 3)
+    log_figure(logger, name, rasterize(RED), 3)
 
 
 class Recorder:
@@ -36,12 +36,12 @@ class MLFlow(Recorder):
 
     def __init__(self):
         super().__init__()
-        self.experiment = Recorder("log_figure", "log_text")
+        self.experiment = Recorder("log_image", "log_text")
 
 
 def test_a_figure_becomes_pixels():
     picture = rasterize(RED)
-    assert picture.size == (100, 50)
+    assert picture.size == (115, 65)  # with a border of 0.15 inches
     assert (np.asarray(picture) == (255, 0, 0)).all()
 
 
@@ -50,7 +50,7 @@ def test_wandb_gets_an_image():
     log_red(logger, "clients/participation")
     [(method, (name, [image]), options)] = logger.calls
     assert (method, name, options) == ("log_image", "clients/participation", {"step": 3})
-    assert image.size == (100, 50)
+    assert image.size == (115, 65)
     log_text(logger, "about", "text")  # it has no plain texts
     assert len(logger.calls) == 1
     assert logger.experiment.calls == []
@@ -60,7 +60,7 @@ def test_mlflow_gets_figure_and_text():
     logger = MLFlow()
     log_red(logger, "data/split")
     log_text(logger, "about", "text")
-    assert logger.experiment.calls == [
-        ("log_figure", ("7f", RED, "data/split.png"), {}),
-        ("log_text", ("7f", "text", "about.md"), {}),
-    ]
+    [(method, (run, image, name), _), text] = logger.experiment.calls
+    assert (method, run, name) == ("log_image", "7f", "data/split.png")
+    assert image.size == (115, 65)
+    assert text == ("log_text", ("7f", "text", "about.md"), {})

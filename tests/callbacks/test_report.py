@@ -350,7 +350,8 @@ def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypat
         assert any("class_accuracy" in tag for tag in pages.Tags()["scalars"]) is not secret
         assert any("class_accuracy" in key for key in federation.history[0]) is not secret
         assert "val/accuracy" in federation.history[0]
-        rows = run_figures.participation(federation).axes[0].get_yticklabels()
+        figure = dict(run_figures.client_figures(federation))["clients/participation"]
+        rows = figure.axes[0].get_yticklabels()
         assert rows[0].get_text() == ("client 0" if secret else "Ada")
         [line] = [line for line in federation.privacy() if "validation data" in line]
         assert line.startswith("NOT private: the accuracies on the validation data")

@@ -37,7 +37,8 @@ class FewGlosses(Glosses):
 def test_who_took_part(tmp_path):
     federation = create(FedAvg(), participation=0.4)
     fit(tmp_path, federation, 3)
-    image = run_figures.participation(federation).axes[0].images[0].get_array()
+    figure = dict(run_figures.client_figures(federation))["clients/participation"]
+    image = figure.axes[0].images[0].get_array()
     assert image.shape == (3, 3)  # clients, rounds
     for t in (1, 2, 3):
         assert np.flatnonzero(image[:, t - 1]).tolist() == federation.select_clients(t)

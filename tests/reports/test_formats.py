@@ -116,7 +116,7 @@ def test_html():
 
 def test_text():
     assert to_text(TABLE) == (
-        "                a = 1                    a = 2\n"
+        "                  a = 1  a = 1           a = 2\n"
         "method             ours  paper            ours\n"
         "----------------------------------------------\n"
         f"A_1     *61.4 ± 0.8 (3)   74.6               {GAP}\n"

@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.reports.page import Status, describe_status, write_report
+from fedaux_pl.reports.page import Report, Status, describe_status, write_report
 from fedaux_pl.sweeps.cells import CellState
 from tests.reports.results import group
 
@@ -25,8 +25,8 @@ def table(name="accuracy"):
     return TableItem(name, f"Numbers {EVIL}", [["method", EVIL]], [[EVIL, "1"]])
 
 
-def parts():
-    return [figure(), table()], [table("cells")], STATUS
+def made():
+    return Report(f"T {EVIL}", [figure(), table()], "one\n\ntwo", [table("cells")], STATUS)
 
 
 class Page(HTMLParser):
@@ -50,7 +50,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "new"
-    written = write_report(folder, f"T {EVIL}", "one\n\ntwo", *parts())
+    written = write_report(folder, made())
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in written)
     return folder
 
@@ -95,7 +95,7 @@ def test_the_markdown_refers_to_the_pictures(folder):
 
 def test_many_missing_cells_are_folded(tmp_path):
     status = Status("0 of 9 cells done", [f"{i} missing" for i in range(9)], "x")
-    write_report(tmp_path, "T", "", [], status=status)
+    write_report(tmp_path, Report("T", [], status=status))
     for name in ("index.html", "report.md"):
         text = (tmp_path / name).read_text()
         fold = text.index("<details><summary>Cells that are not done")
@@ -103,7 +103,7 @@ def test_many_missing_cells_are_folded(tmp_path):
 
 
 def test_the_same_results_write_the_same_files(folder, tmp_path):
-    for path in write_report(tmp_path, f"T {EVIL}", "one\n\ntwo", *parts()):
+    for path in write_report(tmp_path, made()):
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
@@ -115,7 +115,7 @@ def test_the_status(tmp_path, monkeypatch):
         group("method=C alpha=1", 5.0),
     ]
     groups[1].results[0].cell.mark_failed("no memory")
-    status = describe_status(groups, ["a file", "--seeds", "0"])
+    status = describe_status(groups, ["fedaux-pl", "sweep", "a file", "--seeds", "0"])
     assert status.done == "2 of 5 cells done, 2 missing, 1 failed"
     assert status.missing == [
         "A, alpha = 1: seeds 1, 2 missing",

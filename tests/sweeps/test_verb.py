@@ -110,7 +110,7 @@ def test_extra_arguments_reach_the_cells_and_the_report(file, started, capsys):
     assert started == ["method=FedAVG seed=3"]
     line = capsys.readouterr().out.splitlines()[-1].partition("next: ")[2]
     assert shlex.split(line) == [
-        *("fedaux-pl", "report", file, "--root", "my logs", "--select=method=FedAVG"),
+        *("fedaux-pl", "report", file, "--root", "my logs", "--select", "method=FedAVG"),
         *("--seeds", "3", "--data.alpha", "1"),
     ]
 
@@ -159,7 +159,7 @@ def test_dry_run_and_status_run_nothing(file, tasks, started, capsys):
     write_run(tasks[1], 1, seconds=2.5)
     write_json_atomically(tasks[0].failure, {"error": "no disk"})
     assert main(["sweep", file, "--dry_run"]) == 0
-    head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    head, _, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["method", "seed", "state", "rounds", "key"]
     assert lines[0] == ["FedAVG", "0", "failed", "0/2", tasks[0].key]
     assert lines[1] == ["FedAUX", "0", "unfinished", "1/2", tasks[1].key]

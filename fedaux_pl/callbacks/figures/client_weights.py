@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 _FACTORS = [2.0**k for k in range(-4, 5)]
-_LABEL_HEAD = "main class · client"
 
 
 def certainty_figure(
@@ -33,29 +32,22 @@ def certainty_figure(
     The weight of a client is s_i(x) / sum_j s_j(x), drawn as a multiple of the uniform weight 1/n.
     If all rows are close to 1, the scores hardly distinguish the clients. Clients are ordered by
     main class; of more than `MAX_CLIENTS` the first are shown, with their weights among all.
-
-    Args:
-        scores: Certainty scores s_i(x) on the distillation data, shape (n_clients, n_samples).
-        client_classes: The main class of each client, an index of shape (n_clients,).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
+    The scores have the shape (clients, samples); without names, clients have numbers.
     """
     clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
-    figure, axes = style.canvas(
-        plot=(6.8, clients.row * count),
-        margins=(clients.left, 0.3, 1.0),
-        title="Weight of each client in the ensemble" + style.of_more(count, len(scores)),
-        note=r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$ on "
-        f"{counted(samples, 'distillation sample')}; 1 in a plain average",
-    )
+    title = "Weight of each client in the ensemble" + style.of_more(count, len(scores))
+    on = f" on {counted(samples, 'distillation sample')}; 1 in a plain average"
+    note = r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$" + on
+    figure, axes = style.canvas(6.8, clients.row * count, title, note)
     for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
         axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
     _weight_rows(axes, clients.weights, clients.row)
     clients.label(axes)
     axes.set_xlabel("weight relative to uniform")
     gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
-    figure.legend(loc="lower center", ncols=5, **gaps, **style.LEGEND)
+    below = (0.5, -0.55 / (clients.row * count))
+    axes.legend(loc="upper center", bbox_to_anchor=below, ncols=5, **gaps, **style.LEGEND)
     return figure
 
 
@@ -77,14 +69,10 @@ def weight_by_class_figure(
     count, samples = clients.weights.shape
     names = [style.shorten(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
-    figure, axes = style.canvas(
-        plot=(column * len(names), clients.row * count),
-        # the color bar can be longer than the heat map
-        margins=(clients.left, 1.5, max(style.depth(names, column), 2.0 - clients.row * count)),
-        title="Weight of each client on each class" + style.of_more(count, len(scores)),
-        note=f"Mean over {counted(samples, 'sample')}; 1 in a plain average. "
-        "Outlined: the client's main class",
-    )
+    title = "Weight of each client on each class" + style.of_more(count, len(scores))
+    mean = f"Mean over {counted(samples, 'sample')}; 1 in a plain average"
+    note = f"{mean}. Outlined: the client's main class"
+    figure, axes = style.canvas(column * len(names), clients.row * count, title, note)
     member = style.to_numpy(labels)[:, None] == np.arange(len(names))
     sizes, means = member.sum(axis=0), np.full((count, len(names)), np.nan)
     np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)
@@ -108,36 +96,21 @@ class _Clients:
     ) -> None:
         table, main = style.to_numpy(scores), style.to_numpy(main)[: style.MAX_CLIENTS]
         total = table.sum(axis=0, dtype=np.float64)
-        if not (np.isfinite(total).all() and total.min() > 0):
-            sums = f"sum to {total.min()} ... {total.max()} over the clients"
-            wanted = "finite, with a positive one for each sample"
-            raise ValueError(f"scores must be {wanted}, but {sums}")
         order = np.argsort(main, kind="stable")
         self.weights: _Floats = table[order] * (len(table) / total)
         self.main: _Integers = main[order]
         self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
-        self.labels: dict[float, str] = {}  # by row
-        if self.row >= style.line_height(style.TICK_SIZE):
-            for y, i in enumerate(order):
-                name = str(i) if names is None else style.shorten(names[i])
-                self.labels[y] = f"{style.shorten(classes[main[i]])} · {name}"
-        else:  # rows too thin for a label: one for each main class
-            last = -math.inf
-            for start, stop in _runs_of(self.main):
-                middle = (start + stop - 1) / 2
-                if (middle - last) * self.row >= style.line_height(style.TICK_SIZE):
-                    self.labels[middle] = style.shorten(classes[self.main[start]])
-                    last = middle
-        self.left = style.text_width([_LABEL_HEAD, *self.labels.values()], style.TICK_SIZE) + 0.2
+        named = names or [str(i) for i in range(len(table))]
+        texts = [(style.shorten(classes[main[i]]), style.shorten(named[i])) for i in order]
+        self.labels = [" · ".join(text) for text in texts]
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""
-        head = _LABEL_HEAD if " · " in next(iter(self.labels.values())) else "main class"
         axes.set_ylim(len(self.main) - 0.5, -0.5)
-        axes.set_yticks(list(self.labels), list(self.labels.values()), parse_math=False)
+        style.row_ticks(axes, self.labels, self.row)
         text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
         text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
-        axes.annotate(head, (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+        axes.annotate("main class · client", (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:
@@ -203,11 +176,11 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
-    box = axes.get_position()
     width, height = figure.get_size_inches()
-    length = style.clipped(box.height, 1.8 / height, 4.0 / height)
-    position = (box.x1 + 0.25 / width, box.y1 - length, 0.2 / width, length)
-    bar = figure.colorbar(image, cax=figure.add_axes(position))
+    length = style.clipped(1, 1.8 / height, 4.0 / height)
+    bar = figure.colorbar(
+        image, cax=figure.add_axes((1 + 0.25 / width, 1 - length, 0.2 / width, length))
+    )
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
     ticks = [factor for factor in _FACTORS if 1 / span <= factor <= span]
     lower, higher = np.nanmin(means) < ticks[0], np.nanmax(means) > ticks[-1]

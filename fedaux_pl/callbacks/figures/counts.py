@@ -1,7 +1,6 @@
-"""Figures of counts: the split over clients, who took part in each round, the confusion matrix."""
+"""Figures of clients and classes: split, participation, metrics over rounds, confusion matrix."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 250  # of more rounds the last ones are shown
 MAX_WRITTEN = 20  # classes whose cells have numbers
+_PANEL, _GAP = (7.0, 2.8), 0.45  # inches of the lines of a metric
 
 
 def partition_figure(
@@ -24,74 +24,42 @@ def partition_figure(
 ) -> "Figure":
     """Draw how many samples of each class each client holds, as a grid of bubbles.
 
-    Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom.
-
-    Args:
-        counts: The numbers of samples, integers of shape (n_clients, n_classes).
-        classes: The names of the classes.
-        client_names: The names of the clients; None for their numbers.
+    Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom;
+    the counts have the shape (clients, classes). Without names, clients have numbers.
     """
     table = style.to_numpy(counts)
     shown = table[: style.MAX_CLIENTS]
     names = [style.shorten(name) for name in classes]
     column = style.clipped(8.0 / len(shown), 0.08, 0.5)
     row = style.clipped(7.0 / len(names), 0.11, 0.38)
-    clients = [style.shorten(name) for name in (client_names or [""])[: len(shown)]]
-    fits = row >= style.line_height(style.TICK_SIZE)
-    tick_size = style.TICK_SIZE if fits else style.SMALL_TICK_SIZE
-    figure, axes = style.canvas(
-        plot=(column * len(shown), row * len(names)),
-        margins=(style.text_width(names, tick_size) + 0.6, 1.2, style.depth(clients, column)),
-        title=f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
-        + style.of_more(len(shown), len(table)),
-        note="The area of a bubble is the number of samples of a class that a client holds",
-    )
+    clients = [style.shorten(name) for name in client_names or map(str, range(len(table)))]
+    title = f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
+    title += style.of_more(len(shown), len(table))
+    note = "The area of a bubble is the number of samples of a class that a client holds"
+    figure, axes = style.canvas(column * len(shown), row * len(names), title, note)
     cell = min(column, row)
-    area = _bubble_area(shown, cell)
-    x, y = np.nonzero(shown)
-    look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
-    # bubbles in tiny cells can overlap
-    axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
-    axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
-    axes.grid(color=style.FAINT, linewidth=0.6)
-    _bubble_legend(axes, int(shown.max()), area)
-    if client_names is None:
-        ids = style.thinned(len(shown), column, 0.3)
-        axes.set_xticks(ids, [str(i) for i in ids])
-    else:
-        style.column_ticks(axes, clients, column)
-    style.row_ticks(axes, names, row, tick_size)
-    axes.set(xlabel="client", ylabel="class")
-    return figure
-
-
-def _bubble_area(counts: NDArray[Any], cell: float) -> float:
-    """Return the square points of a bubble for one sample, for cells of ``cell`` inches."""
     # The largest bubble fits its cell. In tiny cells it may overlap its neighbors, so that small
     # bubbles stay visible, as long as all bubbles together cover less than half of the plot.
     largest = max(0.95 * cell, min(1.8 * cell, 0.15))
-    by_size = largest**2 / max(counts.max(), 1)
-    by_coverage = 0.45 * counts.size * cell**2 / max(counts.sum(), 1)
-    return float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
-
-
-def _bubble_legend(axes: "Axes", largest: int, area: float) -> None:
-    """Draw a legend of bubbles to the right of the axes, the largest for at most ``largest``."""
-    from matplotlib.lines import Line2D
-
-    round_numbers = [k * 10**power for power in range(12) for k in (1, 2, 5)]
-    limits = [limit for limit in (largest, largest / 4, largest / 20) if limit >= 1]
-    counts = dict.fromkeys(max(n for n in round_numbers if n <= limit) for limit in limits)
-    look: dict[str, Any] = {"linestyle": "", "marker": "o", "markeredgewidth": 0}
-    look |= {"color": style.BLUE}
-    bubbles = [
-        Line2D([], [], markersize=math.sqrt(n * area), label=f"{n:,}", **look) for n in counts
-    ]
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left"}
-    place |= {"labelspacing": 0.9, "borderaxespad": 0, "borderpad": 0.8}
-    if bubbles:
-        title: dict[str, Any] = {"title": "samples", "title_fontsize": style.TICK_SIZE}
-        axes.legend(handles=bubbles, **title, **place, **style.LEGEND)
+    by_size = largest**2 / max(shown.max(), 1)
+    by_coverage = 0.45 * shown.size * cell**2 / max(shown.sum(), 1)
+    area = float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
+    x, y = np.nonzero(shown)
+    look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
+    # bubbles in tiny cells can overlap
+    points = axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
+    axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
+    axes.grid(color=style.FAINT, linewidth=0.6)
+    if x.size:
+        samples: dict[str, Any] = {"num": 4, "fmt": "{x:,.0f}", "func": lambda size: size / area}
+        look = {"color": style.BLUE, "markeredgewidth": 0}
+        handles, labels = points.legend_elements("sizes", **samples, **look)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}
+        axes.legend(handles, labels, title="samples", labelspacing=1.3, **place, **style.LEGEND)
+    style.column_ticks(axes, clients[: len(shown)], column)
+    style.row_ticks(axes, names, row)
+    axes.set(xlabel="client", ylabel="class")
+    return figure
 
 
 def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figure":
@@ -109,13 +77,10 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     column = style.clipped(8.0 / len(shown), 0.03, 0.35)
     row = style.clipped(6.4 / len(names), 0.08, 0.3)
     part = "" if first == 1 else f", from round {first}"
-    figure, axes = style.canvas(
-        plot=(column * len(shown), row * len(names)),
-        margins=(style.text_width(names, style.TICK_SIZE) + 0.2, 0.8, 0.65),
-        title="Who took part" + style.of_more(len(names), clients),
-        note=f"{counted(rounds, 'round')}{part}; filled: the client trained in the round. "
-        "Right: its number of rounds",
-    )
+    title = "Who took part" + style.of_more(len(names), clients)
+    meaning = "filled: the client trained in the round. Right: its number of rounds"
+    note = f"{counted(rounds, 'round')}{part}; {meaning}"
+    figure, axes = style.canvas(column * len(shown), row * len(names), title, note)
     extent = (first - 0.5, rounds + 0.5, len(names) - 0.5, -0.5)
     image: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": 1}
     axes.imshow(shown.T, cmap=ListedColormap([style.BAND, style.BLUE]), extent=extent, **image)
@@ -131,29 +96,70 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     return figure
 
 
+def client_lines_figure(
+    rounds: Sequence[int], names: Sequence[str], curves: Mapping[str, Array]
+) -> "Figure":
+    """Draw each client's metrics over the rounds, with the mean over the clients.
+
+    Of many clients the one with the worst last accuracy alone is colored and named. The curves of
+    each metric are floats of shape (clients, rounds); NaN where there is no value.
+    """
+    shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
+    first, total = next(iter(curves)), pitch * len(curves) - _GAP
+    title = "Metrics of each client" if len(curves) > 1 else "Accuracy of each client"
+    data = "validation data" if first.startswith("val/") else "test data"
+    note = f"{counted(len(names), 'client')}, each on its own {data}"
+    figure, whole = style.canvas(_PANEL[0], total, title, note)
+    whole.set_axis_off()
+    worst = int(np.nanargmin(style.to_numpy(curves[first])[:, -1]))
+    for k, (metric, values) in enumerate(curves.items()):
+        lower = (total - _PANEL[1] - k * pitch) / total
+        axes = whole.inset_axes((0, lower, 1, _PANEL[1] / total))
+        in_percent = "accuracy" in metric
+        table = style.to_numpy(values) * (100 if in_percent else 1)
+        _draw_lines(axes, rounds, shown, table, worst)
+        axes.set_ylabel(metric.removeprefix("val/").replace("_", " ") + " in %" * in_percent)
+        if k == 0:
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
+    axes.set_xlabel("round")
+    return figure
+
+
+def _draw_lines(
+    axes: "Axes", rounds: Sequence[int], names: Sequence[str], table: NDArray[Any], worst: int
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    few, mark = len(names) <= len(style.COLORS), "o" if len(rounds) <= 20 else ""
+    for i, (name, line) in enumerate(zip(names, table, strict=True)):
+        look: dict[str, Any] = {"color": style.NO_DATA, "linewidth": 0.8}
+        if few or i == worst:
+            look = {"color": style.COLORS[i] if few else style.ORANGE, "linewidth": 1.6}
+            look |= {"label": name, "marker": mark, "markersize": 4, "zorder": 3}
+        axes.plot(rounds, line, **look)
+    look = {"color": style.INK, "linewidth": 2.4, "linestyle": (0, (4, 2)), "zorder": 4}
+    mean = np.ma.masked_invalid(table).mean(axis=0)
+    axes.plot(rounds, mean, label="mean", marker=mark, markersize=3, **look)
+    axes.grid(color=style.FAINT, linewidth=0.8)
+    style.plain_axes(axes)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    axes.set_xlim(rounds[0] - 0.2, rounds[-1] + 0.2)
+
+
 def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test data") -> "Figure":
-    """Draw how often samples of each class are taken for which class.
+    """Draw how often samples of each true class (rows) are taken for which class (columns).
 
     The colors are the shares of a row. With at most `MAX_WRITTEN` classes every cell that is not
     empty has its count and, below, its share of the row in percent.
-
-    Args:
-        counts: The numbers of samples, integers of shape (C, C); rows are the true classes,
-            columns the predicted ones.
-        classes: The names of the C classes.
-        data: What the samples are, for the note.
     """
     table, size = style.to_numpy(counts), len(classes)
     names = [style.shorten(name, 18) for name in classes]
     cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
-    figure, axes = style.canvas(
-        plot=(cell * size, cell * size),
-        margins=(style.text_width(names, style.TICK_SIZE) + 0.6, 0.3, style.depth(names, cell)),
-        title=f"Confusion matrix: {accuracy:.1%} correct",
-        note=f"{counted(int(table.sum()), 'sample')} of the {data}; the color is the share "
-        "of its row",
-    )
+    title = f"Confusion matrix: {accuracy:.1%} correct"
+    samples = counted(int(table.sum()), "sample")
+    note = f"{samples} of the {data}; the color is the share of its row"
+    figure, axes = style.canvas(cell * size, cell * size, title, note)
     totals = table.sum(axis=1, keepdims=True)
     shares = np.divide(table, totals, out=np.zeros(table.shape), where=totals > 0)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")

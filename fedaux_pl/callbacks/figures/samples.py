@@ -21,15 +21,9 @@ MAX_CHARACTERS = 90  # of a text in a figure
 def top_images_figure(
     images: Array, scores: Array, client_names: Sequence[str], top: int = 8
 ) -> "Figure":
-    """Draw the ``top`` auxiliary images of each client, in descending order of its scores.
+    """Draw the ``top`` uint8 images (N, C, H, W) of each client, by its scores, of shape (K, N).
 
-    The first `MAX_IMAGE_ROWS` clients have a row each.
-
-    Args:
-        images: The auxiliary images, uint8 of shape (N, C, H, W) with C = 1 or 3.
-        scores: Certainty scores of K clients on them, shape (K, N).
-        client_names: The names of the K clients.
-        top: The number of images per client.
+    The first `MAX_IMAGE_ROWS` of the K clients have a row each.
     """
     shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
     ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
@@ -55,18 +49,14 @@ class ScoredText(NamedTuple):
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
     """Draw texts of a ``total``, cut to `MAX_CHARACTERS`, below the clients that score them."""
-    size, scores = style.TICK_SIZE, [_score_text(row.score) for row in rows]
+    size, wide, scores = style.TICK_SIZE, 7.0, [_score_text(row.score) for row in rows]
     texts = [style.shorten(row.text, MAX_CHARACTERS) for row in rows]
     gap = style.text_width(scores, size) + 0.15
-    wide = gap + style.text_width(texts, size)
     clients = len({row.client for row in rows})
     height = len(rows) + 1.4 * clients - 0.4  # in lines
-    figure, axes = style.canvas(
-        plot=(wide, height * style.line_height(style.LABEL_SIZE)),
-        margins=(0.05, 0.15, 0.15),
-        title="Texts with the highest scores",
-        note=f"Of {counted(total, 'auxiliary text')}, by certainty score",
-    )
+    note = f"Of {counted(total, 'auxiliary text')}, by certainty score"
+    tall = height * style.line_height(style.LABEL_SIZE)
+    figure, axes = style.canvas(wide, tall, "Texts with the highest scores", note)
     place: dict[str, Any] = {"va": "top", "parse_math": False}
     head: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "fontweight": "bold", **place}
     y, last = -0.4, ""
@@ -83,11 +73,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
-    """Draw images, uint8 of shape (N, C, H, W), above the views that were made of them.
-
-    The views are floats in [0, 1] of shape (V N, C, H, W), as ``SimCLRViews`` returns them: the
-    first view of every image, then the second of every image, ...
-    """
+    """Draw uint8 images (N, C, H, W) above views of them as ``SimCLRViews`` returns them."""
     rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
     rows = rows.reshape(-1, *images.shape)
     return _sheet(
@@ -113,15 +99,9 @@ def _sheet(
     rows, columns, _, height, width = images.shape
     tall, wide = height * size / max(height, width), width * size / max(height, width)
     widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
-    lines = "\n".join(names).split("\n")
     # a cell holds an image, a gap and the caption; one unit of the axes is an inch
     across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
-    figure, axes = style.canvas(
-        plot=(across * columns, down * rows),
-        margins=(style.text_width(lines, style.LABEL_SIZE) + 0.1, 0.05, 0.05),
-        title=title,
-        note=note,
-    )
+    figure, axes = style.canvas(across * columns, down * rows, title, note)
     axes.set_axis_off()
     text: dict[str, Any] = {"parse_math": False, "ha": "right", "va": "center", "color": style.INK}
     below: dict[str, Any] = {"ha": "center", "va": "top", "color": style.MUTED}

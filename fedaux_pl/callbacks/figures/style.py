@@ -1,6 +1,5 @@
 """What figures share: colors, font sizes, the canvas, the labels of rows and columns."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,37 +28,26 @@ INK, MUTED, FAINT, BAND = "#1f2933", "#5f6b7a", "#dfe3e8", "#f3f5f7"
 NO_DATA = "#c9ced6"
 
 # lengths are in inches and font sizes in points, at 100 pixels per inch
-_TITLE_SIZE, _NOTE_SIZE, LABEL_SIZE, TICK_SIZE = 14.0, 10.0, 11.0, 9.5
-SMALL_TICK_SIZE = 8.0
+LABEL_SIZE, TICK_SIZE, SMALL_TICK_SIZE = 11.0, 9.5, 8.0
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": TICK_SIZE, "labelcolor": INK}
-_HEADER = 0.95  # inches above the axes for the title and the note
-_EDGE = 0.15  # inches of the empty border
 
 
-def canvas(
-    plot: tuple[float, float], margins: tuple[float, float, float], title: str, note: str
-) -> tuple["Figure", "Axes"]:
-    """Create a figure with axes of the size ``plot`` and margins left, right and below, in inches.
+def canvas(width: float, height: float, title: str, note: str) -> tuple["Figure", "Axes"]:
+    """Create a figure with axes of this size in inches, below a title and a note.
 
-    The size of bubbles and cells must be known before an automatic layout would determine it.
+    The axes fill the figure: labels and legends lie outside of it, and whoever saves it asks for
+    ``bbox_inches="tight"``. So the size of bubbles and cells does not depend on the labels.
     """
     from matplotlib.figure import Figure
 
-    left, right, bottom = margins
-    left += _EDGE
-    headline = max(text_width([title], _TITLE_SIZE, "bold"), text_width([note], _NOTE_SIZE))
-    width = max(left + plot[0] + right, headline + 2 * _EDGE)
-    height = _HEADER + plot[1] + bottom
     figure = Figure(figsize=(width, height), dpi=100, facecolor="white")
-    box = (left / width, bottom / height, plot[0] / width, plot[1] / height)
-    axes = figure.add_axes(box, facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1), facecolor="white")
     plain_axes(axes, pad=5)
     axes.set_axisbelow(True)
-    x = _EDGE / width
-    place: dict[str, Any] = {"ha": "left", "va": "top"}
-    style: dict[str, Any] = {"fontsize": _TITLE_SIZE, "fontweight": "bold", "color": INK}
-    figure.suptitle(title, x=x, y=1 - 0.12 / height, **place, **style)
-    figure.text(x, 1 - 0.41 / height, note, place, fontsize=_NOTE_SIZE, color=MUTED)
+    place: dict[str, Any] = {"x": 0, "ha": "left", "va": "top"}
+    look: dict[str, Any] = {"fontsize": 14.0, "fontweight": "bold", "color": INK}
+    figure.suptitle(title, y=1 + 0.83 / height, **place, **look)
+    figure.text(s=note, y=1 + 0.54 / height, fontsize=10.0, color=MUTED, **place)
     return figure, axes
 
 
@@ -85,26 +73,23 @@ def clipped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def row_ticks(axes: "Axes", names: Sequence[str], row: float, size: float = TICK_SIZE) -> list[int]:
+def row_ticks(axes: "Axes", names: Sequence[str], row: float) -> list[int]:
     """Label as many rows of the height ``row`` as have room, and return their indices."""
-    ticks = thinned(len(names), row, line_height(size))
-    axes.set_yticks(ticks, [names[k] for k in ticks], fontsize=size, parse_math=False)
+    ticks = thinned(len(names), row, line_height(TICK_SIZE))
+    axes.set_yticks(ticks, [names[k] for k in ticks], parse_math=False)
     return ticks
 
 
 def column_ticks(axes: "Axes", names: Sequence[str], column: float) -> None:
-    """Label as many columns of the width ``column`` as have room."""
-    rotation = _rotation(names, column)
-    ticks = thinned(len(names), column, line_height(TICK_SIZE) if rotation else 0)
+    """Label as many columns of the width ``column`` as have room, rotated if they must be."""
     place: dict[str, Any] = {"ha": "center", "va": "top"}
-    if rotation:
-        place = {"ha": "right", "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
+    needed = 0.0
+    if text_width(names, TICK_SIZE) + 0.08 > column:
+        needed = line_height(TICK_SIZE)
+        place = {"ha": "right", "va": "center", "rotation_mode": "anchor"}
+        place["rotation"] = 35 if column >= 2 * needed else 90
+    ticks = thinned(len(names), column, needed)
     axes.set_xticks(ticks, [names[k] for k in ticks], parse_math=False, **place)
-
-
-def depth(names: Sequence[str], column: float) -> float:
-    """Return the height of the labels below columns, with the name of the axis."""
-    return 0.65 + math.sin(math.radians(_rotation(names, column))) * text_width(names, TICK_SIZE)
 
 
 def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> None:
@@ -113,13 +98,6 @@ def separate_cells(axes: "Axes", columns: int, rows: int, first: int = 0) -> Non
     axes.set_yticks([k + 0.5 for k in range(rows - 1)], minor=True)
     axes.grid(which="minor", color="white", linewidth=1)
     axes.tick_params(which="minor", length=0)
-
-
-def _rotation(names: Sequence[str], column: float) -> float:
-    """Return the smallest rotation, in degrees, at which labels fit below their columns."""
-    if text_width(names, TICK_SIZE) + 0.08 <= column:
-        return 0
-    return 35 if column >= 2 * line_height(TICK_SIZE) else 90
 
 
 def thinned(count: int, pitch: float, needed: float) -> list[int]:
@@ -133,12 +111,12 @@ def line_height(size: float) -> float:
     return size * 1.25 / 72
 
 
-def text_width(texts: Sequence[str], size: float, weight: str = "normal") -> float:
+def text_width(texts: Sequence[str], size: float) -> float:
     """Return the width of the widest line in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    font = FontProperties(size=size, weight=weight)
+    font = FontProperties(size=size)
     widths = [text_to_path.get_text_width_height_descent(t, font, ismath=False)[0] for t in texts]
     return float(max(widths)) / 72
 

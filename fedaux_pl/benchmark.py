@@ -1,0 +1,218 @@
+"""The measurement of rounds: federation and data of ``fit`` with a clock, and its summary."""
+
+import dataclasses
+import os
+import platform
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.data import FederatedDataModule, TensorBatches
+from fedaux_pl.federation import Federation
+from fedaux_pl.federation.preparation import Preparation
+
+_PRETRAINING_EPOCHS = 3  # the first one is the warm-up
+_STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # of a round
+
+
+class MeasuredFederation(Federation):
+    """A federation that measures its preparation; its rounds log their seconds anyway."""
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
+        # what the process prepares once, by kind: trial steps, first steps, captures, and kernels
+        # of Triton, which are a part of the steps
+        self.start: defaultdict[str, list[float]] = defaultdict(list)
+        self._listen_to_triton()
+        runner = preparation.context.runner
+        runner.preparing = self._watch(runner.preparing)
+        settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
+        begin = now(self.device)
+        super().prepare(dataclasses.replace(preparation, settings=settings))
+        self.preparation_seconds = now(self.device) - begin
+
+    def _watch(self, preparing: Callable[[str], Any]) -> Callable[[str], Any]:
+        @contextmanager
+        def measured(text: str) -> Iterator[Any]:
+            started = now(self.device)
+            with preparing(text) as stage:
+                yield stage
+            kind = text.partition(": ")[2].partition(" (")[0]  # X: first step (8 x 32 samples)
+            self.start[kind].append(now(self.device) - started)
+
+        return measured
+
+    def _listen_to_triton(self) -> None:
+        try:
+            from triton import knobs  # Triton 3.4 or later, on Linux
+        except ImportError:
+            return
+
+        def add(*, times: Any, cache_hit: bool, **_: Any) -> None:
+            kind = "from the disk cache" if cache_hit else "compiled"
+            self.start[f"kernels {kind}"].append(times.total / 1e6)
+
+        knobs.compilation.listener = add
+
+
+class MeasuredData(FederatedDataModule):
+    """The data of a federation, whose pre-training uses only the first samples of D_aux."""
+
+    pretraining_steps = 20  # of an epoch, at most
+
+    def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
+        """Return shuffled batches (inputs,) of the first samples of D_aux; start the clock."""
+        self.pretraining_started = time.perf_counter()
+        batches = super().pretrain_batches(batch_size, seed)
+        count = self.pretraining_steps * batch_size
+        batches.subset = torch.arange(min(batches.num_samples, count))
+        self.pretraining_samples = sum(len(index) for index in batches.positions(0))
+        return batches
+
+
+class RoundClock(FederationCallback):
+    """Measures every round, in seconds, from its first hook to the first hook of the next round.
+
+    It must be the first callback of the Trainer: then the time includes the work of the other
+    callbacks, such as writing a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: defaultdict[str, list[float]] = defaultdict(list)  # by architecture
+        self.rounds: list[float] = []
+        self.validations: list[float] = []  # 0 in a round without validation
+        self._epoch_started = self._started = self._validation_started = 0.0
+
+    def on_pretraining_epoch(
+        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+    ) -> None:
+        """Stop the clock of the epoch and start that of the next one."""
+        started = federation.data.pretraining_started if epoch == 1 else self._epoch_started
+        self._epoch_started = now(federation.device)
+        self.epochs[architecture].append(self._epoch_started - started)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stop the clock of the previous round and start that of this one."""
+        self.on_train_end(trainer, pl_module)
+        self.validations.append(0.0)
+        self._started = now(pl_module.device)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stop the clock of the last round."""
+        if len(self.rounds) < len(self.validations):
+            self.rounds.append(now(pl_module.device) - self._started)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Start the clock of the validation."""
+        self._validation_started = now(pl_module.device)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Stop the clock of the validation."""
+        self.validations[-1] = now(pl_module.device) - self._validation_started
+
+
+def now(device: torch.device) -> float:
+    """Return the time in seconds, after all kernels on the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def summarize(
+    federation: MeasuredFederation, clock: RoundClock, warmup: int, args: Sequence[str]
+) -> dict[str, Any]:
+    """Collect measurements, machine and settings as plain values, without ``warmup`` rounds."""
+    device = federation.trainer.strategy.root_device
+    is_cuda = device.type == "cuda"
+    kind = f"{device.type} ({platform.machine()})"
+    host_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    epochs = {f"pre-training {name}": seconds for name, seconds in clock.epochs.items()}
+    # the seconds of each stage in each round; 0 in a round without it
+    rounds = {s: [e.get(f"seconds/{s}", 0.0) for e in federation.history] for s in _STAGES}
+    rounds["validation"] = clock.validations
+    known = [sum(laps) for laps in zip(*rounds.values(), strict=True)]
+    rest = [whole - part for whole, part in zip(clock.rounds, known, strict=True)]
+    rounds |= {"logs, checkpoint": rest, "whole round": clock.rounds}
+    stages = {name: _spread(seconds[1:]) for name, seconds in epochs.items()}  # after a warm-up
+    for stage in stages.values():
+        views = 2 if len(federation.data.input_shape) == 3 else 1  # two of an image by SimCLR
+        samples = federation.data.pretraining_samples  # type: ignore[attr-defined]
+        stage["views_per_second"] = views * samples / stage["seconds"]["median"]
+    counted = {name: [s for s in laps[warmup:] if s] for name, laps in rounds.items()}
+    stages |= {name: _spread(laps) for name, laps in counted.items() if laps}
+    first = {**epochs, **{name: laps for name, laps in rounds.items() if all(laps)}}
+    before = federation.preparation_seconds - sum(map(sum, epochs.values()))
+    return {
+        "machine": {
+            "device": torch.cuda.get_device_name(device) if is_cuda else kind,
+            "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+            "threads": federation.threads,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "precision": str(federation.trainer.precision),
+        },
+        "config": {"command_line": list(args), "settings": federation.settings()},
+        "warmup_rounds": warmup,
+        "measured_rounds": len(clock.rounds) - warmup,
+        "stages": stages,
+        "memory": {
+            "host_peak_bytes": host_peak if sys.platform == "darwin" else 1024 * host_peak,
+            "device_peak_bytes": torch.cuda.max_memory_allocated(device) if is_cuda else None,
+            "device_reserved_bytes": torch.cuda.max_memory_reserved(device) if is_cuda else None,
+        },
+        "start": {
+            "preparation_seconds": before,
+            "extra_seconds": {n: s[0] - median(s[1:]) for n, s in first.items() if len(s) > 1},
+            "prepared": {
+                kind: {"count": len(seconds), "seconds": sum(seconds)}
+                for kind, seconds in federation.start.items()
+            },
+        },
+    }
+
+
+def _spread(laps: Sequence[float]) -> dict[str, Any]:
+    return {"seconds": {"median": median(laps), "min": min(laps), "max": max(laps)}}
+
+
+def format_table(summary: Mapping[str, Any]) -> str:
+    """Format a summary: the machine, a table of the stages, memory and the start."""
+    machine, memory, start = summary["machine"], summary["memory"], summary["start"]
+    lines = [
+        f"{machine['device']}, {machine['cores']} CPU cores, {machine['threads']} threads, "
+        f"{machine['precision']}, torch {machine['torch']}",
+        f"{summary['measured_rounds']} rounds after {summary['warmup_rounds']} of warm-up; "
+        "median (min to max)",
+        "",
+        f"{'stage':24}{'seconds':>28}",
+    ]
+    for name, stage in summary["stages"].items():
+        laps, views = stage["seconds"], stage.get("views_per_second")
+        seconds = f"{laps['median']:.4g} ({laps['min']:.4g} to {laps['max']:.4g})"
+        rate = "" if views is None else f"    {views:,.0f} views per second"
+        lines.append(f"{name:24}{seconds:>28}{rate}")
+    lines += ["", f"host memory at most {_bytes(memory['host_peak_bytes'])}"]
+    if memory["device_peak_bytes"] is not None:
+        device, reserved = (_bytes(memory[f"device_{k}_bytes"]) for k in ("peak", "reserved"))
+        lines[-1] += f", device memory at most {device} ({reserved} reserved)"
+    seconds = f"{start['preparation_seconds']:.3g}"
+    lines.append(f"before the first round, without pre-training: {seconds} s")
+    if extra := [f"{name} {s:.3g} s" for name, s in start["extra_seconds"].items()]:
+        lines.append(f"the first epoch or round takes longer by: {', '.join(extra)}")
+    for kind, part in start["prepared"].items():
+        lines.append(f"  {kind}: {part['count']}, {part['seconds']:.3g} s in all")
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

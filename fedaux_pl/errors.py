@@ -51,6 +51,18 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def require(holds: bool, name: str, value: object, expected: str) -> None:
+    """Raise a ValueError that has the value, unless it is as expected.
+
+    Examples:
+        >>> require(False, "alpha", 0.0, "be positive and finite")
+        Traceback (most recent call last):
+        ValueError: alpha must be positive and finite, but is 0.0
+    """
+    if not holds:
+        raise ValueError(f"{name} must {expected}, but is {value!r}")
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun.
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import require
+
 LARGEST_SIGMA = 2**55  # above it draws could leave 64 bits
 _ERROR = 2.0**-40  # of a uniform number and of exp() in float64: more than 1000 units of rounding
 _LEVELS = 44  # e^-44 is below _ERROR
@@ -49,10 +51,8 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
         >>> discrete_gaussian(4, sigma=1000, read=random.Random(0).randbytes)
         tensor([-1066,   641,  -220,   747])
     """
-    if not 1 <= sigma <= LARGEST_SIGMA:
-        raise ValueError(
-            f"got sigma = {sigma}; expected an integer from 1 to 2^55: noise beyond leaves 64 bits"
-        )
+    expected = "be an integer from 1 to 2^55 (noise beyond leaves 64 bits)"
+    require(1 <= sigma <= LARGEST_SIGMA, "sigma", sigma, expected)
     seed, start = read(32), 0
     draws = np.empty(0, dtype=np.int64)
     while len(draws) < count:
@@ -148,16 +148,11 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)
         (122509, 176)
     """
-    if not 0 < multiplier < math.inf or squared_sensitivity < 1 or honest < 1:
-        raise ValueError(
-            f"got the multiplier {multiplier}, D^2 = {squared_sensitivity} and {honest} honest "
-            "clients; expected positive finite numbers"
-        )
+    require(0 < multiplier < math.inf, "multiplier", multiplier, "be positive and finite")
+    require(squared_sensitivity >= 1, "D^2", squared_sensitivity, "be at least 1")
+    require(honest >= 1, "the number of honest clients", honest, "be at least 1")
     variance = math.ceil(Fraction(multiplier) ** 2 * squared_sensitivity) + 9
     own = math.isqrt(-(-variance // honest)) + 1
-    if not 4 <= own <= LARGEST_SIGMA:
-        raise ValueError(
-            f"got a noise of sigma = {own} steps a client; expected 4 to 2^55: encode with more or "
-            "fewer steps, or change epsilon"
-        )
+    expected = "lie in 4 ... 2^55 (encode with more or fewer steps, or change epsilon)"
+    require(4 <= own <= LARGEST_SIGMA, "the noise of a client in steps", own, expected)
     return variance, own

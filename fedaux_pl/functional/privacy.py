@@ -9,12 +9,14 @@ epsilon >= 1e-5 and delta >= 1e-100, as a test with 60 digits shows, and smaller
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 from torch import Tensor
+
+from fedaux_pl.errors import require
 
 Mechanism = Literal["analytic", "classical"]
 
@@ -61,12 +63,9 @@ def _regression_sensitivity(
     gradient: float, regularization: float, num_samples: int, tolerance: float
 ) -> float:
     """2 gradient / (lambda N) + 2 tolerance / lambda for a bound on the gradient of a record."""
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"lambda must be positive and finite, but is {regularization}")
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"the tolerance must be at least 0 and finite, but is {tolerance}")
-    if num_samples < 1:
-        raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
+    require(0 < regularization < math.inf, "lambda", regularization, "be positive and finite")
+    require(0 <= tolerance < math.inf, "the tolerance", tolerance, "be at least 0 and finite")
+    require(num_samples >= 1, "the number of samples", num_samples, "be at least 1")
     return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 
@@ -85,27 +84,18 @@ def gaussian_sigma(
         >>> round(gaussian_sigma(epsilon=0.1, delta=1e-5, sensitivity=1.0), 2)
         30.75
     """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be positive and finite, but is {epsilon}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
-    if epsilon < MIN_EPSILON or delta < MIN_DELTA:
-        raise ValueError(
-            f"epsilon must be at least {MIN_EPSILON:g} and delta at least {MIN_DELTA:g}, for which "
-            f"the noise was verified, but they are {epsilon} and {delta}"
-        )
-    if not 0 <= sensitivity < math.inf:
-        raise ValueError(f"the sensitivity must be at least 0 and finite, but is {sensitivity}")
-    if mechanism == "classical":
-        if epsilon > 1:
-            raise ValueError(
-                f"the classical Gaussian mechanism is proven for epsilon <= 1 only, but epsilon "
-                f"is {epsilon}: use mechanism='analytic'"
-            )
-        return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    # the noise was verified for epsilon and delta down to their least values
+    expected = f"be positive and finite, at least {MIN_EPSILON:g}"
+    require(MIN_EPSILON <= epsilon < math.inf, "epsilon", epsilon, expected)
+    expected = f"lie strictly between 0 and 1, and be at least {MIN_DELTA:g}"
+    require(MIN_DELTA <= delta < 1, "delta", delta, expected)
+    require(0 <= sensitivity < math.inf, "the sensitivity", sensitivity, "be at least 0 and finite")
+    require(mechanism in get_args(Mechanism), "mechanism", mechanism, "be analytic or classical")
     if mechanism == "analytic":
         return sensitivity * _analytic_multiplier(epsilon, delta)
-    raise ValueError(f"mechanism must be 'analytic' or 'classical', but is {mechanism!r}")
+    expected = "be at most 1 with the classical mechanism (use mechanism='analytic')"
+    require(epsilon <= 1, "epsilon", epsilon, expected)
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
@@ -147,11 +137,8 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
         >>> round(gaussian_epsilon(1e-5, gaussian_sigma(0.1, 1e-5, sensitivity=1.0)), 6)
         0.1
     """
-    if not delta >= 1e-300 or not 0 < multiplier < math.inf:
-        raise ValueError(
-            "delta must be at least 1e-300 and the multiplier positive and finite, but they are "
-            f"{delta} and {multiplier}"
-        )
+    require(delta >= 1e-300, "delta", delta, "be at least 1e-300")
+    require(0 < multiplier < math.inf, "the multiplier", multiplier, "be positive and finite")
     multiplier = min(multiplier, _LARGEST_MULTIPLIER)  # less noise: a larger epsilon, still true
     # 1e-14 (1 + multiplier) is more than the relative rounding error of delta
     goal = math.log(delta) - 1e-14 * (1 + multiplier)
@@ -179,19 +166,13 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
-            f"features must be floats of shape (samples, features), but are {features.dtype} of "
-            f"shape {tuple(features.shape)}"
-        )
+    got, is_float = (features.dtype, tuple(features.shape)), features.is_floating_point()
+    require(features.ndim == 2 and is_float, "features", got, "be floats of shape (samples, d)")
     dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
     # the squares of a row of this norm must not underflow: it would look short
     least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
-    if not least <= bound < math.inf:
-        raise ValueError(
-            f"the bound must be finite and at least {least:.3g} for {features.dtype}, but is "
-            f"{bound}: rounding would make rows longer than it"
-        )
+    expected = f"be finite and at least {least:.3g} for {dtype.dtype} (rounding lengthens rows)"
+    require(least <= bound < math.inf, "the bound", bound, expected)
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):

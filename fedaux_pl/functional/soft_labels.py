@@ -7,6 +7,8 @@ before the softmax.
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import require
+
 MAX_SHARPNESS = 20.0
 
 # The codes 0 to 255 of a sample's scale are powers of 2^(1/4): from 2^-40 to 2^23.75.
@@ -31,11 +33,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
         >>> soft_labels(logits, scores=torch.tensor([[3.0], [1.0]]))
         tensor([[0.7311, 0.2689]])
     """
-    if logits.ndim != 3 or len(logits) == 0:
-        raise ValueError(
-            "logits must be (teachers, samples, classes) with at least one teacher, but are "
-            f"{tuple(logits.shape)}"
-        )
+    expected = "have the shape (teachers, samples, classes) with at least one teacher"
+    require(logits.ndim == 3 and len(logits) > 0, "logits", tuple(logits.shape), expected)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
@@ -65,10 +64,8 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
         >>> standardized_labels(torch.tensor([[3.0, 100.0]]), reference, sharpness=1.0)
         tensor([[0.7311, 0.2689]])
     """
-    if not 0 < sharpness <= MAX_SHARPNESS:
-        raise ValueError(
-            f"sharpness must be above 0 and at most {MAX_SHARPNESS:g}, but is {sharpness}"
-        )
+    expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
+    require(0 < sharpness <= MAX_SHARPNESS, "sharpness", sharpness, expected)
     scale = reference.std(dim=0, correction=0)
     z = (logits - reference.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)
     return (sharpness * z).softmax(dim=1)

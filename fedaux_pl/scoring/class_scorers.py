@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import require
 from fedaux_pl.functional import (
     LinearClassifier,
     fit_softmax_head,
@@ -29,11 +30,6 @@ class ClassScorer(Scorer):
     """How a client summarizes its rows and labels in one vector."""
 
     uses_labels = True
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """The share of mu^2 of each part of the vector; empty if it has one part only."""
-        return {}
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Raise a TypeError: ``class_vector`` computes what is released."""
@@ -54,14 +50,9 @@ class SummableScorer(ClassScorer):
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Compute the vector in integers, int64."""
 
-    @property
     @abstractmethod
-    def squared_sensitivity(self) -> int:
-        """D^2 of the integers."""
-
-    @abstractmethod
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """Return what one step of the integers is in the vector."""
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """Return D^2 of the integers, and what one step of them is in the vector."""
 
     @abstractmethod
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
@@ -94,8 +85,7 @@ class ClassStatistics(SummableScorer):
 
     def __post_init__(self) -> None:
         statistics_sensitivity(self.second_moment)  # raises if it is invalid
-        if self.releases not in (None, 1, 2):
-            raise ValueError(f"releases must be 1, 2 or null, but is {self.releases!r}")
+        require(self.releases in (None, 1, 2), "releases", self.releases, "be 1, 2 or null")
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
         """Compute the vector, shape (C (k + 1) + k (k + 1) / 2,)."""
@@ -118,14 +108,10 @@ class ClassStatistics(SummableScorer):
         """That of ``functional.sum_integers``."""
         return integer_statistics.sum_integers(rows, labels, self.second_moment)
 
-    @property
-    def squared_sensitivity(self) -> int:
-        """That of ``functional.integer_weights``."""
-        return integer_statistics.integer_weights(self.second_moment).squared_sensitivity
-
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """That of the class sums."""
-        return integer_statistics.statistics_unit(row_length, self.second_moment)
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """That of ``functional.integer_weights``, and the unit of the class sums."""
+        squared = integer_statistics.integer_weights(self.second_moment).squared_sensitivity
+        return squared, integer_statistics.statistics_unit(row_length, self.second_moment)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The vector of ``class_vector``."""
@@ -189,17 +175,12 @@ class Residuals(SummableScorer):
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integer_residuals``."""
-        classifier = LinearClassifier(self.weight.to(rows), self.bias.to(rows))
-        return integer_statistics.sum_integer_residuals(rows, labels, classifier)
+        return integer_statistics.sum_integer_residuals(rows, labels, self.classifier)
 
-    @property
-    def squared_sensitivity(self) -> int:
-        """That of ``functional.sum_integer_residuals``."""
-        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY
-
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """The same for all entries."""
-        return integer_statistics.residuals_unit(row_length, num_classes)
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """That of ``functional.sum_integer_residuals``; all entries have one unit."""
+        unit = integer_statistics.residuals_unit(row_length, num_classes)
+        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY, unit
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The gradient, shape (C (k + 1),)."""
@@ -250,12 +231,9 @@ class ScoresAndHead(ClassScorer):
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must lie strictly between 0 and 1, but is {self.share}")
-        if not isinstance(self.scorer, Scorer) or self.scorer.uses_labels:
-            raise ValueError(
-                f"scorer must be a Scorer without labels such as Mean(), but is {self.scorer!r}"
-            )
+        require(0 < self.share < 1, "share", self.share, "lie strictly between 0 and 1")
+        is_valid = isinstance(self.scorer, Scorer) and not self.scorer.uses_labels
+        require(is_valid, "scorer", self.scorer, "be a Scorer without labels such as Mean()")
         self.sensitivity(1, 0)  # raises if another option is invalid
 
     @property
@@ -269,7 +247,7 @@ class ScoresAndHead(ClassScorer):
         return self.scorer.flaw
 
     @property
-    def shares(self) -> Mapping[str, float]:
+    def shares(self) -> Mapping[str, float]:  # type: ignore[override]
         """The share of the scores, and that of the head."""
         return {"the scores": self.share, "the head": 1 - self.share}
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
@@ -180,20 +179,17 @@ def describe_all(
 
 
 def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
-    privacy, scorer = scoring.privacy, scoring.scorer
+    privacy = scoring.privacy
     if privacy.epsilon is None or any(head.release.flaw for head in heads):
         return ", WITHOUT any guarantee"
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     text += _conditions(privacy)
-    if not isinstance(scorer, ClassScorer) or not scorer.shares:
+    if not (shares := scoring.scorer.shares):
         return text
-    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(scorer.shares)
-    parts = {
-        name: gaussian_epsilon(delta, sigma / math.sqrt(share))
-        for name, share in scorer.shares.items()
-    }
+    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(shares)
+    parts = {k: gaussian_epsilon(delta, sigma / math.sqrt(share)) for k, share in shares.items()}
     listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
     return (
         f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
@@ -217,10 +213,9 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 def _describe(release: Release, has_pins: bool) -> str:
     summed = f"the sum over {release.summands} clients of {release.what}"
-    if release.mechanism == "none" and release.summands > 1:
-        return f"NOT private: {summed} has NO noise"
     if release.mechanism == "none":
-        return f"NOT private: each client released {release.what} WITHOUT noise"
+        each = f"each client released {release.what} WITHOUT noise"
+        return f"NOT private: {f'{summed} has NO noise' if release.summands > 1 else each}"
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
     noise = (
         f"{release.mechanism} Gaussian mechanism, noise of standard deviation {release.sigma:.4g} "

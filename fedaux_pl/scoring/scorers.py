@@ -8,6 +8,7 @@ computes from the noisy vector and public data is post-processing and costs no p
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,8 @@ class Scorer(ABC):
     """Whether it is a ``ClassScorer``, which uses the labels of D_i too."""
     what: ClassVar[str]
     """What is released, for the log: "each client released ..."."""
+    shares: ClassVar[Mapping[str, float]] = {}
+    """The share of mu^2 of each part of the vector; empty if it has one part only."""
 
     @property
     def flaw(self) -> str:
@@ -139,8 +142,8 @@ class Logistic(Scorer):
     @property
     def flaw(self) -> str:
         """The sum of the losses in place of their mean."""
-        unnormalized = "the sensitivity is that of another objective (unnormalized lambda)"
-        return "" if self.normalized else unnormalized
+        flaw = "the sensitivity is that of another objective (unnormalized lambda)"
+        return "" if self.normalized else flaw
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Compute the minimizer of J; raise a PrivacyError if the tolerance is not reached."""

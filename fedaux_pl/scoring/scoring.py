@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.errors import PrivacyError, require
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
+from fedaux_pl.scoring.pooled_statistics import stack_heads
 from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Part, Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 
@@ -52,26 +52,22 @@ class Scoring:
     def __post_init__(self) -> None:
         parts = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
         for name, base in parts.items():
-            if not isinstance(part := getattr(self, name), base):
-                raise ValueError(f"{name} must be a {base.__name__} object, but is {part!r}")
+            part = getattr(self, name)
+            require(isinstance(part, base), name, part, f"be a {base.__name__} object")
         bound = self.norm_bound
         is_positive = isinstance(bound, int | float) and 0 < bound < math.inf
-        if bound not in ("negatives", "unit", "private") and not is_positive:
-            expected = "'negatives', 'unit', 'private' or a positive number"
-            raise ValueError(f"norm_bound must be {expected}, but is {bound!r}")
-        if self.shrink and bound == "private":
-            raise ValueError(
-                "shrink compares the vectors of clients, but norm_bound 'private' scales each of "
-                "them differently: set shrink to false, or choose a public norm_bound"
-            )
+        is_valid = is_positive or bound in ("negatives", "unit", "private")
+        expected = "be 'negatives', 'unit', 'private' or a positive number"
+        require(is_valid, "norm_bound", bound, expected)
+        if self.shrink and bound == "private":  # it scales the vectors of clients differently
+            raise ValueError("norm_bound is private: set shrink to false, or choose a public one")
 
     @property
     def flaw(self) -> str:
         """Why (epsilon, delta) does not hold with these options; empty if it holds."""
-        flaws = [self.scorer.flaw] if self.scorer.flaw else []
-        if self.norm_bound == "private":
-            flaws.insert(0, "the norm bound is the largest of private data")
-        return "; ".join(flaws)
+        is_private = self.norm_bound == "private"
+        flaw = "the norm bound is the largest of private data" if is_private else ""
+        return "; ".join(filter(None, [flaw, self.scorer.flaw]))
 
     @property
     def depends_on_negatives(self) -> bool:
@@ -116,11 +112,8 @@ class Scoring:
             return replace(public_map, bound=float(self.norm_bound))
         # "negatives"; also "private", whose bound client_map raises at the client
         bound = public_map.largest_norm(negatives)
-        if not 0 < bound < math.inf:
-            raise ValueError(
-                f"the largest norm among the negatives is {bound}: it must be positive and finite "
-                "to serve as norm_bound"
-            )
+        expected = "be positive and finite to serve as norm_bound"
+        require(0 < bound < math.inf, "the largest norm among the negatives", bound, expected)
         return replace(public_map, bound=bound)
 
     def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:
@@ -200,9 +193,7 @@ class Scoring:
         """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""
         if not self.shrink or not heads:
             return list(heads)
-        vectors = torch.stack([head.weight for head in heads])
-        sigmas = vectors.new_tensor([head.release.sigma for head in heads])
-        shrunk = shrink_to_mean(vectors, sigmas)
+        shrunk = shrink_to_mean(*stack_heads(heads))
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
 
 

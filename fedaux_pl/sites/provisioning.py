@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, require
 from fedaux_pl.files import write_text_atomically
-from fedaux_pl.sites.site_settings import check_name
+from fedaux_pl.sites.site_settings import check_names
 
 PROJECT = "fedaux"
 MIN_SITES = 3  # of a secure sum
@@ -22,12 +22,9 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
     profile, and one participant file a site. Returns what to do next, as text.
     """
-    for name in names:
-        check_name(name)
-    if len({*names, host}) < len(names) + 1:
-        raise ValueError(f"sites and server must have different names, but are {[*names, host]}")
-    if not 0 < port < 2**16:
-        raise ValueError(f"port must lie in 1 ... 65535, but is {port}")
+    check_names(names)
+    require(host not in names, "host", host, "differ from the names of sites")
+    require(0 < port < 2**16, "port", port, "lie in 1 ... 65535")
     if (folder / "project.yml").exists():
         raise ConfigurationError(
             f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"
@@ -57,7 +54,13 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     for name, member in zip((host, *names), (server, *clients), strict=True):
         files[f"own_keys/{name}.yml"] = {"name": PROJECT, "participants": [member]}
     text = _NEXT.format(
-        folder=folder, kits=kits, host=host, port=port, sites=", ".join(names), first=names[0]
+        folder=folder,
+        kits=kits,
+        host=host,
+        port=port,
+        sites=", ".join(names),
+        first=names[0],
+        project=PROJECT,
     )
     if len(names) >= MIN_SITES:
         text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))
@@ -86,9 +89,7 @@ Or keys that never leave a site (NVFlare's distributed provisioning), in place o
      here:    nvflare cert approve {first}.request.zip -c {folder}/ca \\
                 --profile {folder}/own_keys/profile.yml    sends {first}.signed.zip back
      site:    nvflare package {first}.signed.zip --request-dir {first} --fingerprint FINGERPRINT
-   The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits.""".replace(
-    "{project}", PROJECT
-)
+   The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits."""
 
 _SECURE = """
 

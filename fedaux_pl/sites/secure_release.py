@@ -20,7 +20,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.files import state_folder, write_json_atomically
-from fedaux_pl.scoring import Ledger, Privacy, PublicMap, Scoring, spent
+from fedaux_pl.scoring import Privacy, PublicMap, Scoring, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
@@ -34,7 +34,7 @@ from fedaux_pl.sites.secure_sum import (
     read_keys,
     signing_key,
 )
-from fedaux_pl.sites.wire import FINAL, Answer, Message, Question, RefusalError
+from fedaux_pl.sites.wire import FINAL, Answer, Message, RefusalError
 
 if TYPE_CHECKING:
     from fedaux_pl.sites.site import Site
@@ -44,7 +44,7 @@ _LATER = ("absent", "busy")  # a site may answer later
 _REPEATS = 3  # of the second step, for sites whose answer was lost
 
 Ask = Callable[
-    [str, Mapping[str, Question], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
+    [str, Mapping[str, Message], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
 ]
 """Sends a request of a kind to sites and yields their answers as they are read, or RefusalErrors"""
 Sent = tuple[str, Tensor]
@@ -95,18 +95,14 @@ class SecureReleases:
     def __init__(self, site: "Site", scoring: Scoring) -> None:
         self.site, self.federation = site, site.federation
         self._pending: dict[str, Pending] = {}
-        self.ledger: Ledger | None = None  # in a rehearsal
         self._create_member(scoring.privacy)  # raises if the pins do not fit
-        if site.algorithm.secret_noise:
-            data = self.federation.data
-            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
-            if site.limits.epsilon_limit_alone is None:
-                raise ConfigurationError(
-                    "this run has secure sums: state with --epsilon_limit_alone what the noise of "
-                    "this site alone may cost, if the other sites and the server deceive it (with "
-                    f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
-                    "privacy.sums to local"
-                )
+        if site.ledger is not None and site.limits.epsilon_limit_alone is None:
+            raise ConfigurationError(
+                "this run has secure sums: state with --epsilon_limit_alone what the noise of "
+                "this site alone may cost, if the other sites and the server deceive it (with "
+                f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
+                "privacy.sums to local"
+            )
 
     def _create_member(self, privacy: Privacy) -> Member:
         name = self.site.name
@@ -148,20 +144,22 @@ class SecureReleases:
                 return pool.noise_bytes(client, scoring, integers, attempt)
 
             self._pending[digest] = Pending(member, secure, integers, noise, key, earlier)
-        pending, entries = self._pending[digest], self._entries()
+        pending, entries = self._pending[digest], self.site.entries()
         if not _sent(pending, digest, entries):
-            self._check(pending, pending.secure, entries)
+            planned = pending.secure.record(simulated=False)
+            self.site.check_budget(entries, pending.key, pending.earlier, planned)
 
     def answer(self, fields: Mapping[str, Any]) -> Answer:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
         digest = str(fields.get("sum", ""))[:64]
         if (pending := self._pending.get(digest)) is None:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
-        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self._entries()
+        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self.site.entries()
         sent = _sent(pending, digest, entries)
         if fields["kind"] == "keys":
             sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
-            self._check(pending, replace(pending.secure, summands=sites), entries)
+            planned = replace(pending.secure, summands=sites).record(simulated=False)
+            self.site.check_budget(entries, pending.key, pending.earlier, planned)
             message = pending.member.keys(digest, attempt, max(sent, default=0))
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
         about = "the masked vector that it has sent before: nothing new"
@@ -175,20 +173,20 @@ class SecureReleases:
     ) -> tuple[Sent, str]:
         session = pending.member.open(digest, attempt, messages)
         secure = replace(pending.secure, summands=len(session.names))
-        record = secure.record(simulated=self.ledger is None)
+        record = secure.record(simulated=self.site.ledger is None)
         noise = pending.noise(len(pending.sent) + 1)
         masked = session.mask(secure.add_noise(pending.integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
-        if (ledger := self.ledger) is not None:
+        if (ledger := self.site.ledger) is not None:
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
                 entries = ledger.entries()
                 self.site.check_budget(entries, pending.key, pending.earlier, record)
-                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.digests}))
+                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.site.digests}))
                 ledger.add(entries[-1])
             total, alone = (
-                ledger.total([self.digests], record.delta, alone=alone, entries=entries)
+                ledger.total([self.site.digests], record.delta, alone=alone, entries=entries)
                 for alone in (False, True)
             )
             about = (
@@ -199,18 +197,6 @@ class SecureReleases:
             )
         pending.sent[attempt] = session.transcript, masked
         return pending.sent[attempt], about
-
-    def _entries(self) -> list[Entry]:
-        if self.ledger is None:
-            return []
-        with self.ledger.locked():
-            return self.ledger.entries()
-
-    def _check(self, pending: Pending, secure: SecureSum, entries: Sequence[Entry]) -> None:
-        """Raise if this site cannot pay for an attempt."""
-        if self.ledger is not None:
-            record = secure.record(simulated=False)
-            self.site.check_budget(entries, pending.key, pending.earlier, record)
 
 
 def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
@@ -295,7 +281,7 @@ class Collector:
         start = time.monotonic()
         while True:
             self._number = number = max(self._number + 1, int(100 * time.time()))
-            question = Question({"sum": digest, "attempt": number, "sites": len(names)})
+            question = Message({"sum": digest, "attempt": number, "sites": len(names)})
             keys, reasons = {}, []
 
             def read(name: str, answer: Message, number: int = number) -> Any:
@@ -324,7 +310,7 @@ class Collector:
         """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
         like = {"masked": torch.empty(length, dtype=torch.int64)}
         fields = {"sum": digest, "attempt": attempt["attempt"]}
-        question = Question(fields | {"messages": list(attempt["keys"].values())}, like=like)
+        question = Message(fields | {"messages": list(attempt["keys"].values())}, like=like)
         answers: dict[str, Sent] = {}
         refusals: dict[str, RefusalError] = {}
 

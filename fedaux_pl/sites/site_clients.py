@@ -28,7 +28,7 @@ from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import CODES, FINAL, Message, Question, RefusalError
+from fedaux_pl.sites.wire import CODES, FINAL, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -144,7 +144,7 @@ class SiteClients:
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
             lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            questions[name] = Question(fields, wire.write_tensors(tensors), like)
+            questions[name] = Message(fields, wire.write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
             public_map = maps[architectures[client]]
@@ -219,7 +219,7 @@ class SiteClients:
         if not self.sites.evaluate:
             return {}
         names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
-        question = Question(
+        question = Message(
             {"round": round_}, wire.write_tensors(join_states(self.federation.students))
         )
         found = {}
@@ -254,7 +254,7 @@ class SiteClients:
         for name in {architectures[client] for client in clients}:
             state = states[name]
             like = {k: v for k, v in state.items() if not federation.head_only or of_head(k)}
-            questions[name] = Question(asked, wire.write_tensors(state), like)
+            questions[name] = Message(asked, wire.write_tensors(state), like)
         device = self.context.runner.device
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> Update:
@@ -271,7 +271,7 @@ class SiteClients:
         self,
         kind: str,
         clients: Sequence[int],
-        questions: Mapping[str, Question],
+        questions: Mapping[str, Message],
         read: Callable[[int, Mapping[str, Any], State, int], _T],
         round_: int | None = None,
     ) -> dict[int, _T]:
@@ -290,8 +290,7 @@ class SiteClients:
 
         def read_one(name: str, answer: Message) -> _T:
             own = wire.read_tensors(answer.body, asked[name].like)
-            if not (size := wire.read_count(answer.fields, "size")):
-                raise RefusalError("message", "it has no samples")
+            expect((size := wire.read_count(answer.fields, "size")) > 0, "it has no samples")
             result = read(numbers[name], answer.fields, own, size)
             self.context.data.site_sizes[numbers[name]] = size
             return result
@@ -323,16 +322,15 @@ class SiteClients:
                 time.sleep(_RETRY)
 
     def _ask(
-        self, kind: str, questions: Mapping[str, Question], read: Callable[[str, Message], _T]
+        self, kind: str, questions: Mapping[str, Message], read: Callable[[str, Message], _T]
     ) -> Iterator[tuple[str, _T | RefusalError]]:
         """Ask sites once, and yield each answer as it is read, or why there is none."""
         there = self._alive([name for name in self.transport.connected() if name in questions])
         requests = {}
         for name in there:
-            fields, body, like = questions[name]
             own = {"kind": kind, "client": self.sites.names.index(name)}
             own |= {"request": secrets.token_hex(16), "agreement": self.agreement}
-            requests[name] = Message({**own, **fields}, body, wire.largest_body(like))
+            requests[name] = replace(questions[name], fields=own | dict(questions[name].fields))
         for name, message in self.transport.ask(requests, self.sites.timeout):
             answer: _T | RefusalError
             try:
@@ -356,8 +354,8 @@ class SiteClients:
             self._suspects.add(name)
             raise RefusalError("absent", "it did not answer in time, or its connection broke")
         self._suspects.discard(name)
-        if answer.fields.get("request") != request.fields["request"]:
-            raise RefusalError("message", "it has answered an earlier request")
+        is_own = answer.fields.get("request") == request.fields["request"]
+        expect(is_own, "it has answered an earlier request")
         if (code := answer.fields.get("code")) is not None:
             known = code if isinstance(code, str) and code in CODES else "failed"
             raise RefusalError(known, f"{CODES[known]} (code {known})")

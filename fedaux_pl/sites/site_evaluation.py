@@ -26,7 +26,7 @@ from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release import VERSION
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import Answer, Message, RefusalError
+from fedaux_pl.sites.wire import Answer, Message
 
 
 def join_states(students: ModulesByName) -> State:
@@ -41,8 +41,7 @@ def read_metrics(
     """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
     fields, given = answer.fields, answer.fields.get("metrics")
     values = given if isinstance(given, Mapping) else {}
-    if not (count := wire.read_count(fields, "count")):
-        raise RefusalError("message", "it has no test samples")
+    wire.expect((count := wire.read_count(fields, "count")) > 0, "it has no test samples")
     epsilon = None
     if fields.get("epsilon") is not None:
         epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)

@@ -26,7 +26,7 @@ from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import Message, RefusalError, read_message
+from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
 try:
     from cryptography import x509
@@ -75,7 +75,9 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
     _bound_log()
     # threads have heaps of their own, in which the gaps that messages leave add up: let them share
     _call_glibc("mallopt", _MALLOC_ARENA_MAX, 2)
-    _keep_alive()
+    # NVFlare's driver takes its options from this list, unless a file of NVFlare has others
+    options = grpc_driver.GRPC_DEFAULT_OPTIONS
+    options.extend(option for option in _KEEPALIVE if option not in options)
     credentials = {key: str(folder / file) for key, file in files.items()}
     try:
         return Cell(
@@ -124,15 +126,6 @@ def _bound_log() -> None:
 def _call_glibc(function: str, *arguments: int) -> None:
     if call := getattr(ctypes.CDLL(None), function, None):
         call(*arguments)
-
-
-def _keep_alive() -> None:
-    """Let both sides ping each other, so that each finds out that the other is gone.
-
-    NVFlare's driver takes its options from this list, unless a file of NVFlare has others.
-    """
-    options = grpc_driver.GRPC_DEFAULT_OPTIONS
-    options.extend(option for option in _KEEPALIVE if option not in options)
 
 
 _return_memory = partial(_call_glibc, "malloc_trim", 0)  # freed memory, to the system
@@ -190,7 +183,7 @@ class ServerTransport:
 
     def _ask_one(self, name: str, request: Message, timeout: float) -> Message | None:
         stop = self._asked[name] = Signal()
-        self._largest[name] = min(request.largest_answer, self.sites.max_bytes)
+        self._largest[name] = min(largest_body(request.like), self.sites.max_bytes)
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
         watch.daemon = True
         watch.start()

@@ -41,10 +41,7 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
     come from SHAKE-256 of a seed, read first, and of the number of the decision. The time that it
     takes depends on the draws, as that of every rejection sampler.
 
-    Args:
-        count: How many.
-        sigma: From 1 to 2^55.
-        read: Returns as many random bytes as it is asked for: ``os.urandom``, or a seeded stream.
+    ``read`` returns as many random bytes as it is asked for: ``os.urandom``, or a seeded stream.
 
     Examples:
         >>> import random
@@ -139,10 +136,8 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
     sigma_own >= 4 is required. Then eta <= d h 2 L(8) + d (L(9) + L(16)) < d h 1e-67, below 1e-40
     for all d h < 1e27 and far below the margin of ``gaussian_sigma``, 1e-9.
 
-    Args:
-        multiplier: m, as ``gaussian_sigma`` with sensitivity 1 returns it.
-        squared_sensitivity: D^2, of the whole vector.
-        honest: h, how many clients certainly add their noise and do not show it.
+    ``multiplier`` is m, as ``gaussian_sigma`` with sensitivity 1 returns it; h = ``honest`` clients
+    certainly add their noise and do not show it.
 
     Examples:
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)

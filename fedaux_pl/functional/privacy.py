@@ -28,41 +28,44 @@ _LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margi
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a scoring head (Theorem 1).
 
-    For rows of norm at most 1 the bound is 2 / (lambda N) + 2 tolerance / lambda with
-    N = |D_i| + |D^-|; the proof is in ``fedaux_pl.scoring.Logistic``. ``tolerance`` is the largest
-    gradient norm with which a fit is released, a public constant.
+    For J of ``fit_scoring_head``, rows of norm at most 1 and N = |D_i| + |D^-| it is
+    ``regression_sensitivity`` with G = 1: the gradient of a loss is -row or row times a number in
+    (0, 1) (Chaudhuri et al. 2011).
 
     Examples:
         >>> scoring_sensitivity(regularization=0.1, num_samples=1000)
         0.02
     """
-    return _regression_sensitivity(1.0, regularization, num_samples, tolerance)
+    return regression_sensitivity(1.0, regularization, num_samples, tolerance)
 
 
 def softmax_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a classification head.
 
-    For J of ``fit_softmax_head``, n rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
-    (lambda n) + 2 tolerance / lambda. Proof: let W and W' minimize J and J' on neighboring data
-    sets. J is lambda-strongly convex, so lambda |W - W'| <= |grad J(W')| (Frobenius norm). At W'
-    the gradient of J' is 0, and the gradients of J and J' differ in one record only. The gradient
-    of the loss of a record is (p - e_y) x^T, whose norm is |p - e_y| |x|. With q = 1 - p_y the
-    other entries of p are non-negative and sum to q, so |p - e_y|^2 <= q^2 + q^2 <= 2: the norm is
-    at most sqrt(2). Two such gradients differ by at most 2 sqrt(2), and the mean by 2 sqrt(2) / n.
-    By the same convexity a head at which the gradient of J has a norm of at most ``tolerance`` is
-    within tolerance / lambda of the minimizer, on either data set.
+    For J of ``fit_softmax_head``, n rows of norm at most 1 and any labels it is
+    ``regression_sensitivity`` with G = sqrt(2): the gradient of a loss is (p - e_y) x^T, whose norm
+    is |p - e_y| |x|. With q = 1 - p_y the other entries of p are non-negative and sum to q, so
+    |p - e_y|^2 <= q^2 + q^2 <= 2.
 
     Examples:
         >>> round(softmax_sensitivity(regularization=0.1, num_samples=1000), 5)
         0.02828
     """
-    return _regression_sensitivity(math.sqrt(2), regularization, num_samples, tolerance)
+    return regression_sensitivity(math.sqrt(2), regularization, num_samples, tolerance)
 
 
-def _regression_sensitivity(
+def regression_sensitivity(
     gradient: float, regularization: float, num_samples: int, tolerance: float
 ) -> float:
-    """2 gradient / (lambda N) + 2 tolerance / lambda for a bound on the gradient of a record."""
+    """Return 2 G / (lambda N) + 2 tolerance / lambda, if the loss of a record has gradients <= G.
+
+    Proof: J is the mean of N losses plus (lambda/2) |w|^2. Let w and w' minimize J and J' on
+    neighboring data sets. J is lambda-strongly convex, so lambda |w - w'| <= |grad J(w')|. At w'
+    the gradient of J' is 0, and the gradients of J and J' differ in one loss only, by at most
+    2 G / N. By the same convexity a weight at which the gradient of J has a norm of at most
+    ``tolerance``, a public constant, is within tolerance / lambda of the minimizer, on either data
+    set.
+    """
     require(0 < regularization < math.inf, "lambda", regularization, "be positive and finite")
     require(0 <= tolerance < math.inf, "the tolerance", tolerance, "be at least 0 and finite")
     require(num_samples >= 1, "the number of samples", num_samples, "be at least 1")

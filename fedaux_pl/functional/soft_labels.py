@@ -20,11 +20,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     """Aggregate the logits of K teachers into class probabilities of each sample.
 
     Without scores this is A_mean(x) = softmax(sum_i f_i(x) / K), with scores it is
-    A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)).
-
-    Args:
-        logits: f_i(x), shape (K, N, C).
-        scores: s_i(x), shape (K, N), non-negative and not all 0 for any sample; or None.
+    A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)). Logits have the shape (K, N, C), scores
+    (K, N); these are non-negative and not all 0 for any sample.
 
     Examples:
         >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
@@ -52,12 +49,9 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
     """Compute softmax(sharpness z) of the logits of each class, standardized over public data.
 
     Noise and unequal class sizes make some classes win too often. After standardization all
-    classes have the same mean and variance over the public data.
-
-    Args:
-        logits: f(x) on the data to label, shape (N, C).
-        reference: f(x) on D_distill, shape (M, C).
-        sharpness: How far labels are from uniform, above 0 and at most 20.
+    classes have the same mean and variance over the public data. ``logits`` are f(x) on the data
+    to label, shape (N, C), ``reference`` those on D_distill, shape (M, C); ``sharpness``, above 0
+    and at most 20, says how far labels are from uniform.
 
     Examples:
         >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
@@ -146,9 +140,7 @@ def spread_packed(packed: Tensor, chosen: Tensor) -> Tensor:
     A sample that is not chosen is marked by the largest value in every column, which no packed
     logits have: the distance of the largest logit is 0.
 
-    Args:
-        packed: Shape (M, C + 1), see ``pack_logits``.
-        chosen: Bool, shape (N,), M times true.
+    ``packed`` has the shape (M, C + 1), and ``chosen``, bool of shape (N,), is M times true.
 
     Examples:
         >>> packed = pack_logits(torch.tensor([[3.0, 1.0]]))

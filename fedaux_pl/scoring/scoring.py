@@ -24,16 +24,11 @@ class Scoring:
     """Everything that defines the clients' certainty scores; ``FedAUX`` explains the options.
 
     Examples:
+        >>> import torch
         >>> from fedaux_pl.scoring import Mean, Standardized, Whitened
         >>> features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-        >>> scoring = Scoring(
-        ...     scorer=Mean(),
-        ...     feature_map=Whitened(dimensions=4),
-        ...     calibration=Standardized(),
-        ...     norm_bound="unit",
-        ...     privacy=Privacy(epsilon=1.0),
-        ...     shrink=True,
-        ... )
+        >>> parts = {"scorer": Mean(), "feature_map": Whitened(4), "calibration": Standardized()}
+        >>> scoring = Scoring(**parts, norm_bound="unit", privacy=Privacy(1.0), shrink=True)
         >>> public_map = scoring.fit_map(features, negatives=features[:20])
         >>> head = scoring.release(0, features[20:], features[:20], public_map, noise_seed=0)
         >>> logits = head.logits(features)

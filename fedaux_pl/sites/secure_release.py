@@ -8,7 +8,7 @@ killed there, it repeats that step.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.files import state_folder, write_json_atomically
-from fedaux_pl.scoring import Privacy, PublicMap, Scoring, spent
+from fedaux_pl.models import of_head
+from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Scoring, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
@@ -38,15 +40,12 @@ from fedaux_pl.sites.wire import FINAL, Answer, Message, RefusalError
 
 if TYPE_CHECKING:
     from fedaux_pl.sites.site import Site
+    from fedaux_pl.sites.site_clients import SiteClients
 
 _RETRY = 2.0  # seconds before sites are asked again
 _LATER = ("absent", "busy")  # a site may answer later
 _REPEATS = 3  # of the second step, for sites whose answer was lost
 
-Ask = Callable[
-    [str, Mapping[str, Message], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
-]
-"""Sends a request of a kind to sites and yields their answers as they are read, or RefusalErrors"""
 Sent = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 
@@ -209,17 +208,49 @@ def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, 
     return found
 
 
-@dataclass
 class Collector:
-    """Collects secure sums at the server; ``attempts`` are those of all sums so far."""
+    """Collects secure sums at the server; ``groups`` are the sites of each architecture."""
 
-    ask: Ask
-    privacy: Privacy
-    tell: Callable[[str], None]
-    wait: float  # seconds, for enough sites
-    least: int  # sites of a sum
-    attempts: int = 0
-    _number: int = 0  # of the last attempt, which rises over all servers
+    def __init__(
+        self, server: "SiteClients", scoring: Scoring, groups: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.server, self.scoring, self.groups = server, scoring, groups
+        self.privacy = scoring.privacy
+        # the second sum is used only if it is over all sites of the first
+        count = sum(map(len, groups.values()))
+        self.least = count if scoring.scorer.tensors() else self.privacy.least_clients
+        self.attempts = 0  # of all sums so far
+        self._number = 0  # of the last attempt, which rises over all servers
+
+    def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
+        """Return the secure sum over the sites of each architecture."""
+        server, scoring, heads, start = self.server, self.scoring, [], time.monotonic()
+        names, data = server.sites.names, server.context.data
+        for group in self.groups.values():  # before the sites of any architecture pay
+            self.check(group)
+        for architecture, group in self.groups.items():
+            public_map, model = maps[architecture], features.h0[architecture]
+            h0 = {k: v for k, v in model.state_dict().items() if not of_head(k)}
+            digest = sum_digest(server.agreement, architecture, scoring, h0, public_map)
+            secure = SecureSum(scoring, public_map.row_length(model), len(data.classes), 1)
+            length = scoring.scorer.vector_length(secure.row_length, secure.num_classes)
+            joined, total = self.collect(digest, group, length)
+            for site in names:
+                server.status.change(site, in_sum=site in joined)
+            members = sorted(names.index(site) for site in joined)
+            secure = replace(secure, summands=len(members))
+            head = secure.head(members, total, public_map, server.sites.rehearsal)
+            records = sum(data.site_sizes[client] for client in members)
+            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
+            if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
+                raise PrivacyError(
+                    "the secure sum is larger than any data and noise can be: the masks have not "
+                    "cancelled, or a site has sent a false vector"
+                )
+            heads.append(head)
+        server.sum_metrics["secure_sum/attempts"] += self.attempts
+        server.sum_metrics["secure_sum/seconds"] += time.monotonic() - start
+        return heads
 
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum of their vectors of this length.
@@ -241,11 +272,11 @@ class Collector:
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-                self.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+                self.server.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
             else:
                 seconds = time.monotonic() - start
                 size = 8 * length * len(answers) / 1e6
-                self.tell(
+                self.server.tell(
                     f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
@@ -290,7 +321,7 @@ class Collector:
                     raise RefusalError("message", "it is of another site")
                 return message
 
-            for name, answer in self.ask("keys", dict.fromkeys(names, question), read):
+            for name, answer in self.server.ask("keys", dict.fromkeys(names, question), read):
                 if isinstance(answer, RefusalError):
                     reasons.append(f"no key of {name}: {first_line(answer)}")
                     names = [n for n in names if n != name or answer.code not in FINAL]
@@ -298,9 +329,9 @@ class Collector:
                     keys[name] = answer
             if len(keys) >= self.least:
                 for text in reasons:
-                    self.tell(text)
+                    self.server.tell(text)
                 return {"attempt": number, "keys": keys}
-            is_late = time.monotonic() - start > self.wait
+            is_late = time.monotonic() - start > self.server.sites.wait
             self.check(list(keys) if is_late else names, "; ".join(reasons))
             time.sleep(_RETRY)
 
@@ -320,10 +351,12 @@ class Collector:
 
         for _ in range(_REPEATS):
             missing = {name: question for name in attempt["keys"] if name not in answers}
-            for name, answer in self.ask("masked", missing, read):
+            for name, answer in self.server.ask("masked", missing, read):
                 refusals.pop(name, None)
-                own = refusals if isinstance(answer, RefusalError) else answers
-                own[name] = answer
+                if isinstance(answer, RefusalError):
+                    refusals[name] = answer
+                else:
+                    answers[name] = answer
             if all(error.code not in _LATER for error in refusals.values()):
                 break
             time.sleep(_RETRY)

@@ -23,7 +23,6 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
-from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
@@ -111,7 +110,7 @@ class SiteClients:
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
-        self._sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
+        self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
         self._silent: dict[str, str] = {}  # the code with which a site has evaluated nothing
@@ -124,7 +123,7 @@ class SiteClients:
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release a vector once; later it returns the stored one."""
-        architectures, questions, lengths = self.context.architectures, {}, {}
+        architectures, questions = self.context.architectures, {}
         is_secure = scoring.part.secure
         sent = {f"sent/{k}": v for k, v in scoring.scorer.tensors().items()}
         for name in {architectures[client] for client in clients}:
@@ -142,7 +141,7 @@ class SiteClients:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
-            lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
+            length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
             questions[name] = Message(fields, wire.write_tensors(tensors), like)
 
@@ -167,52 +166,16 @@ class SiteClients:
         if is_secure:
             ready = sorted(self._collect("prepare", clients, questions, lambda client, *_: client))
             if sent and ready != sorted(clients):  # it would be paid for, and never be used
-                self._tell("the second secure sum waits for all sites of the first one")
+                self.tell("the second secure sum waits for all sites of the first one")
                 return []
-            return self._sum(scoring, features, maps, ready, lengths)
+            from fedaux_pl.sites.secure_release import Collector  # needs an optional package
+
+            groups: dict[str, list[str]] = {name: [] for name in questions}
+            for client in ready:
+                groups[architectures[client]].append(self.sites.names[client])
+            return Collector(self, scoring, groups).heads(features, maps)
         heads = self._collect("prepare", clients, questions, read)
         return [heads[client] for client in clients if client in heads]
-
-    def _sum(
-        self,
-        scoring: Scoring,
-        features: ServerFeatures,
-        maps: Mapping[str, PublicMap],
-        clients: Sequence[int],
-        lengths: Mapping[str, int],
-    ) -> list[ReleasedHead]:
-        """Return the secure sum over the sites of each architecture."""
-        from fedaux_pl.sites.secure_release import Collector, sum_digest
-
-        heads, start = [], time.monotonic()
-        # the second sum is used only if it is over all sites of the first
-        least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
-        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
-        pairs = [(self.context.architectures[i], self.sites.names[i]) for i in clients]
-        groups = {name: [site for own, site in pairs if own == name] for name in lengths}
-        for names in groups.values():  # before the sites of any architecture pay
-            collector.check(names)
-        for name, names in groups.items():
-            h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
-            digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
-            joined, total = collector.collect(digest, names, lengths[name])
-            for site in self.sites.names:
-                self.status.change(site, in_sum=site in joined)
-            members = sorted(self.sites.names.index(site) for site in joined)
-            row_length = maps[name].row_length(features.h0[name])
-            secure = SecureSum(scoring, row_length, len(self.context.data.classes), len(members))
-            head = secure.head(members, total, maps[name], self.sites.rehearsal)
-            records = sum(self.context.data.site_sizes[client] for client in members)
-            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
-            if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
-                raise PrivacyError(
-                    "the secure sum is larger than any data and noise can be: the masks have not "
-                    "cancelled, or a site has sent a false vector"
-                )
-            heads.append(head)
-        self._sum_metrics["secure_sum/attempts"] += collector.attempts
-        self._sum_metrics["secure_sum/seconds"] += time.monotonic() - start
-        return heads
 
     def evaluate(self, round_: int) -> dict[str, float]:
         """Let sites evaluate the students on test data of their own, if they are to be asked."""
@@ -229,11 +192,11 @@ class SiteClients:
             self.status.change(name, evaluated=[count, epsilon])
             return metrics
 
-        for name, answer in self._ask("evaluate", dict.fromkeys(names, question), read):
+        for name, answer in self.ask("evaluate", dict.fromkeys(names, question), read):
             if not isinstance(answer, RefusalError):
                 found[name] = answer
             elif self._silent.get(name) != answer.code:
-                self._tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+                self.tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
             self._silent[name] = getattr(answer, "code", "")
         return self.federation.evaluation.join({n: found[n] for n in names if n in found})
 
@@ -264,7 +227,7 @@ class SiteClients:
 
         updates = self._collect("train", clients, questions, read, round_)
         answered = {f"answered/{self.sites.names[i]}": float(i in updates) for i in clients}
-        self.round_metrics = answered | self._sum_metrics
+        self.round_metrics = answered | self.sum_metrics
         return [updates[client] for client in clients if client in updates]
 
     def _collect(
@@ -305,7 +268,7 @@ class SiteClients:
                         "with them on the same run.yaml, within their limits"
                     )
                 there = self._await(missing, needed - len(answers))
-                for name, answer in self._ask(kind, {n: asked[n] for n in there}, read_one):
+                for name, answer in self.ask(kind, {n: asked[n] for n in there}, read_one):
                     if not isinstance(answer, RefusalError):
                         answers[numbers[name]] = answer
                         stage.update(1)
@@ -314,14 +277,14 @@ class SiteClients:
                         continue
                     if answer.code in FINAL:
                         refused[name] = answer.code
-                    self._tell(f"{name} gave no answer to {about}: {first_line(answer)}")
+                    self.tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                 if len(answers) >= needed:
                     for name in [n for n in missing if n not in there]:
-                        self._tell(f"{name} is absent in {about}")
+                        self.tell(f"{name} is absent in {about}")
                     return answers
                 time.sleep(_RETRY)
 
-    def _ask(
+    def ask(
         self, kind: str, questions: Mapping[str, Message], read: Callable[[str, Message], _T]
     ) -> Iterator[tuple[str, _T | RefusalError]]:
         """Ask sites once, and yield each answer as it is read, or why there is none."""
@@ -373,7 +336,7 @@ class SiteClients:
             if not told and time.monotonic() - start > 1:
                 told = True
                 absent = ", ".join(name for name in names if name not in there)
-                self._tell(f"waiting for {absent}")
+                self.tell(f"waiting for {absent}")
             time.sleep(_PAUSE)
 
     def _alive(self, names: Sequence[str]) -> list[str]:
@@ -384,5 +347,6 @@ class SiteClients:
         self._suspects -= set(suspects) - quiet
         return [name for name in names if name not in quiet]
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Print a line above the progress bars."""
         print_above_bars(f"sites: {text}")

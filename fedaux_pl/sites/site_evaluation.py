@@ -66,17 +66,12 @@ class SiteEvaluation:
         self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
         self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
         if self.privacy.epsilon is not None:
-            limit = limits.epsilon_limit or self.budget.epsilon
-            if limit is None:
-                raise ConfigurationError(
-                    "this method has no epsilon: state with --epsilon_limit what all evaluations "
-                    "with --evaluate_epsilon together may cost"
-                )
+            limit = limits.epsilon_limit or self.budget.epsilon or 0.0
             limit = min(limit, limits.epsilon_limit_alone or limit)
             if self.privacy.epsilon > limit:
                 raise ConfigurationError(
                     f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
-                    f"may cost epsilon {limit:g}: lower it, or raise --epsilon_limit"
+                    f"may cost epsilon {limit:g}: lower it, or state more with --epsilon_limit"
                 )
             if federation.batchnorm == "batch":
                 raise ConfigurationError(

@@ -1,12 +1,12 @@
 """Scorers that use labels too: their vector makes a classifier, so that no model has to be sent.
 
 Neighboring data sets differ in one record that is replaced, its label included; the number of
-classes is public, too.
+classes is public, too. The server pools the class statistics of several clients.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,14 +15,19 @@ from torch import Tensor
 from fedaux_pl.errors import require
 from fedaux_pl.functional import (
     LinearClassifier,
+    class_priors,
     fit_softmax_head,
     integer_statistics,
+    pool_class_means,
     softmax_sensitivity,
+    split_statistics,
     statistics_sensitivity,
     sum_residuals,
     sum_statistics,
 )
+from fedaux_pl.functional.class_statistics import known_counts
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
+from fedaux_pl.scoring.release import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 
@@ -293,3 +298,43 @@ class ScoresAndHead(ClassScorer):
         own = self.scorer.sensitivity(num_positives, num_negatives)
         ratio = self._head_sensitivity(num_positives) / own
         return ratio * math.sqrt(self.share / (1 - self.share))
+
+
+@dataclass(frozen=True)
+class PooledStatistics:
+    """The statistics of the clients of one architecture."""
+
+    means: Tensor  # the mean row of each class with noise, shape (C, k)
+    variances: Tensor  # of the noise in an entry of each mean, shape (C,)
+    priors: Tensor  # the shares of the classes, shape (C,)
+    moment: Tensor  # the sum of r r^T with noise, shape (k, k)
+    noise: float  # the standard deviation of the noise in its diagonal
+
+
+def pool_statistics(
+    heads: Sequence[ReleasedHead], num_classes: int, rho: float
+) -> PooledStatistics:
+    """Pool the clients' ``ClassStatistics`` with weight rho of the second moment, or their sum."""
+    vectors, sigmas = stack_heads(heads)
+    constant, _ = statistics_sensitivity(rho)
+    parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
+    sums, counts, moments = (torch.stack(entries) for entries in zip(*parts, strict=True))
+    total = float(sigmas.norm())
+    return PooledStatistics(
+        *pool_class_means(sums, counts, sigmas, sigmas / constant),
+        priors=class_priors(counts.sum(dim=0), total / constant),
+        moment=moments.sum(dim=0),
+        noise=total / math.sqrt(rho),
+    )
+
+
+def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
+    """Return the known class counts of each client, shape (n, C).
+
+    The heads are ``ClassStatistics`` with this weight rho or, if it is None, ``ClassCounts``.
+    """
+    counts, sigmas = stack_heads(heads)
+    if rho is not None:
+        counts = torch.stack([split_statistics(own, num_classes, rho)[1] for own in counts])
+        sigmas = sigmas / statistics_sensitivity(rho)[0]
+    return known_counts(counts, sigmas)

@@ -244,6 +244,12 @@ class ReleasedHead:
         return self.weight.to(rows.device) @ rows.T
 
 
+def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
+    """The vectors, shape (n, length), and the standard deviations of their noise, shape (n,)."""
+    vectors = torch.stack([head.weight for head in heads])
+    return vectors, vectors.new_tensor([head.release.total_sigma for head in heads])
+
+
 def spent(
     releases: Sequence[Release], delta: float | None = None, alone: bool = False
 ) -> tuple[float, float]:

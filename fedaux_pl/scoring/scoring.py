@@ -12,8 +12,15 @@ from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.pooled_statistics import stack_heads
-from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Part, Privacy, Release, ReleasedHead
+from fedaux_pl.scoring.release import (
+    LARGEST_NOISE,
+    VERSION,
+    Part,
+    Privacy,
+    Release,
+    ReleasedHead,
+    stack_heads,
+)
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]

@@ -135,10 +135,10 @@ class Limits:
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
             limits["epsilon_limit_alone"] = self.epsilon_limit_alone
-        entry = Entry("", {}, {0: planned}, {0: digests})
+        entries = [*entries, Entry("", {}, {0: planned}, {0: digests})]
         for option, limit in limits.items():
             alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, [entry], alone, entries).epsilon
+            cost = ledger.total([digests], privacy.delta, entries, alone).epsilon
             about = " by the noise of this site alone" if alone else ""
             text = f"with this release the cost would be epsilon {cost:.4g}{about}"
             expect(cost <= limit, f"{text}, above the {option} {limit:g}", "budget")

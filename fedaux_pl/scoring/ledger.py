@@ -48,6 +48,7 @@ class ReleaseKey:
     start: str
     received: str
     end: str
+    earlier: "ReleaseKey | None" = None  # of the release that must be in the ledger before
 
     def __str__(self) -> str:
         return self.start + self.received + self.end

@@ -8,7 +8,7 @@ killed there, it repeats that step.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Scoring, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
-from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
+from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
     MAX_ATTEMPT,
@@ -81,10 +81,9 @@ class Pending:
 
     member: Member
     secure: SecureSum  # with as few sites as it needs
+    client: int
     integers: Tensor  # the vector, before noise
-    noise: Callable[[int], ReadBytes]  # the source of the noise of the n-th vector that leaves
     key: ReleaseKey
-    earlier: ReleaseKey | None  # of the release that must be in the ledger before
     sent: dict[int, Sent] = field(default_factory=dict)  # in each attempt, for a rehearsal
 
 
@@ -123,30 +122,24 @@ class SecureReleases:
         h0: Mapping[str, Tensor],
         public_map: PublicMap,
         key: ReleaseKey,
-        earlier: ReleaseKey | None,
     ) -> None:
         """Compute a vector, unless it is there.
 
         A site that cannot pay says so here, or when it is asked for a key: later, its refusal
         would cost the other sites their attempt.
         """
-        federation, pool = self.federation, self.federation.pool
-        name = federation.architectures[client]
+        federation, name = self.federation, self.federation.architectures[client]
         digest = sum_digest(self.site.own_agreement, name, scoring, h0, public_map)
         if digest not in self._pending:
             extractor = create_extractor(federation.students[name], h0)
-            integers = pool.integers(client, scoring, extractor, public_map)
+            integers = federation.pool.integers(client, scoring, extractor, public_map)
             member, classes = self._create_member(scoring.privacy), len(federation.data.classes)
             secure = SecureSum(scoring, public_map.row_length(extractor), classes, member.least)
-
-            def noise(attempt: int) -> ReadBytes:
-                return pool.noise_bytes(client, scoring, integers, attempt)
-
-            self._pending[digest] = Pending(member, secure, integers, noise, key, earlier)
+            self._pending[digest] = Pending(member, secure, client, integers, key)
         pending, entries = self._pending[digest], self.site.entries()
         if not _sent(pending, digest, entries):
             planned = pending.secure.record(simulated=False)
-            self.site.check_budget(entries, pending.key, pending.earlier, planned)
+            self.site.check_budget(entries, pending.key, planned)
 
     def answer(self, fields: Mapping[str, Any]) -> Answer:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
@@ -158,7 +151,7 @@ class SecureReleases:
         if fields["kind"] == "keys":
             sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
             planned = replace(pending.secure, summands=sites).record(simulated=False)
-            self.site.check_budget(entries, pending.key, pending.earlier, planned)
+            self.site.check_budget(entries, pending.key, planned)
             message = pending.member.keys(digest, attempt, max(sent, default=0))
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
         about = "the masked vector that it has sent before: nothing new"
@@ -173,15 +166,16 @@ class SecureReleases:
         session = pending.member.open(digest, attempt, messages)
         secure = replace(pending.secure, summands=len(session.names))
         record = secure.record(simulated=self.site.ledger is None)
-        noise = pending.noise(len(pending.sent) + 1)
-        masked = session.mask(secure.add_noise(pending.integers, noise))
+        client, integers, count = pending.client, pending.integers, len(pending.sent) + 1
+        noise = self.federation.pool.noise_bytes(client, secure.scoring, integers, count)
+        masked = session.mask(secure.add_noise(integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
         if (ledger := self.site.ledger) is not None:
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
                 entries = ledger.entries()
-                self.site.check_budget(entries, pending.key, pending.earlier, record)
+                self.site.check_budget(entries, pending.key, record)
                 entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.site.digests}))
                 ledger.add(entries[-1])
             total, alone = (

@@ -167,11 +167,11 @@ class Site:
             end = f" {scoring.release_settings()} {data.fingerprints['private']}"
             return ReleaseKey(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
 
-        key = key_of(scoring, *received, *sent.values())
         earlier = key_of(first, *received) if sent else None
+        key = replace(key_of(scoring, *received, *sent.values()), earlier=earlier)
         if scoring.part.secure:
             assert self.sums is not None  # noqa: S101 - the plan has secure sums
-            self.sums.add(client, scoring, h0, public_map, key, earlier)
+            self.sums.add(client, scoring, h0, public_map, key)
             about = "the number of its records: nothing else has left"
             return {"size": size}, wire.write_tensors({}), about
 
@@ -184,15 +184,14 @@ class Site:
             head = release()
         else:
             count = 0 if negatives is None else len(negatives)
-            sensitivity = scoring.scorer.sensitivity(size, count)
-            planned = scoring.record(sensitivity, simulated=False)
+            planned = scoring.record(scoring.sensitivity(size, count), simulated=False)
             [head], total = release_once(
                 self.ledger,
                 [str(key)],
                 {0: self.digests},
                 scoring,
                 lambda: [replace(release(), client=0)],  # a site does not choose its number
-                check=lambda entries: self.check_budget(entries, key, earlier, planned),
+                check=lambda entries: self.check_budget(entries, key, planned),
             )
             scoring.check_release(head, size, count)
         made = head.release
@@ -210,21 +209,12 @@ class Site:
         with self.ledger.locked():
             return self.ledger.entries()
 
-    def check_budget(
-        self,
-        entries: Sequence[Entry],
-        key: ReleaseKey,
-        earlier: ReleaseKey | None,
-        planned: Release,
-    ) -> None:
-        """Raise a RefusalError if a release with this key and record is not allowed.
-
-        ``entries`` are those of the ledger, which must have a release with the key ``earlier``.
-        """
+    def check_budget(self, entries: Sequence[Entry], key: ReleaseKey, planned: Release) -> None:
+        """Raise a RefusalError if the ledger does not allow a release with this key and record."""
         if self.ledger is None:  # a rehearsal
             return
         expect(
-            earlier is None or any(earlier.is_of(entry.key) for entry in entries),
+            key.earlier is None or any(key.earlier.is_of(entry.key) for entry in entries),
             "the server asks for the second release, but the ledger does not have the first one "
             "with this h_0 and feature map: let the server ask for it before",
             "budget",
@@ -257,12 +247,10 @@ class Site:
         if scoring.scorer.uses_negatives:
             rows = wire.read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
-        release = fields.get("release", "")
-        expect(release in ("", "residuals", "counts"), "it asks for an unknown release")
-        has_it = (
-            has_counts(scoring) if release == "counts" else release == "" or has_second(scoring)
-        )
-        expect(has_it, f"this configuration has no release of {release}", "settings")
+        release = str(fields.get("release", ""))
+        known = {"": True, "residuals": has_second(scoring), "counts": has_counts(scoring)}
+        expect(release in known, "it asks for an unknown release")
+        expect(known[release], f"this configuration has no release of {release}", "settings")
         if release == "residuals":
             like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
         return like
@@ -290,10 +278,10 @@ class Site:
         student, scoring = self.federation.students[name], self.federation.scoring
         largest = wire.largest_body(student.state_dict())
         if scoring is not None:
-            fields: dict[str, Any] = {"center": True, "directions": student.feature_dim}
-            fields["negatives"] = MAX_NEGATIVES
-            fields["release"] = "residuals" if has_second(scoring) else ""
-            largest = max(largest, wire.largest_body(self._expected(name, scoring, fields)))
+            release = "residuals" if has_second(scoring) else ""
+            fields = {"center": True, "directions": student.feature_dim, "release": release}
+            like = self._expected(name, scoring, fields | {"negatives": MAX_NEGATIVES})
+            largest = max(largest, wire.largest_body(like))
         return largest
 
 

@@ -51,15 +51,15 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def require(holds: bool, name: str, value: object, expected: str) -> None:
-    """Raise a ValueError that has the value, unless it is as expected.
+def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> None:
+    """Raise a ValueError unless a setting is allowed.
 
     Examples:
-        >>> require(False, "alpha", 0.0, "be positive and finite")
+        >>> check_setting("alpha", 0.0, False, "be positive and finite")
         Traceback (most recent call last):
         ValueError: alpha must be positive and finite, but is 0.0
     """
-    if not holds:
+    if not is_allowed:
         raise ValueError(f"{name} must {expected}, but is {value!r}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 State = Mapping[str, Tensor]
 
@@ -68,7 +68,7 @@ def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[flo
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
     total, are_valid = sum(values), all(0 <= value < math.inf for value in values)
     expected = f"be one for each of {count} states, at least 0, finite and not all 0"
-    require(are_valid and len(values) == count and total > 0, "weights", values, expected)
+    check_setting("weights", values, are_valid and len(values) == count and total > 0, expected)
     return [value / total for value in values]
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 
 def statistics_sensitivity(rho: float) -> tuple[float, float]:
@@ -36,7 +36,7 @@ def statistics_sensitivity(rho: float) -> tuple[float, float]:
         >>> statistics_sensitivity(rho=1.0)[0], round(statistics_sensitivity(rho=1.0)[1] ** 2, 6)
         (0.5, 4.5)
     """
-    require(0 < rho < math.inf, "rho", rho, "be positive and finite")
+    check_setting("rho", rho, 0 < rho < math.inf, "be positive and finite")
     if rho <= 0.5:
         return math.sqrt(1 - rho), 2.0
     return 0.5 / math.sqrt(rho), math.sqrt(2 + 2 * rho + 0.5 / rho)

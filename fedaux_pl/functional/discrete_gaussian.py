@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 LARGEST_SIGMA = 2**55  # above it draws could leave 64 bits
 _ERROR = 2.0**-40  # of a uniform number and of exp() in float64: more than 1000 units of rounding
@@ -49,7 +49,7 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
         tensor([-1066,   641,  -220,   747])
     """
     expected = "be an integer from 1 to 2^55 (noise beyond leaves 64 bits)"
-    require(1 <= sigma <= LARGEST_SIGMA, "sigma", sigma, expected)
+    check_setting("sigma", sigma, 1 <= sigma <= LARGEST_SIGMA, expected)
     seed, start = read(32), 0
     draws = np.empty(0, dtype=np.int64)
     while len(draws) < count:
@@ -143,11 +143,11 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)
         (122509, 176)
     """
-    require(0 < multiplier < math.inf, "multiplier", multiplier, "be positive and finite")
-    require(squared_sensitivity >= 1, "D^2", squared_sensitivity, "be at least 1")
-    require(honest >= 1, "the number of honest clients", honest, "be at least 1")
+    check_setting("multiplier", multiplier, 0 < multiplier < math.inf, "be positive and finite")
+    check_setting("D^2", squared_sensitivity, squared_sensitivity >= 1, "be at least 1")
+    check_setting("the number of honest clients", honest, honest >= 1, "be at least 1")
     variance = math.ceil(Fraction(multiplier) ** 2 * squared_sensitivity) + 9
     own = math.isqrt(-(-variance // honest)) + 1
     expected = "lie in 4 ... 2^55 (encode with more or fewer steps, or change epsilon)"
-    require(4 <= own <= LARGEST_SIGMA, "the noise of a client in steps", own, expected)
+    check_setting("the noise of a client in steps", own, 4 <= own <= LARGEST_SIGMA, expected)
     return variance, own

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 _LOWEST = 1e-6  # probabilities below count as this: their logarithms would decide the fit
 _SMALLEST = 1e-12  # for features that are constant
@@ -192,8 +192,8 @@ def minimize_convex(
     machine precision is lost to rounding; Newton steps use the gradient only. Each solver takes at
     most ``max_iter`` iterations and stops where the norm of the gradient is ``tolerance``.
     """
-    require(max_iter >= 1, "max_iter", max_iter, "be at least 1")
-    require(tolerance > 0, "tolerance", tolerance, "be above 0")
+    check_setting("max_iter", max_iter, max_iter >= 1, "be at least 1")
+    check_setting("tolerance", tolerance, tolerance > 0, "be above 0")
 
     def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
         weight = torch.from_numpy(point)[None]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -38,9 +38,9 @@ def dirichlet_partition(
     """
     is_integer = not labels.is_floating_point() and labels.dtype != torch.bool
     got = labels.dtype, tuple(labels.shape)
-    require(labels.ndim == 1 and is_integer, "labels", got, "be integers of shape (N,)")
-    require(0 < alpha < math.inf, "alpha", alpha, "be positive and finite")
-    require(num_clients >= 1, "num_clients", num_clients, "be at least 1")
+    check_setting("labels", got, labels.ndim == 1 and is_integer, "be integers of shape (N,)")
+    check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
+    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
     if len(labels) < num_clients:
         raise ValueError(
             f"{len(labels)} samples cannot be split over {num_clients} clients without an empty "

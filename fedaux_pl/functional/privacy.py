@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 Mechanism = Literal["analytic", "classical"]
 
@@ -66,9 +66,9 @@ def regression_sensitivity(
     ``tolerance``, a public constant, is within tolerance / lambda of the minimizer, on either data
     set.
     """
-    require(0 < regularization < math.inf, "lambda", regularization, "be positive and finite")
-    require(0 <= tolerance < math.inf, "the tolerance", tolerance, "be at least 0 and finite")
-    require(num_samples >= 1, "the number of samples", num_samples, "be at least 1")
+    check_setting("lambda", regularization, 0 < regularization < math.inf, "be positive and finite")
+    check_setting("the tolerance", tolerance, 0 <= tolerance < math.inf, "be at least 0 and finite")
+    check_setting("the number of samples", num_samples, num_samples >= 1, "be at least 1")
     return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 
@@ -89,15 +89,16 @@ def gaussian_sigma(
     """
     # the noise was verified for epsilon and delta down to their least values
     expected = f"be positive and finite, at least {MIN_EPSILON:g}"
-    require(MIN_EPSILON <= epsilon < math.inf, "epsilon", epsilon, expected)
+    check_setting("epsilon", epsilon, MIN_EPSILON <= epsilon < math.inf, expected)
     expected = f"lie strictly between 0 and 1, and be at least {MIN_DELTA:g}"
-    require(MIN_DELTA <= delta < 1, "delta", delta, expected)
-    require(0 <= sensitivity < math.inf, "the sensitivity", sensitivity, "be at least 0 and finite")
-    require(mechanism in get_args(Mechanism), "mechanism", mechanism, "be analytic or classical")
+    check_setting("delta", delta, MIN_DELTA <= delta < 1, expected)
+    check_setting("sensitivity", sensitivity, 0 <= sensitivity < math.inf, "be finite, at least 0")
+    is_known = mechanism in get_args(Mechanism)
+    check_setting("mechanism", mechanism, is_known, "be analytic or classical")
     if mechanism == "analytic":
         return sensitivity * _analytic_multiplier(epsilon, delta)
     expected = "be at most 1 with the classical mechanism (use mechanism='analytic')"
-    require(epsilon <= 1, "epsilon", epsilon, expected)
+    check_setting("epsilon", epsilon, epsilon <= 1, expected)
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
@@ -140,8 +141,8 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
         >>> round(gaussian_epsilon(1e-5, gaussian_sigma(0.1, 1e-5, sensitivity=1.0)), 6)
         0.1
     """
-    require(delta >= 1e-300, "delta", delta, "be at least 1e-300")
-    require(0 < multiplier < math.inf, "the multiplier", multiplier, "be positive and finite")
+    check_setting("delta", delta, delta >= 1e-300, "be at least 1e-300")
+    check_setting("the multiplier", multiplier, 0 < multiplier < math.inf, "be positive and finite")
     multiplier = min(multiplier, _LARGEST_MULTIPLIER)  # less noise: a larger epsilon, still true
     # 1e-14 (1 + multiplier) is more than the relative rounding error of delta
     goal = math.log(delta) - 1e-14 * (1 + multiplier)
@@ -170,12 +171,12 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
                 [0.3000, 0.4000]])
     """
     got, is_float = (features.dtype, tuple(features.shape)), features.is_floating_point()
-    require(features.ndim == 2 and is_float, "features", got, "be floats of shape (samples, d)")
+    check_setting("features", got, features.ndim == 2 and is_float, "be floats of shape (N, d)")
     dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
     # the squares of a row of this norm must not underflow: it would look short
     least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
     expected = f"be finite and at least {least:.3g} for {dtype.dtype} (rounding lengthens rows)"
-    require(least <= bound < math.inf, "the bound", bound, expected)
+    check_setting("the bound", bound, least <= bound < math.inf, expected)
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):

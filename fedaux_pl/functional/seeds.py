@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 
 def derive_seed(*parts: int) -> int:
@@ -20,7 +20,7 @@ def derive_seed(*parts: int) -> int:
         7006255215521402662
     """
     is_valid = bool(parts) and min(parts) >= 0
-    require(is_valid, "the parts of a seed", parts, "be one or more non-negative integers")
+    check_setting("the parts of a seed", parts, is_valid, "be one or more non-negative integers")
     # With the number of parts, because SeedSequence ignores trailing zeros.
     state = np.random.SeedSequence([len(parts), *parts]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
@@ -43,8 +43,8 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
         >>> sample_clients(num_clients=20, participation=0.4, seed=3)
         [1, 2, 3, 10, 11, 14, 16, 18]
     """
-    require(num_clients >= 1, "num_clients", num_clients, "be at least 1")
-    require(0 < participation <= 1, "participation", participation, "lie in (0, 1]")
+    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
+    check_setting("participation", participation, 0 < participation <= 1, "lie in (0, 1]")
     count = max(1, round(participation * num_clients))
     drawn = np.random.default_rng(seed).choice(num_clients, size=count, replace=False)
     return sorted(int(client) for client in drawn)

@@ -7,7 +7,7 @@ before the softmax.
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 
 MAX_SHARPNESS = 20.0
 
@@ -31,7 +31,7 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
         tensor([[0.7311, 0.2689]])
     """
     expected = "have the shape (teachers, samples, classes) with at least one teacher"
-    require(logits.ndim == 3 and len(logits) > 0, "logits", tuple(logits.shape), expected)
+    check_setting("logits", tuple(logits.shape), logits.ndim == 3 and len(logits) > 0, expected)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
@@ -59,7 +59,7 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
         tensor([[0.7311, 0.2689]])
     """
     expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
-    require(0 < sharpness <= MAX_SHARPNESS, "sharpness", sharpness, expected)
+    check_setting("sharpness", sharpness, 0 < sharpness <= MAX_SHARPNESS, expected)
     scale = reference.std(dim=0, correction=0)
     z = (logits - reference.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)
     return (sharpness * z).softmax(dim=1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional.soft_labels import MAX_SHARPNESS
 
 # exp(70) and exp(-70) summed over clients and multiplied by logits are in float32's range
@@ -48,7 +48,7 @@ class Sigmoid(Calibration):
     xi: float = 1e-8
 
     def __post_init__(self) -> None:
-        require(0 <= self.xi < math.inf, "xi", self.xi, "be at least 0 and finite")
+        check_setting("xi", self.xi, 0 <= self.xi < math.inf, "be at least 0 and finite")
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
         """Compute the sigmoid; the reference is not used."""
@@ -78,7 +78,7 @@ class Standardized(Calibration):
 
     def __post_init__(self) -> None:
         expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
-        require(0 < self.sharpness <= MAX_SHARPNESS, "sharpness", self.sharpness, expected)
+        check_setting("sharpness", self.sharpness, 0 < self.sharpness <= MAX_SHARPNESS, expected)
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
         """Compute exp(sharpness z); 1 for a client whose logits are constant on D_distill."""

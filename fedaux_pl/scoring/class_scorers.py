@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import (
     LinearClassifier,
     class_priors,
@@ -90,7 +90,7 @@ class ClassStatistics(SummableScorer):
 
     def __post_init__(self) -> None:
         statistics_sensitivity(self.second_moment)  # raises if it is invalid
-        require(self.releases in (None, 1, 2), "releases", self.releases, "be 1, 2 or null")
+        check_setting("releases", self.releases, self.releases in (None, 1, 2), "be 1, 2 or null")
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
         """Compute the vector, shape (C (k + 1) + k (k + 1) / 2,)."""
@@ -236,9 +236,9 @@ class ScoresAndHead(ClassScorer):
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        require(0 < self.share < 1, "share", self.share, "lie strictly between 0 and 1")
+        check_setting("share", self.share, 0 < self.share < 1, "lie strictly between 0 and 1")
         is_valid = isinstance(self.scorer, Scorer) and not self.scorer.uses_labels
-        require(is_valid, "scorer", self.scorer, "be a Scorer without labels such as Mean()")
+        check_setting("scorer", self.scorer, is_valid, "be a Scorer without labels such as Mean()")
         self.sensitivity(1, 0)  # raises if another option is invalid
 
     @property

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import bounded_rows
 
 # Directions with less than this fraction of the largest variance are rounding errors.
@@ -137,9 +137,9 @@ class Whitened(FeatureMap):
 
     def __post_init__(self) -> None:
         count, whitening = self.dimensions, self.whitening
-        require(count is None or count >= 1, "dimensions", count, "be at least 1")
+        check_setting("dimensions", count, count is None or count >= 1, "be at least 1")
         is_valid = whitening is None or 0 <= whitening <= 1
-        require(is_valid, "whitening", whitening, "lie in [0, 1]")
+        check_setting("whitening", whitening, is_valid, "lie in [0, 1]")
 
     def fit(self, features: Tensor) -> PublicMap:
         """Compute the public mean and the scaled eigenvectors of the public covariance."""

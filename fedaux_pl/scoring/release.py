@@ -13,7 +13,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fedaux_pl.errors import require
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
@@ -145,12 +145,12 @@ class Privacy:
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
-        require(self.sums in get_args(Sums), "sums", self.sums, "be local or secure")
-        require(self.colluders >= 1, "colluders", self.colluders, "be at least 1")
-        require(self.attempts >= 1, "attempts", self.attempts, "be at least 1")
+        check_setting("sums", self.sums, self.sums in get_args(Sums), "be local or secure")
+        check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
+        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
         share = self.count_share
         is_valid = share is None or 0 < share < 1
-        require(is_valid, "count_share", share, "lie strictly between 0 and 1")
+        check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
 
     @property
     def least_clients(self) -> int:
@@ -274,7 +274,7 @@ def spent(
         0.146
     """
     is_valid = delta is None or 0 < delta < 1
-    require(is_valid, "delta", delta, "lie strictly between 0 and 1")
+    check_setting("delta", delta, is_valid, "lie strictly between 0 and 1")
     basic = sum(release.epsilon for release in releases), sum(r.delta for r in releases)
     stated = basic[1] if delta is None else delta
     if not releases:

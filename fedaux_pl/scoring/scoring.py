@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError, require
+from fedaux_pl.errors import PrivacyError, check_setting
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
@@ -55,12 +55,12 @@ class Scoring:
         parts = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
         for name, base in parts.items():
             part = getattr(self, name)
-            require(isinstance(part, base), name, part, f"be a {base.__name__} object")
+            check_setting(name, part, isinstance(part, base), f"be a {base.__name__} object")
         bound = self.norm_bound
         is_positive = isinstance(bound, int | float) and 0 < bound < math.inf
         is_valid = is_positive or bound in ("negatives", "unit", "private")
         expected = "be 'negatives', 'unit', 'private' or a positive number"
-        require(is_valid, "norm_bound", bound, expected)
+        check_setting("norm_bound", bound, is_valid, expected)
         if self.shrink and bound == "private":  # it scales the vectors of clients differently
             raise ValueError("norm_bound is private: set shrink to false, or choose a public one")
 
@@ -115,7 +115,7 @@ class Scoring:
         # "negatives"; also "private", whose bound client_map raises at the client
         bound = public_map.largest_norm(negatives)
         expected = "be positive and finite to serve as norm_bound"
-        require(0 < bound < math.inf, "the largest norm among the negatives", bound, expected)
+        check_setting("the largest norm among the negatives", bound, 0 < bound < math.inf, expected)
         return replace(public_map, bound=bound)
 
     def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:

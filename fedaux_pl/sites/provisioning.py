@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from fedaux_pl.errors import ConfigurationError, require
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import write_text_atomically
 from fedaux_pl.sites.site_settings import check_names
 
@@ -23,8 +23,8 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     profile, and one participant file a site. Returns what to do next, as text.
     """
     check_names(names)
-    require(host not in names, "host", host, "differ from the names of sites")
-    require(0 < port < 2**16, "port", port, "lie in 1 ... 65535")
+    check_setting("host", host, host not in names, "differ from the names of sites")
+    check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
     if (folder / "project.yml").exists():
         raise ConfigurationError(
             f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"

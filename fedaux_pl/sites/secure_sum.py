@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import ConfigurationError, require
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
 from fedaux_pl.sites.site_settings import NAME, is_name
 from fedaux_pl.sites.wire import RefusalError, expect
@@ -142,7 +142,7 @@ class Member:
     def __init__(
         self, name: str, key: Ed25519PrivateKey, pins: Mapping[str, str], colluders: int = 1
     ) -> None:
-        require(colluders >= 1, "colluders", colluders, "be at least 1")
+        check_setting("colluders", colluders, colluders >= 1, "be at least 1")
         if any(not re.fullmatch("[0-9a-f]{64}", text) for text in pins.values()):
             raise ConfigurationError("pins must be 64 hex digits: see fedaux-pl sites pin")
         if len(set(pins.values())) < len(pins):  # its owner would count as one colluder

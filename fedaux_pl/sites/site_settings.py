@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl.algorithms import FedBN
-from fedaux_pl.errors import ConfigurationError, require
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Ledger, Privacy, Release
 from fedaux_pl.scoring.ledger import Digests, Entry
@@ -52,9 +52,9 @@ class Sites:
     def __post_init__(self) -> None:
         check_names(self.names)
         count, least = len(self.names), self.min_answers
-        require(1 <= least <= count, "sites.min_answers", least, f"lie in 1 ... {count}")
-        require(self.timeout > 0, "sites.timeout", self.timeout, "be positive")
-        require(self.wait >= 0, "sites.wait", self.wait, "be at least 0")
+        check_setting("sites.min_answers", least, 1 <= least <= count, f"lie in 1 ... {count}")
+        check_setting("sites.timeout", self.timeout, self.timeout > 0, "be positive")
+        check_setting("sites.wait", self.wait, self.wait >= 0, "be at least 0")
 
 
 def is_name(name: str) -> bool:
@@ -66,9 +66,9 @@ def is_name(name: str) -> bool:
 def check_names(names: Sequence[str]) -> None:
     """Raise a ValueError unless sites can have these names together."""
     for name in names:
-        require(is_name(name), "the name of a site", name, NAME)
+        check_setting("the name of a site", name, is_name(name), NAME)
     is_valid = 0 < len(names) == len(set(names))
-    require(is_valid, "the names of sites", list(names), "be different, one or more")
+    check_setting("the names of sites", list(names), is_valid, "be different, one or more")
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Limits:
         for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
             limit = getattr(self, name)
             is_valid = limit is None or (not isinstance(limit, bool) and limit > 0)
-            require(is_valid, name, limit, "be a positive number")
+            check_setting(name, limit, is_valid, "be a positive number")
         least, largest = self.min_batch_size, self.max_batch_size
-        require(self.max_epochs >= 1, "max_epochs", self.max_epochs, "be at least 1")
-        require(1 <= least <= largest, "min_batch_size", least, f"lie in 1 ... {largest}")
+        check_setting("max_epochs", self.max_epochs, self.max_epochs >= 1, "be at least 1")
+        check_setting("min_batch_size", least, 1 <= least <= largest, f"lie in 1 ... {largest}")
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
         try:

@@ -146,7 +146,7 @@ def test_the_analytic_mechanism_never_needs_more_than_the_classical():
         ((1, 1, 1), "delta must lie"),
         ((9e-6, 1e-5, 1), "epsilon must be .* at least 1e-05, but is 9e-06"),
         ((1, 1e-101, 1), "delta must .* at least 1e-100, but is 1e-101"),
-        ((1, 1e-5, -1), "sensitivity must be at least 0"),
+        ((1, 1e-5, -1), "sensitivity must be finite, at least 0"),
         ((1.01, 1e-5, 1, "classical"), "at most 1 with the classical mechanism .* but is 1.01"),
         ((1, 1e-5, 1, "laplace"), "analytic or classical, but is 'laplace'"),
     ],

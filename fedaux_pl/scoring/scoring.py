@@ -145,13 +145,9 @@ class Scoring:
     ) -> ReleasedHead:
         """Compute a client's release: the vector of its rows, with noise (FedAUX, Algorithm 1).
 
-        Args:
-            client: The client's id.
-            positives: h_0(x) on D_i, shape (|D_i|, d).
-            negatives: h_0(x) on D^-, shape (|D^-|, d).
-            public_map: What ``fit_map`` returned at the server.
-            noise_seed: See ``Privacy.release``.
-            labels: The one-hot labels of D_i, shape (|D_i|, C), for a ``ClassScorer``.
+        ``positives`` and ``negatives`` are h_0(x) on D_i and D^-, shape (N, d), ``public_map`` is
+        what ``fit_map`` returned at the server, ``noise_seed`` as in ``Privacy.release``, and
+        ``labels`` are one-hot, shape (|D_i|, C), for a ``ClassScorer``.
         """
         public_map = self.client_map(public_map, positives)
         if not self.scorer.uses_negatives:

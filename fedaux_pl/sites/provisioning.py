@@ -54,13 +54,7 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     for name, member in zip((host, *names), (server, *clients), strict=True):
         files[f"own_keys/{name}.yml"] = {"name": PROJECT, "participants": [member]}
     text = _NEXT.format(
-        folder=folder,
-        kits=kits,
-        host=host,
-        port=port,
-        sites=", ".join(names),
-        first=names[0],
-        project=PROJECT,
+        folder=folder, kits=kits, host=host, port=port, sites=", ".join(names), first=names[0]
     )
     if len(names) >= MIN_SITES:
         text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))
@@ -76,7 +70,7 @@ Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.tx
 1. Certificates, on this machine:
      nvflare provision -p {folder}/project.yml -w {folder}/kits
 2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
-   the run.yaml that all share. {folder}/kits/{project}/state has the root key: keep it to yourself.
+   the run.yaml that all share. {kits.parent}/state has the root key: keep it to yourself.
    server.yaml has the server's data, my_data.yaml those of a site: examples/sites/ has all three.
 3. Server:  fedaux-pl fit --config run.yaml --config server.yaml --config {folder}/sites.yaml
 4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\

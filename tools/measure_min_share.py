@@ -16,7 +16,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from fedaux_pl.runs.parser import parse
+from fedaux_pl.runs.parser import FederationCLI
 
 SHARES = (0.0, 1e-3, 1e-2, 3e-2)
 
@@ -59,7 +59,7 @@ class Compare(pl.Callback):
 def main() -> None:
     """Run a federation and compare."""
     torch.backends.cudnn.benchmark = True
-    cli = parse("fit", sys.argv[1:])
+    cli = FederationCLI("fit", sys.argv[1:])
     cli.trainer.callbacks.append(Compare())
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
 

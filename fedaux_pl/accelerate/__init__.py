@@ -1,8 +1,7 @@
 """Everything that only makes the package faster on CUDA: kernels, fused layers, CUDA graphs.
 
 Only ``fedaux_pl.federation.create_runner`` imports this folder. A copy of the package without it
-computes the same, more slowly. ``speed_up`` turns the layers of a model into their fast versions;
-``CudaRunner`` runs the stages of a federation.
+computes the same, more slowly.
 """
 
 # imported to register their fast versions

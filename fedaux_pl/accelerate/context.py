@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
+
 
 @dataclass(frozen=True)
 class Context:
@@ -16,23 +18,17 @@ class Context:
 
     A backward pass runs in another thread, which does not see them: forward passes save what it
     needs.
-
-    Attributes:
-        plain: Whether fast versions run the forward pass of the plain modules, for comparisons.
-        fuses_gradient_sums: Whether the BatchNorm kernel adds the gradients of two branches, see
-            ``batch_norm.branch``. Only for code that calls ``backward()``: ``torch.autograd.grad``
-            with respect to activations with two branches would return the gradient of one of them.
-        matrices: Half-precision matrices of ``pointwise_products`` that were written for all layers
-            at once, by (convolution, layout).
-        side_stream: The ``SideStream`` of weight gradients.
-        packed: The texts of a batch and the rows that their tokens are packed into; no rows: not
-            packed. Texts with more tokens than rows give NaN.
     """
 
-    plain: bool = False
+    plain: bool = False  # fast versions run the plain modules, for comparisons
+    # Whether the BatchNorm kernel adds the gradients of two branches, see ``batch_norm.branch``:
+    # ``torch.autograd.grad`` of activations with two branches would return that of one of them.
     fuses_gradient_sums: bool = False
+    # of all layers of ``pointwise_products``, by (convolution, layout)
     matrices: Mapping[Any, Tensor] = field(default_factory=dict)
-    side_stream: Any = None
+    side_stream: Any = None  # the ``SideStream`` of weight gradients
+    # Texts of a batch and rows that their tokens are packed into; no rows: not packed. More tokens
+    # than rows give NaN.
     packed: tuple[int, int] = (0, 0)
 
 
@@ -51,13 +47,14 @@ def using(**changes: Any) -> Iterator[None]:
 
 
 def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor.
-
-    They are imported here because Triton is available on Linux only. It launches kernels on the
-    current device.
-    """
-    from fedaux_pl.accelerate import kernels
+    """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor."""
+    from fedaux_pl.accelerate import kernels  # here: Triton is available on Linux only
 
     first = next(value for value in arguments if isinstance(value, Tensor))
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
         getattr(kernels, name)[grid](*arguments, **options)
+
+
+def next_power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least ``number`` and ``least``."""
+    return max(least, 1 << (number - 1).bit_length())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedaux_pl.accelerate.context import current
 
 HALF = (torch.bfloat16, torch.float16)
+ALIGNMENT = 8  # half-precision values in one 16-byte access of tensor cores and kernels
 
 
 def fusable(x: Tensor) -> bool:
@@ -24,10 +25,7 @@ def fusable(x: Tensor) -> bool:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Whether our kernels support a device: NVIDIA GPUs since Ampere, which have bfloat16.
-
-    They need Triton, which PyTorch installs on Linux only.
-    """
+    """Whether our kernels support a device: NVIDIA GPUs since Ampere, with Triton."""
     return (
         device.type == "cuda"
         and find_spec("triton") is not None
@@ -45,13 +43,9 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call does more than ``forward`` of the class: hooks or a patched ``forward``."""
-    return bool(
-        "forward" in module.__dict__
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+    forward = module._forward_hooks or module._forward_pre_hooks
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return bool("forward" in module.__dict__ or forward or backward)
 
 
 def is_plain_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -67,3 +61,37 @@ def is_plain_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
 def fits_input(conv: nn.Conv2d, x: Tensor) -> bool:
     """Whether ``x`` is an input of a convolution; the module raises the error if it is not."""
     return x.ndim == 4 and x.shape[1] == conv.in_channels and x.numel() > 0
+
+
+def is_bias_free_conv(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a convolution without groups and bias, with its padding in pixels."""
+    return (
+        is_plain_conv(conv)
+        and conv.groups == 1
+        and conv.bias is None
+        and not isinstance(conv.padding, str)
+    )
+
+
+def is_pointwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a 1x1 convolution without bias, with any number of groups.
+
+    Kernels read its weight row by row, so transposed weights and slices of others do not count.
+    """
+    return (
+        is_plain_conv(conv)
+        and conv.kernel_size == conv.stride == (1, 1)
+        and conv.padding == (0, 0)
+        and conv.bias is None
+        and conv.weight[:, :, 0, 0].is_contiguous()
+    )
+
+
+def is_standard_batch_norm(norm: nn.Module) -> bool:
+    """Whether a layer is BatchNorm with float32 parameters and running statistics, and no hooks."""
+    if type(norm) is not nn.BatchNorm2d or norm.momentum is None or not norm.track_running_stats:
+        return False
+    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    return not has_hooks(norm) and all(
+        t is not None and t.dtype == torch.float32 and t.is_contiguous() for t in state
+    )

@@ -2,9 +2,7 @@
 
 A fast version is a subclass that overrides ``forward`` or a method that ``forward`` calls, and adds
 no state. So a module becomes its fast version by assigning its ``__class__``: parameters, buffers,
-hooks, state-dict names, copies and pickles are unaffected, and every call can still decide by its
-input whether our kernels can run. Wrappers would rename the entries of the state dict, and patched
-methods would stay bound to the original in a copy.
+hooks, state-dict names, copies and pickles are unaffected.
 """
 
 from collections.abc import Callable

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
+from fedaux_pl.accelerate.context import launch, next_power_of_two
 from fedaux_pl.accelerate.eligibility import fusable
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.data.views import SimCLRViews, ViewParameters, check_views

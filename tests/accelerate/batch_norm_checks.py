@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution import tiling
 from fedaux_pl.accelerate.convolution.batch_norm import (
     LINEAR,
     RELU,
@@ -20,10 +19,10 @@ from fedaux_pl.accelerate.convolution.batch_norm import (
     batch_norm_act,
     batch_norm_act_eval,
     branch,
+    choose_tiling,
 )
 from fedaux_pl.models.shufflenet import channel_shuffle
 from tests.accelerate.convolution_helpers import activate, create_norm, use_small_tiles
-from tests.accelerate.pairwise import pairwise
 
 RELU1 = Activation(2, 1.0)
 
@@ -69,13 +68,14 @@ def assert_close(found, expected, tolerance=3e-6):
 
 
 @pytest.mark.parametrize(
-    ("with_residual", "activation"), pairwise([False, True], [RELU, RELU1, LINEAR])
+    ("with_residual", "activation"),
+    [(False, RELU), (False, RELU1), (True, RELU), (True, RELU1), (True, LINEAR)],
 )
 def test_training_and_evaluation(with_residual, activation):
     """Several programs each way, the last with masked channels and a partial tile of rows."""
     x, residual, dy = torch.randn(3, 5, 40, 1, 7)
     residual = residual if with_residual else None
-    tiles = tiling.choose_tiling(35, 40)
+    tiles = choose_tiling(35, 40)
     assert tiles.grid == (2, 2)
     assert tiles.chunk_rows > 8 > 35 % 8 > 0
     assert_close(*both(x, residual, dy, activation))
@@ -102,8 +102,8 @@ def test_partials_of_many_chunks(monkeypatch):
     """More chunks than one iteration merges."""
     use_small_tiles(monkeypatch, tile_size=128, programs=1000)
     x, dy = torch.randn(2, 5, 24, 2, 2)
-    tiles = tiling.choose_tiling(20, 24)
-    assert tiles.chunks > 2 * tiles.block_partials > 2
+    tiles = choose_tiling(20, 24)
+    assert tiles.grid[1] > 2 * tiles.block_partials > 2
     assert_close(*both(x, None, dy, RELU), tolerance=1e-5)
 
 
@@ -220,10 +220,7 @@ def test_two_gradients_are_added(with_residual, activation):
     if with_residual:
         residual = torch.randn_like(x, requires_grad=True)
         inputs.append(residual)
-    buffers = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-    outputs = _BatchNormAct.apply(
-        x, norm.weight, norm.bias, residual, buffers, (0.1, 1e-5), activation
-    )
+    outputs = _BatchNormAct.apply(x, norm.weight, norm.bias, residual, norm, activation, None, 0)
     assert outputs[0].data_ptr() == outputs[1].data_ptr()
     found = torch.autograd.grad(outputs, inputs, [dy, dy2], retain_graph=True)
     for output in outputs:

@@ -52,7 +52,7 @@ def seeds(seed=0, count=4):
 
 
 def is_kept(seed, shape, rate):
-    """The mask of ``kernels/dropout_mask.py``, on integers that do not overflow."""
+    """The mask of ``layer_norm_kernels.is_kept``, on integers that do not overflow."""
 
     def mix_bits(x):
         x = x ^ (x >> 16)

@@ -9,15 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedaux_pl.accelerate import eligibility
+from fedaux_pl.accelerate.convolution import batch_norm, depthwise, networks, pointwise_products
 from fedaux_pl.accelerate.convolution import conv_norm_act as fused
-from fedaux_pl.accelerate.convolution import (
-    depthwise,
-    folding,
-    networks,
-    pointwise_products,
-    shuffle_unit,
-    tiling,
-)
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR
 from fedaux_pl.accelerate.convolution.image_stem import pad_channels
 from fedaux_pl.models import create_model
@@ -25,15 +18,15 @@ from fedaux_pl.models import create_model
 
 def use_small_tiles(monkeypatch, tile_size=256, programs=4):
     """Makes small tensors have several chunks and tiles: with 32 channels, tiles of 8 rows."""
-    monkeypatch.setattr(tiling, "TILE_SIZE", tile_size)
-    for module in (tiling, pointwise_products):
+    monkeypatch.setattr(batch_norm, "TILE_SIZE", tile_size)
+    for module in (batch_norm, pointwise_products):
         monkeypatch.setattr(module, "PROGRAMS", programs)
 
 
 def use_one_program(monkeypatch):
     """Makes a kernel one program with few tiles: the interpreter's time grows with programs."""
     use_small_tiles(monkeypatch, tile_size=8192, programs=1)
-    monkeypatch.setattr(tiling, "BLOCK_CHANNELS", 1024)
+    monkeypatch.setattr(batch_norm, "BLOCK_CHANNELS", 1024)
     monkeypatch.setattr(depthwise, "BLOCK_CHANNELS", 1024)
     for tile in ("TILE", "STRIDE_1_TILE"):
         monkeypatch.setattr(depthwise, tile, 2**15)
@@ -58,7 +51,7 @@ def fold_in_pytorch(monkeypatch):
         weight = weight.to(dtype, memory_format=torch.channels_last)
         return weight, (norm.bias - norm.running_mean * scale).to(bias_dtype or dtype)
 
-    for module in (folding, fused, shuffle_unit):
+    for module in (fused, networks):
         monkeypatch.setattr(module, "fold_batch_norm", fold)
 
 

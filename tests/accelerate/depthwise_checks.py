@@ -49,13 +49,26 @@ def assert_step(conv, x, tolerance):
         error = (one.double() - other).norm() / other.norm()
         assert error < tolerance, f"{name} is off by {error}"
     assert found[0].is_contiguous(memory_format=torch.channels_last)
+    assert found[0].dtype == found[1].dtype == x.dtype
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("shape", [(4, 32, 3, 4), (3, 20, 3, 5)])
-def test_steps(shape, stride):
-    """Several programs each way; whole tiles, or a last one that is masked both ways."""
-    assert_step(create_conv(shape[1], stride), torch.randn(shape), 1e-6)
+@pytest.mark.parametrize(
+    ("shape", "stride", "dtype"),
+    [
+        ((3, 20, 3, 5), 1, torch.float32),
+        ((3, 20, 3, 5), 2, torch.float32),
+        ((4, 32, 3, 4), 1, torch.bfloat16),
+        ((4, 32, 3, 4), 2, torch.bfloat16),
+    ],
+)
+def test_steps(shape, stride, dtype):
+    """Several programs each way; a last tile that is masked both ways, or whole tiles.
+
+    The arithmetic is float32; the interpreter truncates results in half precision.
+    """
+    conv, x = create_conv(shape[1], stride), torch.randn(shape).to(dtype)
+    assert_step(conv, x, 1e-6 if dtype == torch.float32 else 2**-7)
+    assert conv.weight.grad.dtype == torch.float32
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -69,15 +82,6 @@ def test_other_layouts(stride):
     (found,) = torch.autograd.grad(convolve_depthwise(conv, x).mean((2, 3)).square().sum(), x)
     (expected,) = torch.autograd.grad(convolve_plainly(conv, x).mean((2, 3)).square().sum(), x)
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_half_precision(stride):
-    """The arithmetic is float32; the interpreter truncates the results."""
-    conv, x = create_conv(20, stride), torch.randn(3, 20, 4, 3).bfloat16()
-    assert_step(conv, x, 2**-7)
-    assert convolve_depthwise(conv, x).dtype == torch.bfloat16
-    assert conv.weight.grad.dtype == torch.float32
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -168,9 +172,10 @@ def test_layers_take_the_kernels(monkeypatch):
 DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bias": False}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_other_convolutions_are_left_to_pytorch():
+    assert is_depthwise(nn.Conv2d(8, **DEPTHWISE))
+    assert not is_depthwise(nn.Identity())
+    for options in (
         {"kernel_size": 5, "padding": 2},
         {"stride": 3},
         {"stride": (1, 2)},
@@ -181,14 +186,17 @@ DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bi
         {"out_channels": 16},
         {"padding_mode": "circular"},
         {"dtype": torch.float64},
-    ],
-)
-def test_other_convolutions_are_left_to_pytorch(options):
-    assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options), torch.zeros(2, 8, 4, 4))
+    ):
+        assert not is_depthwise(nn.Conv2d(8, **DEPTHWISE | options)), options
 
 
-def test_other_inputs_are_left_to_pytorch():
-    conv, x = nn.Conv2d(8, **DEPTHWISE), torch.zeros(2, 8, 4, 4)
-    assert is_depthwise(conv, x)
-    assert not is_depthwise(nn.Identity(), x)
-    assert not any(is_depthwise(conv, other) for other in (x[:0], x[:, :4], x[0]))
+@pytest.mark.parametrize("train", [False, True])
+def test_other_inputs_are_left_to_pytorch(train, monkeypatch):
+    """Which computes empty batches and refuses others."""
+    fuse_on_cpu(monkeypatch)
+    conv, norm = create_conv(8, 1), create_norm(8).eval()
+    norm.training = train
+    with torch.set_grad_enabled(train):
+        assert conv_norm_act(conv, norm.eval(), torch.zeros(0, 8, 4, 4)).shape == (0, 8, 4, 4)
+        with pytest.raises(RuntimeError, match="channels"):
+            conv_norm_act(conv, norm, torch.zeros(2, 4, 4, 4))

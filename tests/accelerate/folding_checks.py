@@ -7,21 +7,14 @@ from torch.nn import functional as F
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
-from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.convolution.batch_norm import RELU, Activation
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
-from fedaux_pl.accelerate.convolution.folding import convolve_folded, fold_batch_norm
-from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels, standardize
-from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
-from fedaux_pl.engine import inference, predict_logits
-from fedaux_pl.models import create_model
-from tests.accelerate.convolution_helpers import (
-    activate,
-    create_norm,
-    fold_in_pytorch,
-    fuse_on_cpu,
+from fedaux_pl.accelerate.convolution.conv_norm_act import (
+    conv_norm_act,
+    convolve_folded,
+    fold_batch_norm,
 )
-from tests.accelerate.recorders import FakeRecorder
+from fedaux_pl.accelerate.convolution.image_stem import is_stem, pad_channels, standardize
+from tests.accelerate.convolution_helpers import activate, create_norm, fuse_on_cpu
 
 
 @pytest.fixture(autouse=True)
@@ -79,22 +72,3 @@ def test_folded_stem(dtype, activation, monkeypatch):
     assert out.dtype == dtype
     error = (out.float() - expected).norm() / expected.norm()
     assert error < (2e-2 if dtype == torch.bfloat16 else 2e-3)
-
-
-def test_captured_passes_fold_the_weights_that_they_are_given(monkeypatch):
-    """The logits do not depend on the state or the precision of the pass before."""
-    fold_in_pytorch(monkeypatch)
-    monkeypatch.setattr(inference, "CAPTURED_BATCH_SIZE", 2)
-    models = [
-        speed_up(create_model("resnet8", 4, in_channels=1, width=0.01)).eval() for _ in range(2)
-    ]
-    x = torch.randint(0, 256, (4, 1, 4, 4), dtype=torch.uint8)
-    recorder = FakeRecorder()
-    forward = CapturedPredictor(models[0], recorder)
-    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
-        for model in models:
-            with torch.autocast("cpu", dtype):
-                found = forward.predict(model.state_dict(), x)
-                assert torch.equal(found, predict_logits(model, x, batch_size=2))
-    # of six times two parts, the first in each precision was not captured
-    assert (len(recorder.captured), recorder.replayed) == (2, 10)

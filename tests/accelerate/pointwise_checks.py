@@ -11,10 +11,10 @@ from torch import nn
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution import folding, pointwise_products
+from fedaux_pl.accelerate.convolution import conv_norm_act as fused
+from fedaux_pl.accelerate.convolution import pointwise_products
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU, Activation
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
-from fedaux_pl.accelerate.convolution.folding import fits_pointwise
+from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act, fits_pointwise
 from fedaux_pl.accelerate.convolution.pointwise_products import (
     MatrixLayout,
     convolve_pointwise,
@@ -49,7 +49,7 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(pointwise_products, "BLOCK_CHANNELS", 16)
     monkeypatch.setattr(pointwise_products, "FEW_BLOCK_CHANNELS", 16)
     for tile in ("FEW", "MORE"):
-        monkeypatch.setattr(folding, tile, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16})
+        monkeypatch.setattr(fused, tile, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16})
     torch.manual_seed(0)
 
 
@@ -116,11 +116,10 @@ def test_dense_products_need_aligned_channels():
     assert fits_product(nn.Conv2d(8, 9, 1, bias=False), x[:, :8], HALF)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0])
 @pytest.mark.parametrize(
-    ("pixels", "in_channels", "channels"),
+    ("pixels", "in_channels", "channels", "offset"),
     # whole tiles; several chunks of several tiles with a rest, channels with a rest
-    [(128, 16, 16), (350, 40, 24)],
+    [(128, 16, 16, 0.0), (350, 40, 24, 100.0)],
 )
 def test_products_and_their_moments(pixels, in_channels, channels, offset):
     """Of the rounded output, also where the mean is large."""

@@ -17,6 +17,7 @@ from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.engine import Job
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
+from tests.accelerate.pairwise import pairwise
 from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.cuda
@@ -175,9 +176,10 @@ def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precisi
         assert distance(first, second, start) > 0.5  # the sign has changed
 
 
-@pytest.mark.parametrize("option", ["crop_flip", "randaugment"])
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    ("precision", "name", "option"),
+    pairwise(["32-true", "bf16-mixed", "16-mixed"], ["sgd", "adam"], ["crop_flip", "randaugment"]),
+)
 def test_replayed_steps_read_rates_and_augmented_images(deterministic, precision, name, option):
     """Two rounds with other learning rates, clipped gradients and a frozen BatchNorm."""
     torch.manual_seed(0)

@@ -68,6 +68,7 @@ print("compiled", *sorted(len(one.asm["ptx"]) > 0 for one in compiled.values()))
 """
 
 
+@pytest.mark.nightly
 def test_launches_become_compilations(tmp_path):
     pytest.importorskip("triton")
     environment = os.environ | {

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaux_pl.accelerate import speed_up
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.shuffle_unit import fits_padding
+from fedaux_pl.accelerate.convolution.networks import choose_unit, shuffle_unit_train
 from fedaux_pl.models.shufflenet import _FIRST_STAGE_CHANNELS, ShuffleUnit
 from tests.accelerate.convolution_helpers import randomize_norms
 from tests.accelerate.pairwise import pairwise
@@ -55,7 +55,7 @@ def test_cuda_units_are_as_exact_as_plain_ones(groups, kind, shape):
     out_shape = (n, out_channels, -(-height // stride), -(-width // stride))
     dy = torch.randn(out_shape, device="cuda").contiguous(memory_format=torch.channels_last)
     with torch.autocast("cuda", torch.bfloat16):
-        assert fits_padding(unit, x)
+        assert choose_unit(unit, x) is shuffle_unit_train
     found, again = step(unit, x, dy), step(unit, x, dy)
     with using(plain=True):
         plain = step(unit, x, dy)

@@ -24,7 +24,7 @@ def assert_same(images, parameters, tolerance=1e-5):
     return found
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     channels=st.sampled_from([1, 3]),
@@ -78,7 +78,7 @@ def test_boxes_beyond_the_image_read_nothing_outside():
 
 @pytest.mark.parametrize(
     ("name", "channels"),
-    [("brightness", 1), ("brightness", 3), ("contrast", 1), ("contrast", 3), ("saturation", 3)],
+    [("brightness", 1), ("brightness", 3), ("contrast", 3), ("saturation", 3)],
 )
 def test_factors_from_zero_to_three(name, channels):
     images = random_images((channels, 8, 12), count=8).flip(0)

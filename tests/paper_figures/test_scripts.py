@@ -1,5 +1,7 @@
-"""The command lines of the scripts in paper/, as docs/paper.md gives them."""
+"""The scripts in paper/ and tools/: command lines as docs/paper.md gives them, and imports."""
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -18,6 +20,16 @@ def test_every_script_is_on_the_page_and_says_what_it_makes(script):
     assert re.match(r"(Figures?|Table) \d+", title)
     assert f"python paper/{script.name}" in command
     assert f"| `{script.name}" in (ROOT / "docs" / "paper.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "script", sorted([*ROOT.glob("paper/**/*.py"), *ROOT.glob("tools/*.py")]), ids=lambda p: p.stem
+)
+def test_scripts_import_what_the_package_has(script):
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedaux_pl"):
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, name.name) for name in node.names)
 
 
 def test_a_script_writes_its_report(tmp_path):

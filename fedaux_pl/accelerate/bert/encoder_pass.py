@@ -6,6 +6,7 @@ softmax are in float32. Results differ from those of the library's modules by ro
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -13,26 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.bert.fused_operations import (
-    PassConfig,
-    add_norm,
-    add_norm_backward,
-    add_partial_sums,
-    attend,
-    attend_backward,
-    embed,
-    embed_backward,
-    gelu,
-    gelu_backward,
-    position_gradient,
-    word_gradient,
-)
+from fedaux_pl.accelerate.bert import fused_operations as fused
+from fedaux_pl.accelerate.bert.fused_operations import PassConfig
 from fedaux_pl.accelerate.bert.packing import Packing
 from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     compute_linear_weight_gradient,
-    launch_linear_weight_gradient,
 )
 
 # The matrix products of a layer, with the linear layers whose outputs are side by side.
@@ -76,11 +64,8 @@ def bert_states(
 ) -> Tensor:
     """Return the states of the last layer, float32, shape (N, L, width) or packed (rows, width).
 
-    Args:
-        encoder: An encoder for which ``fast_encoder.can_fuse`` is true.
-        packing: The texts, all tokens of type 0, and their rows.
-        dtype: The dtype of matrix products.
-        causal: Whether a token attends to itself and earlier tokens only.
+    For encoders for which ``fast_encoder.can_fuse`` is true. All tokens have type 0; matrix
+    products are in ``dtype``.
     """
     settings, ids = encoder.config, packing.ids
     padding_index = encoder.embeddings.word_embeddings.padding_idx
@@ -117,7 +102,6 @@ class _BertFunction(torch.autograd.Function):
         names: tuple[str, ...],
         *values: Tensor,
     ) -> Tensor:
-        # The backward pass runs in another thread, which does not see context variables.
         ctx.config, ctx.side_stream, ctx.backwards = config, side_stream, []
         ctx.parameters = dict(zip(names, values, strict=True))
         return _run(config, ctx.parameters, ctx.backwards.append)
@@ -136,9 +120,9 @@ class _BertFunction(torch.autograd.Function):
 class _Gradients:
     """The gradients of a backward pass, in ``found`` by the names of parameters.
 
-    Some are sums over all tokens, such as those of biases. For these each kernel writes partial
+    For those that are sums over all tokens, such as those of biases, each kernel writes partial
     sums into its columns of one matrix, which one kernel adds up at the end. Gradients of weights
-    are never rounded to half precision. With a side stream they are computed there.
+    are never rounded to half precision.
     """
 
     def __init__(
@@ -155,27 +139,30 @@ class _Gradients:
         self._partials = torch.empty(config.parts, columns, device=config.packing.ids.device)
 
     def partials(self, name: str) -> Tensor:
-        """Return the columns of a kernel's partial sums; the first are of this parameter."""
+        """Return the columns of a kernel's partial sums, from this parameter on."""
         return self._partials[:, self._columns[name] :]
 
     def add_partial_sums(self) -> None:
         """Compute the gradients that are sums over all tokens."""
         sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
-        add_partial_sums(self._partials, sums)
+        fused.add_partial_sums(self._partials, sums)
         parts = torch.split(sums, list(self._sizes.values()))
         for name, part in zip(self._sizes, parts, strict=True):
             self.found[name] = part.view_as(self._parameters[name])
 
     def add_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
         """Compute the gradients dy.T @ x of weights whose outputs are side by side in dy."""
-        weights = [self._parameters[name] for name in names]
-        if self._side_stream is not None and self._side_stream.can_accumulate(weights):
-            launch_linear_weight_gradient(self._side_stream, weights, dy, x)
-            return
+        weights, side_stream = [self._parameters[name] for name in names], self._side_stream
+        # allocated on the main stream, which uses it after the wait
         gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
-        compute_linear_weight_gradient(dy, x, gradient)
         parts = torch.split(gradient, [len(weight) for weight in weights])
-        self.found.update(zip(names, parts, strict=True))
+        write = partial(compute_linear_weight_gradient, dy, x, gradient)
+        if side_stream is not None and side_stream.can_accumulate(weights):
+            side_stream.wait(x.device)
+            side_stream.compute(zip(weights, parts, strict=True), write, (dy, x))
+        else:
+            write()
+            self.found.update(zip(names, parts, strict=True))
 
 
 # Takes the gradients of an output, of the float32 residual stream and of its half-precision copy,
@@ -186,8 +173,20 @@ _Backward = Callable[[_Gradients, Tensor, Tensor | None], tuple[Tensor, Tensor |
 def _run(config: PassConfig, parameters: Parameters, keep: Callable[[_Backward], None]) -> Tensor:
     """Run the forward pass; keep the backward functions of the embedding and of each layer."""
     weights = _cast_weights(config, parameters)
-    states, half, backward = _run_embedding(config, parameters)
-    keep(backward)
+    word, position, token_type = (parameters[name] for name in _TABLES)
+    weight, bias = (parameters[name] for name in _EMBEDDING_NORM)
+    states, half, saved = fused.embed(config, (word, position, token_type), (weight, bias))
+
+    def backward_embedding(
+        gradients: _Gradients, dstates: Tensor, dhalf: Any
+    ) -> tuple[Tensor, None]:
+        partials = gradients.partials(_EMBEDDING_NORM[0])
+        dsum = fused.embed_backward(config, dstates, dhalf, saved, partials)
+        gradients.found[_TABLES[0]] = fused.word_gradient(config, dsum, word)
+        gradients.found[_TABLES[1]] = fused.position_gradient(config, dsum, position)
+        return dsum, None
+
+    keep(backward_embedding)
     for number in range(config.layers):
         states, half, backward = _run_layer(config, parameters, weights, number, states, half)
         keep(backward)
@@ -215,25 +214,6 @@ def _cast_weights(config: PassConfig, parameters: Parameters) -> dict[str, Tenso
     }
 
 
-def _run_embedding(config: PassConfig, parameters: Parameters) -> tuple[Tensor, Tensor, _Backward]:
-    """Return the states after the embedding in float32 and half precision, and its backward."""
-    word, position, token_type = (parameters[name] for name in _TABLES)
-    weight, bias = (parameters[name] for name in _EMBEDDING_NORM)
-    states, half, saved = embed(config, (word, position, token_type), (weight, bias))
-
-    def backward(
-        gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
-    ) -> tuple[Tensor, None]:
-        assert dhalf is not None  # noqa: S101 - there are layers
-        partials = gradients.partials(_EMBEDDING_NORM[0])
-        dsum = embed_backward(config, dstates, dhalf, saved, partials)
-        gradients.found[_TABLES[0]] = word_gradient(config, dsum, word)
-        gradients.found[_TABLES[1]] = position_gradient(config, dsum, position)
-        return dsum, None
-
-    return states, half, backward
-
-
 def _run_layer(
     config: PassConfig,
     parameters: Parameters,
@@ -254,15 +234,15 @@ def _run_layer(
         return torch.addmm(weights[f"{name}.bias"], x, weights[f"{name}.weight"].t())
 
     qkv = multiply("qkv", half)
-    heads = attend(config, qkv, dropout)
+    heads = fused.attend(config, qkv, dropout)
     projected = multiply("projection", heads)
-    middle, middle_half, to_middle = add_norm(
+    middle, middle_half, to_middle = fused.add_norm(
         config, projected, states, norm("attention.output"), dropout + 1
     )
     before_gelu = multiply("intermediate", middle_half)
-    after_gelu = gelu(before_gelu)
+    after_gelu = fused.gelu(before_gelu)
     output = multiply("output", after_gelu)
-    last, last_half, to_last = add_norm(config, output, middle, norm("output"), dropout + 2)
+    last, last_half, to_last = fused.add_norm(config, output, middle, norm("output"), dropout + 2)
 
     def backward(
         gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
@@ -275,14 +255,14 @@ def _run_layer(
             return gradients.partials(layer + name)
 
         sums = partials("output.LayerNorm.weight")
-        dstates, dy = add_norm_backward(config, dstates, dhalf, to_last, dropout + 2, sums)
+        dstates, dy = fused.add_norm_backward(config, dstates, dhalf, to_last, dropout + 2, sums)
         dy = multiply_backward("output", dy, after_gelu)
-        dy = gelu_backward(config, dy, before_gelu, partials("intermediate.dense.bias"))
+        dy = fused.gelu_backward(config, dy, before_gelu, partials("intermediate.dense.bias"))
         dhalf = multiply_backward("intermediate", dy, middle_half)
         sums = partials("attention.output.LayerNorm.weight")
-        dstates, dy = add_norm_backward(config, dstates, dhalf, to_middle, dropout + 1, sums)
+        dstates, dy = fused.add_norm_backward(config, dstates, dhalf, to_middle, dropout + 1, sums)
         dy = multiply_backward("projection", dy, heads)
-        dy = attend_backward(config, dy, qkv, dropout, partials("attention.self.query.bias"))
+        dy = fused.attend_backward(config, dy, qkv, dropout, partials("attention.self.query.bias"))
         return dstates, multiply_backward("qkv", dy, half)
 
     return last, last_half, backward

@@ -9,8 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
 from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
-from fedaux_pl.accelerate.casting import call_cast
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.encoder import Encoder, TinyBERT
 
@@ -18,31 +17,25 @@ from fedaux_pl.models.encoder import Encoder, TinyBERT
 _SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 _MODULE = "transformers.models.bert.modeling_bert"
-# The modules that a BERT of the library consists of. Any other type means that it was modified.
+# Modules of any other type mean that a BERT was modified.
 _CLASSES = "Model Embeddings Encoder Layer Attention SelfAttention SelfOutput Intermediate Output"
 _BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
 _BERT_MODULES.add("transformers.activations.GELUActivation")
 _TORCH_MODULES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
-_ALIGNMENT = 8  # half-precision values in one 16-byte access of tensor cores and kernels
 # A program of the attention kernels holds all keys and values of a head in registers.
 MAX_LENGTH, MAX_HEAD_DIM = 128, 64
 
 
 @fast_version(Encoder)
 class FastEncoder(Encoder):
-    """An encoder with fused kernels for BERT in half precision.
-
-    Other encoders run as modules, with the weights of all linear layers cast at once.
-    """
+    """An encoder with fused kernels for BERT in half precision; others run as modules."""
 
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
         """Return the states of the last layer, shape (N, L, feature_dim)."""
         if can_fuse(self.encoder, ids):
             return unpack(*self._fused_states(ids, causal=causal))
-        inputs = self.encoder_inputs(ids, causal=causal)
         with sdpa_kernel(_SDPA_BACKENDS) if ids.is_cuda else nullcontext():
-            last: Tensor = call_cast(self.encoder, ids.device, inputs).last_hidden_state
-        return last
+            return super().states(ids, causal=causal)
 
     def _fused_states(self, ids: Tensor, *, causal: bool = False) -> tuple[Tensor, Packing]:
         packing = pack(ids, packed_rows(ids), self.pad_id)
@@ -79,11 +72,7 @@ def find_packable(module: nn.Module, ids: Tensor) -> Encoder | None:
 
 
 def can_fuse(encoder: Any, ids: Tensor) -> bool:
-    """Whether the fused pass can replace a call of the encoder with these ids.
-
-    This needs an unmodified BERT on CUDA, autocast to half precision, and texts that fit the
-    attention kernels.
-    """
+    """Whether the fused pass can compute an unmodified BERT under autocast, with these ids."""
     return (
         _qualified_name(encoder) == f"{_MODULE}.BertModel"
         and ids.ndim == 2
@@ -114,9 +103,9 @@ def is_unmodified(encoder: Any) -> bool:
         and config.hidden_act == "gelu"
         and config._attn_implementation in ("sdpa", "eager")
         and not config.is_decoder
-        and config.hidden_size % _ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
+        and config.hidden_size % ALIGNMENT == config.hidden_size % config.num_attention_heads == 0
         and config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
-        and config.intermediate_size % _ALIGNMENT == 0
+        and config.intermediate_size % ALIGNMENT == 0
         and config.num_hidden_layers == layers > 0
     )
 

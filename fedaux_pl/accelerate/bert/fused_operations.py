@@ -1,8 +1,7 @@
 """The operations between a BERT's matrix products, one kernel each.
 
-A backward function also writes partial sums of gradients that are sums over all rows, such as those
-of biases. ``partials`` are its columns of a matrix (parts, columns); ``add_partial_sums`` adds
-up the rows. ``dropout`` is the index of a dropout layer in ``PassConfig.rates``.
+Backward functions write partial sums of gradients that are sums over all rows to ``partials``,
+their columns of a matrix (parts, columns). ``dropout`` is an index of ``PassConfig.rates``.
 """
 
 from dataclasses import dataclass
@@ -12,10 +11,8 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert.packing import Packing
-from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
 
-# fixed numbers, no tuning at run time
 TILE = 2048  # values of a tile
 WARPS = 4
 # Kernels that sum over rows keep three tiles of sums. At 384 values a row they need 103 registers
@@ -25,40 +22,25 @@ FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a 
 MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
 
-Tables = tuple[Tensor, Tensor, Tensor]
-"""The embedding tables of words, positions and token types."""
-Norm = tuple[Tensor, Tensor]
-"""The weight and bias of a LayerNorm."""
-Saved = tuple[Tensor, ...]
-"""What the backward function needs."""
+Tables = tuple[Tensor, Tensor, Tensor]  # of words, positions and token types
+Norm = tuple[Tensor, Tensor]  # weight and bias
+Saved = tuple[Tensor, ...]  # what the backward function needs
 
 
 @dataclass(frozen=True)
 class PassConfig:
-    """One pass through an encoder. States are matrices (rows, width).
-
-    Args:
-        width: The hidden size.
-        heads: The number of attention heads.
-        eps: The eps of LayerNorm.
-        padding_index: The row of the word-embedding table without a gradient; -1 if there is none.
-        causal: Whether a token attends to itself and earlier tokens only.
-        dtype: The dtype of matrix products.
-        packing: The texts and their rows.
-        rates: The rates of all dropout layers: after the embedding, then for each layer in
-            attention, after attention and after the MLP.
-        seeds: The seeds of all dropout layers; any tensor if nothing is dropped.
-    """
+    """One pass through an encoder. States are matrices (rows, width)."""
 
     width: int
     heads: int
-    eps: float
-    padding_index: int
-    causal: bool
-    dtype: torch.dtype
+    eps: float  # of LayerNorm
+    padding_index: int  # the row of the word-embedding table without a gradient; -1: none
+    causal: bool  # whether a token attends to itself and earlier tokens only
+    dtype: torch.dtype  # of matrix products
     packing: Packing
+    # of dropout: after the embedding; for each layer in attention, after it and after the MLP
     rates: tuple[float, ...]
-    seeds: Tensor
+    seeds: Tensor  # of all dropout layers; any tensor if nothing is dropped
 
     @property
     def layers(self) -> int:
@@ -101,10 +83,7 @@ def embed(config: PassConfig, tables: Tables, norm: Norm) -> tuple[Tensor, Tenso
 def embed_backward(
     config: PassConfig, dstates: Tensor, dhalf: Tensor, saved: Saved, partials: Tensor
 ) -> Tensor:
-    """Return the gradient of each token's sum of embeddings, shape (rows, width).
-
-    The partial sums are those of the norm's weight and bias and of the token-type embedding.
-    """
+    """Return the gradient of each token's sum of embeddings; partial sums: norm, token type."""
     packing = config.packing
     dsum = torch.empty_like(dstates)
     launch("embed_backward_kernel", (config.parts,),
@@ -174,10 +153,7 @@ def add_norm_backward(
     dropout: int,
     partials: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of residual and y.
-
-    The partial sums are those of the norm's weight and bias and of the bias that was added to y.
-    """
+    """Return the gradients of residual and y; partial sums: norm, the bias that was added to y."""
     y, residual, *norm = saved
     dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
     launch("add_norm_backward_kernel", (config.parts,),
@@ -258,10 +234,8 @@ def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -
 
 def add_partial_sums(partials: Tensor, out: Tensor) -> None:
     """Add up the rows of partial sums (parts, columns) into the first ``columns`` of ``out``."""
-    parts, columns = partials.shape
-    launch("sum_partials_kernel", (-(-columns // 32),),
-        partials, out, parts, columns, **_row_blocks(32),
-    )  # fmt: skip
+    grid = (-(-partials.shape[1] // 32),)
+    launch("sum_partials_kernel", grid, partials, out, *partials.shape, **_row_blocks(32))
 
 
 def _row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:

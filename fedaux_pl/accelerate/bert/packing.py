@@ -1,8 +1,7 @@
 """Packed texts: a step computes the tokens of its texts, not the padding of its longest text.
 
-With 32 texts in a batch, one is nearly always as long as the longest of the data, so that shorter
-batches would save nothing. The sum of 32 lengths varies little: captured steps with a few numbers
-of rows compute little more than the tokens.
+The sum of 32 lengths varies little: captured steps with a few numbers of rows compute little more
+than the tokens.
 """
 
 from dataclasses import dataclass
@@ -21,25 +20,15 @@ _MEAN_BLOCKS = {"BLOCK_L": 16, "BLOCK_W": 128, "num_warps": 4}
 
 @dataclass(frozen=True)
 class Packing:
-    """The rows of texts (N, L): one for each position or, if they are packed, for each token.
+    """The rows of texts (N, L): one for each position or, if they are packed, for each token."""
 
-    Attributes:
-        ids: The token id of each row, (N, L) or (rows,); that of padding in rows left over.
-        slots: The index of each row's token in the padded texts, (rows,); unused if not packed.
-        starts: The first row of each text and of each spare text, and ``rows``; likewise.
-        texts: The number of texts N.
-        length: The length L of the padded texts.
-        pad_id: The id of the padding token, to which no token attends.
-        is_packed: Whether texts are packed.
-    """
-
-    ids: Tensor
-    slots: Tensor
-    starts: Tensor
-    texts: int
-    length: int
-    pad_id: int
-    is_packed: bool
+    ids: Tensor  # the token id of each row, (N, L) or (rows,); that of padding in rows left over
+    slots: Tensor  # the index of each row's token in the padded texts, (rows,)
+    starts: Tensor  # the first row of each text and of each spare text, and ``rows``
+    texts: int  # N
+    length: int  # L
+    pad_id: int  # of the padding token, to which no token attends
+    is_packed: bool  # otherwise slots and starts are not used
 
     @property
     def all_texts(self) -> int:
@@ -48,15 +37,7 @@ class Packing:
 
 
 def choose_rows(tokens: int, texts: int, length: int) -> int:
-    """Return the rows for the tokens of a batch: few numbers, so that few steps are captured.
-
-    0 if packing would save none.
-
-    Examples:
-        >>> from fedaux_pl.accelerate.bert.packing import choose_rows
-        >>> [choose_rows(tokens, texts=32, length=64) for tokens in (715, 768, 769, 2000)]
-        [768, 768, 896, 0]
-    """
+    """Return one of few numbers of rows for the tokens of a batch; 0 if packing saves none."""
     step = -(-texts * length // (MAX_KINDS * ROW_TILE)) * ROW_TILE
     rows = -(-tokens // step) * step
     return rows if rows < texts * length else 0
@@ -69,10 +50,7 @@ def packed_rows(ids: Tensor) -> int:
 
 
 def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
-    """Pack token ids (N, L) into rows, up to the last token of each text, at least one.
-
-    With 0 rows they are not packed.
-    """
+    """Pack ids (N, L) into rows, up to the last token of each text; 0 rows: not packed."""
     ids = ids.contiguous()
     texts, length = ids.shape
     if not rows:
@@ -103,10 +81,7 @@ def unpack(states: Tensor, packing: Packing) -> Tensor:
 
 
 def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
-    """Return the mean of each text's states, (N, width); zeros for a text of padding only.
-
-    Only first derivatives are supported.
-    """
+    """Return the mean of each text's states, (N, width); zeros for a text of padding only."""
     mean: Tensor = _MeanOfTokens.apply(states, packing)  # type: ignore[no-untyped-call]
     return mean
 

@@ -1,34 +1,25 @@
-"""Depthwise 3x3 convolutions at the speed of memory, with or without gradients.
+"""Depthwise 3x3 convolutions at the speed of memory, which cuDNN's in half precision do not reach.
 
-cuDNN's kernels for channels-last depthwise convolutions in half precision are far from the
-bandwidth of the device. Here the forward pass is one kernel, in evaluation with the norm and the
-activation. The backward pass is one kernel for both gradients, and a small one that adds up partial
-sums of the weight's gradient in a fixed order.
+The forward pass is one kernel, in evaluation with the norm and the activation. The backward pass is
+one kernel for both gradients, and a small one that adds up partial sums of the weight's gradient.
 """
 
 import math
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import launch
-from fedaux_pl.accelerate.convolution.batch_norm import (
-    LINEAR,
-    RELU,
-    VECTOR,
-    Activation,
-    channels_last,
-)
-from fedaux_pl.accelerate.convolution.tiling import next_power_of_two
+from fedaux_pl.accelerate.context import launch, next_power_of_two
+from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     fork,
     side_stream_for,
     write_gradient,
 )
-from fedaux_pl.accelerate.eligibility import fits_input, is_plain_conv
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, is_plain_conv
 
 BLOCK_CHANNELS = 32
 # A thread has four values. With eight, the backward kernel needs 237 of 255 registers.
@@ -42,8 +33,8 @@ STRIDE_1_TILE = 1024
 SUM_BLOCK = {"BLOCK_R": 64, "BLOCK_W": 32, "num_warps": 4}  # tiles of the sum of partial sums
 
 
-def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
-    """Whether our kernels can compute conv(x): depthwise, 3x3, padding 1, stride 1 or 2."""
+def is_depthwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether our kernels support a convolution: depthwise, 3x3, padding 1, stride 1 or 2."""
     return (
         is_plain_conv(conv)
         and conv.groups == conv.in_channels == conv.out_channels
@@ -52,33 +43,24 @@ def is_depthwise(conv: nn.Module, x: Tensor) -> TypeGuard[nn.Conv2d]:
         and conv.padding == conv.dilation == (1, 1)
         and conv.bias is None
         and conv.weight[:, 0].is_contiguous()
-        and fits_input(conv, x)
     )
-
-
-class _Launch(NamedTuple):
-    """The grid (channel blocks, chunks), and the arguments that the kernels share."""
-
-    grid: tuple[int, int]
-    sizes: tuple[int, ...]  # from ``columns`` to ``out_width``
-    constants: dict[str, int]
 
 
 def _plan(
     x: Tensor, weight: Tensor | None, stride: int, *, programs: int, tile: int, pitch: int
-) -> _Launch:
-    """The launch for activations ``x``; a pixel of the output has ``pitch`` values."""
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+    """The grid, sizes and constants of both kernels; an output pixel has ``pitch`` values."""
     n, channels, height, width = x.shape
     out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
-    unit = math.gcd(channels, pitch, VECTOR)
+    unit = math.gcd(channels, pitch, ALIGNMENT)
     block_channels = min(BLOCK_CHANNELS, next_power_of_two(channels, 4))
     block = tile // block_channels
     channel_blocks = -(-channels // block_channels)
     columns = n * out_width
     chunk = -(-columns * channel_blocks // (programs * block)) * block
     constants = {"UNIT": unit, "STRIDE": stride, "POOL": weight is None}
-    return _Launch(
+    return (
         (channel_blocks, -(-columns // chunk)),
         (columns, channels // unit, parameters, chunk, height, width, out_height, out_width),
         constants | {"BLOCK_M": block, "BLOCK_C": block_channels, "num_warps": WARPS},
@@ -89,38 +71,29 @@ def depthwise_norm_act_eval(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
 ) -> Tensor:
     """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
-    return _convolve(channels_last(x), conv.weight, conv.stride[0], norm, activation)
+    x = channels_last(x)
+    return convolve_depthwise_eval(x, conv.weight, conv.stride[0], norm, activation)
 
 
 def average_pool(x: Tensor) -> Tensor:
     """Compute ``F.avg_pool2d(x, 3, stride=2, padding=1)`` of channels-last activations.
 
-    It is a depthwise convolution whose weights are 1/9. On an H200, PyTorch's forward kernel takes
-    four times as long, and its backward kernel is slower still and its gradients are wrong
-    (https://github.com/pytorch/pytorch/issues/188344).
+    It is a depthwise convolution whose weights are 1/9. PyTorch's kernel takes four times as long,
+    and its gradients are wrong (https://github.com/pytorch/pytorch/issues/188344).
     """
     pooled: Tensor = _Depthwise.apply(x, None, 2, None)  # type: ignore[no-untyped-call]
     return pooled
 
 
-def average_pool_relu_eval(x: Tensor, out: Tensor) -> None:
-    """Write relu(average_pool(x)), without gradients."""
-    _convolve(channels_last(x), None, 2, activation=RELU, out=out)
-
-
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Compute conv(x) in the dtype of ``x``, with gradients.
-
-    Partial sums of the weight's gradient are added up on the side stream if there is one. Channels
-    of ``x`` beyond those of the convolution are padding; those of the output are zero.
-    """
+    """Compute conv(x) in the dtype of ``x``, with gradients; padding channels stay zero."""
     out: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
         x, conv.weight, conv.stride[0], side_stream_for(conv)
     )
     return out
 
 
-def _convolve(
+def convolve_depthwise_eval(
     x: Tensor,
     weight: Tensor | None,
     stride: int,
@@ -130,29 +103,22 @@ def _convolve(
 ) -> Tensor:
     """Compute act(norm(conv(x))) or act(conv(x)) in one kernel and without gradients.
 
-    Args:
-        x: Activations (N, C, H, W), channels last.
-        weight: Weight (C or less, 1, 3, 3), float32; outputs of further channels are zero. None for
-            average pooling.
-        stride: 1 or 2.
-        norm: The norm layer, with its running statistics, or None.
-        activation: The activation.
-        out: Where the result is written: channels of channels-last activations. By default they are
-            allocated.
+    The weight is (C or less, 1, 3, 3), float32; outputs of further channels are zero. None is
+    average pooling. The result is written to ``out``, channels of channels-last activations.
     """
     tile = STRIDE_1_TILE if stride == 1 else TILE
     pitch = x.shape[1] if out is None else out.stride(3)
-    plan = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
+    grid, sizes, constants = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
     if out is None:
-        out = x.new_empty(len(x), *plan.sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+        out = x.new_empty(len(x), *sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
     weight = x if weight is None else weight  # not read
     statistics: tuple[Tensor | None, ...] = (weight,) * 4  # not read
     if norm is not None:
         statistics = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    launch("depthwise_kernel", plan.grid,
-        x, weight, out, *statistics, *plan.sizes, pitch // plan.constants["UNIT"],
+    launch("depthwise_kernel", grid,
+        x, weight, out, *statistics, *sizes, pitch // constants["UNIT"],
         0.0 if norm is None else norm.eps, activation.upper,
-        HAS_NORM=norm is not None, ACT=activation.kind, **plan.constants,
+        HAS_NORM=norm is not None, ACT=activation.kind, **constants,
     )  # fmt: skip
     return out
 
@@ -167,21 +133,23 @@ class _Depthwise(torch.autograd.Function):
         x = channels_last(x)
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.side_stream = stride, side_stream
-        return _convolve(x, weight, stride)
+        return convolve_depthwise_eval(x, weight, stride)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        plan = _plan(x, weight, ctx.stride, programs=BACKWARD_PROGRAMS, tile=TILE, pitch=x.shape[1])
+        grid, sizes, constants = _plan(
+            x, weight, ctx.stride, programs=BACKWARD_PROGRAMS, tile=TILE, pitch=x.shape[1]
+        )
         needs_dx = ctx.needs_input_grad[0]
         dx = torch.empty_like(x) if needs_dx else x
         partials = x
         if weight is not None:
-            partials = torch.empty(plan.grid[1], weight.numel(), device=x.device)
-        launch("depthwise_backward_kernel", plan.grid,
-            channels_last(dy), x, x if weight is None else weight, dx, partials, *plan.sizes,
-            NEEDS_DX=needs_dx, **plan.constants,
+            partials = torch.empty(grid[1], weight.numel(), device=x.device)
+        launch("depthwise_backward_kernel", grid,
+            channels_last(dy), x, x if weight is None else weight, dx, partials, *sizes,
+            NEEDS_DX=needs_dx, **constants,
         )  # fmt: skip
         dx = dx if needs_dx else None
         if weight is None:

@@ -4,16 +4,16 @@ Tensor cores need channels-last tensors whose number of channels is a multiple o
 padded with channels of zeros.
 """
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.context import launch
+from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
-from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, next_power_of_two
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, is_bias_free_conv
 
-ALIGNMENT = 8
-"""Channels are padded to a multiple of this."""
 STEM_TILE = 8192  # pixels times output channels of a tile
 STEM_PROGRAMS = 1584  # four waves of three programs on each of an H200's 132 multiprocessors
 STEM_STAGES = 1  # 4,096 images take 0.28 ms on an H200; 0.35 ms with two stages, 0.34 with three
@@ -21,11 +21,7 @@ MAX_STEM_CHANNELS = 128
 
 
 def pad_channels(x: Tensor) -> Tensor:
-    """Append channels of zeros up to a multiple of 8.
-
-    The result of ``standardize`` is a slice of a tensor with these channels; then that tensor
-    is returned, without a copy.
-    """
+    """Append channels of zeros up to a multiple of 8; results of ``standardize`` have them."""
     n, channels, height, width = x.shape
     missing = -channels % ALIGNMENT
     if not missing:
@@ -44,17 +40,10 @@ def pad_channels(x: Tensor) -> Tensor:
 
 
 def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute (x - mean) / std of images in the layout of the stem, in one kernel.
+    """Compute (x - mean) / std of images in one kernel; bytes are divided by 255 first.
 
-    Args:
-        x: Images (N, C, H, W), uint8 in 0..255, which are divided by 255, or floats in [0, 1].
-        mean: One number or C numbers, float32.
-        std: One number or C numbers, float32.
-        dtype: The dtype of the result.
-
-    Returns:
-        A slice, the first C channels, of a channels-last tensor that is padded with zeros to a
-        multiple of 8 channels; so ``pad_channels`` copies nothing.
+    ``mean`` and ``std`` are one number or C numbers, float32. The result is a slice of a
+    channels-last tensor with a multiple of 8 channels, so ``pad_channels`` copies nothing.
     """
     n, channels, height, width = x.shape
     if x.stride(2) != width * x.stride(3):
@@ -71,10 +60,11 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
     return out.permute(0, 3, 1, 2)[:, :channels]
 
 
-def is_stem(conv: nn.Conv2d) -> bool:
-    """Whether ``convolve_images`` can compute an ungrouped convolution."""
+def is_stem(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether ``convolve_images`` can compute a convolution."""
     return (
-        conv.in_channels <= ALIGNMENT
+        is_bias_free_conv(conv)
+        and conv.in_channels <= ALIGNMENT
         and conv.out_channels % ALIGNMENT == 0
         and conv.out_channels <= MAX_STEM_CHANNELS
         and conv.kernel_size == (3, 3)
@@ -83,21 +73,11 @@ def is_stem(conv: nn.Conv2d) -> bool:
 
 
 def convolve_images(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: Activation = LINEAR,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = LINEAR
 ) -> Tensor:
     """Compute act(conv(x) + bias) of a stem, without gradients.
 
-    Args:
-        x: At least one image, (N, 8, H, W), channels last.
-        weight: Weight (C, 8, 3, 3), channels last, in the dtype of ``x``; stride and padding are 1.
-        bias: C numbers, or None.
-        activation: The activation.
-
-    Returns:
-        Activations (N, C, H, W), channels last.
+    Images (N, 8, H, W), weight (C, 8, 3, 3), of the same dtype, and result are channels last.
     """
     n, _, height, width = x.shape
     channels = len(weight)

@@ -2,7 +2,16 @@
 
 Every call chooses by its input and its modules: the plain version runs on the CPU, under
 torch.compile, in unsupported dtypes, and if a module that a fused layer would skip has hooks.
+
+A unit of ShuffleNet runs in three kernels for predictions, and without a copy in training. Its
+inner layers have 50, 100 or 200 channels, in groups of 25, 50 or 100: numbers for which tensor
+cores and vector loads have no fast path. So grouped convolutions are products with matrices that
+have zeros outside of the groups, the inner channels are padded to a multiple of 8, and the shuffle
+is the order of the first matrix's rows.
 """
+
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +21,45 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops.misc import Conv2dNormActivation
 
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, RELU6, branch
-from fedaux_pl.accelerate.convolution.conv_norm_act import conv_norm_act
-from fedaux_pl.accelerate.convolution.depthwise import average_pool
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT, standardize
-from fedaux_pl.accelerate.convolution.pointwise_products import write_matrices
-from fedaux_pl.accelerate.convolution.shuffle_unit import (
-    fits_padding,
-    fits_three_kernels,
-    padded_products,
-    shuffle_unit_eval,
-    shuffle_unit_train,
+from fedaux_pl.accelerate.convolution import depthwise
+from fedaux_pl.accelerate.convolution.batch_norm import (
+    LINEAR,
+    RELU,
+    RELU6,
+    batch_norm_act,
+    branch,
+    channels_last,
 )
-from fedaux_pl.accelerate.eligibility import HALF, compute_dtype, fusable, has_hooks
+from fedaux_pl.accelerate.convolution.conv_norm_act import (
+    conv_norm_act,
+    convolve_act,
+    fold_batch_norm,
+    multiply_pixels,
+)
+from fedaux_pl.accelerate.convolution.image_stem import standardize
+from fedaux_pl.accelerate.convolution.pointwise_products import (
+    MatrixLayout,
+    Product,
+    convolve_pointwise,
+    matrix_of,
+    write_matrices,
+)
+from fedaux_pl.accelerate.eligibility import (
+    ALIGNMENT,
+    HALF,
+    compute_dtype,
+    fits_input,
+    fusable,
+    has_hooks,
+    is_pointwise,
+    is_standard_batch_norm,
+)
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.image_classifier import InputNormalization
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.shufflenet import ShuffleNet, ShuffleUnit, channel_shuffle
+
+POINTWISE = (1, 1), (0, 0), (1, 1)  # stride, padding and dilation
 
 
 @fast_version(InputNormalization)
@@ -37,13 +68,7 @@ class FastInputNormalization(InputNormalization):
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardize a batch of images of shape (N, in_channels, H, W)."""
-        if not self._fits_kernel(x):
-            return super().forward(x)
-        self.check_images(x)
-        return standardize(x, self.mean, self.std, compute_dtype(x))
-
-    def _fits_kernel(self, x: Tensor) -> bool:
-        return (
+        fits_kernel = (
             fusable(x)
             and compute_dtype(x) in HALF
             and torch.is_autocast_enabled(x.device.type)
@@ -52,6 +77,10 @@ class FastInputNormalization(InputNormalization):
             and x.numel() > 0
             and not x.requires_grad
         )
+        if not fits_kernel:
+            return super().forward(x)
+        self.check_images(x)
+        return standardize(x, self.mean, self.std, compute_dtype(x))
 
 
 @fast_version(BasicBlock)
@@ -61,7 +90,8 @@ class FastBasicBlock(BasicBlock):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Map feature maps to feature maps."""
         shortcut = self.downsample
-        if not _can_fuse(x, self.relu) or not (shortcut is None or _is_pair(shortcut)):
+        is_pair = type(shortcut) is nn.Sequential and len(shortcut) == 2 and not has_hooks(shortcut)
+        if not _can_fuse(x, self.relu) or not (shortcut is None or is_pair):
             return super().forward(x)  # type: ignore[no-any-return]
         x, shortcut_input = branch(x)
         out = conv_norm_act(self.conv1, self.bn1, x)
@@ -117,15 +147,13 @@ class FastShuffleUnit(ShuffleUnit):
         """Map feature maps to feature maps, of half the size with stride 2."""
         if not fusable(x):
             return super().forward(x)
-        if fits_three_kernels(self, x):
-            return shuffle_unit_eval(self, x)
-        if fits_padding(self, x):
-            return shuffle_unit_train(self, x)
+        if (compute := choose_unit(self, x)) is not None:
+            return compute(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
         out = conv_norm_act(self.depthwise, self.norm2, out, activation=LINEAR)
         if self.downsample:
-            pooled = F.relu(average_pool(shortcut_input))
+            pooled = F.relu(depthwise.average_pool(shortcut_input))
             return torch.cat([pooled, conv_norm_act(self.expand, self.norm3, out)], dim=1)
         return conv_norm_act(self.expand, self.norm3, out, shortcut_input)
 
@@ -154,11 +182,6 @@ def _can_fuse(x: Tensor, activation: nn.Module, kind: type[nn.Module] = nn.ReLU)
     )
 
 
-def _is_pair(shortcut: nn.Module) -> bool:
-    """Whether a shortcut is a sequence of two layers, such as a convolution and a norm layer."""
-    return type(shortcut) is nn.Sequential and len(shortcut) == 2 and not has_hooks(shortcut)
-
-
 def _shuffle(x: Tensor, groups: int) -> Tensor:
     """Compute ``channel_shuffle``, but keep the layout of channels-last maps."""
     if not x.is_contiguous(memory_format=torch.channels_last):
@@ -166,3 +189,89 @@ def _shuffle(x: Tensor, groups: int) -> Tensor:
     n, channels, height, width = x.shape
     rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
     return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
+
+
+def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
+    """Compute a unit in training mode, with gradients."""
+    x, shortcut_input = branch(x)
+    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    (_, reduce), (_, expand) = _products(unit)
+    inner, moments = convolve_pointwise(unit.reduce, x, reduce)
+    inner = batch_norm_act(norm1, inner, None, RELU, moments, shuffled_groups=unit.groups)
+    inner = depthwise.convolve_depthwise(unit.depthwise, inner)
+    inner = batch_norm_act(norm2, inner, None, LINEAR, shuffled_groups=1)
+    out, moments = convolve_pointwise(unit.expand, inner, expand)
+    if not unit.downsample:
+        return batch_norm_act(norm3, out, shortcut_input, RELU, moments)
+    pooled = F.relu(depthwise.average_pool(shortcut_input))
+    return torch.cat([pooled, batch_norm_act(norm3, out, None, RELU, moments)], dim=1)
+
+
+def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
+    """The matrices of all units that ``shuffle_unit_train`` may compute."""
+    return [
+        product
+        for unit in units
+        if isinstance(unit, ShuffleUnit) and unit.training and compute_dtype(x) in HALF
+        if is_pointwise(unit.reduce) and is_pointwise(unit.expand)
+        for product in _products(unit)
+    ]
+
+
+def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
+    """The first and the last convolution, and the layouts of their matrices."""
+    reduce, expand = unit.reduce, unit.expand
+    padded = reduce.out_channels + -reduce.out_channels % ALIGNMENT
+    return (
+        (reduce, MatrixLayout(padded, reduce.in_channels, reduce.groups, unit.groups)),
+        (expand, MatrixLayout(expand.out_channels, padded, expand.groups)),
+    )
+
+
+def choose_unit(unit: ShuffleUnit, x: Tensor) -> Callable[[ShuffleUnit, Tensor], Tensor] | None:
+    """Return the function that can compute a unit, if its layers and their inputs are standard."""
+    norms = unit.norm1, unit.norm2, unit.norm3
+    if (
+        compute_dtype(x) not in HALF
+        or not (is_pointwise(unit.reduce) and is_pointwise(unit.expand))
+        or not (depthwise.is_depthwise(unit.depthwise) and fits_input(unit.reduce, x))
+        or not all(is_standard_batch_norm(norm) for norm in norms)
+    ):
+        return None
+    if all(norm.training for norm in norms):
+        stride = unit.depthwise.stride[0]
+        fits = x.dtype == compute_dtype(x) and x[:, 0, ::stride, ::stride].numel() > 1
+        return shuffle_unit_train if fits else None
+    fits = x.shape[1] % ALIGNMENT == 0 and torch.backends.cudnn.enabled
+    is_plain = torch.is_grad_enabled() or any(norm.training for norm in norms)
+    return shuffle_unit_eval if fits and not is_plain else None
+
+
+def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
+    """Compute a unit in evaluation mode, without gradients."""
+    x = channels_last(x.to(compute_dtype(x)))
+    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    (_, reduce), (_, expand) = _products(unit)
+    matrix, bias = _fold(unit.reduce, norm1, reduce, x.dtype)
+    weight = matrix.view(len(matrix), 1, 1, -1).permute(0, 3, 1, 2)
+    inner = convolve_act(x, weight, bias, None, POINTWISE)
+    inner = depthwise.depthwise_norm_act_eval(unit.depthwise, norm2, inner, LINEAR)
+    matrix, bias = _fold(unit.expand, norm3, expand, x.dtype)
+    if not unit.downsample:
+        return multiply_pixels(inner, matrix, bias, x)
+    n, _, height, width = inner.shape
+    channels = x.shape[1] + len(matrix)
+    out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
+    depthwise.convolve_depthwise_eval(x, None, 2, activation=RELU, out=out[:, : x.shape[1]])
+    multiply_pixels(inner, matrix, bias, out=out[:, x.shape[1] :])
+    return out
+
+
+def _fold(
+    conv: nn.Conv2d, norm: nn.BatchNorm2d, layout: MatrixLayout, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The matrix and the bias of a convolution with BatchNorm folded in."""
+    weight, bias = fold_batch_norm(conv, norm, dtype)
+    matrix = matrix_of(weight[:, : conv.weight.shape[1]], layout, dtype)
+    column = MatrixLayout(layout.rows, 1, shuffled_groups=layout.shuffled_groups)
+    return matrix, matrix_of(bias[:, None], column, dtype)[:, 0]

@@ -1,18 +1,12 @@
 """1x1 convolutions in training as matrix products; those with groups have a block-diagonal matrix.
 
-Before its first step cuDNN tries its kernels for every shape and direction: on an H200 that takes
-9 s for MobileNetV2's 1x1 convolutions of 32 images, and 0.1 s as products. Later steps take 637 us
-by cuDNN, forward and backward, and 434 us as products.
+On an H200 cuDNN takes 9 s for its trials of MobileNetV2's 1x1 convolutions of 32 images, and 637 us
+for each later step; products take 0.1 s and 434 us.
 
 Groups are narrower than a tile of the tensor cores, so the zeros cost little, and much less than
 cuDNN's two conversions of the activations' layout. The order of the matrix's rows can be a channel
-shuffle, and zero rows and columns pad the channels for the tensor cores.
-
-With few input channels the product's kernel also computes BatchNorm's moments of the result, which
-saves a kernel and its pass over the result. On an H200 the 1x1 convolutions of MobileNetV2 and
-their moments take 235 us for 128 images and 762 us for 1,024 this way, with two kernels for wide
-layers, and 337 and 1,133 us by cuDNN with two kernels each; those of ShuffleNet 316 and 1,231 us,
-and 341 and 1,499 us by cuBLAS.
+shuffle, and zero rows and columns pad the channels for the tensor cores. With few input channels
+the product's kernel also computes BatchNorm's moments of the result.
 """
 
 from collections.abc import Sequence
@@ -23,11 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import current, launch
-from fedaux_pl.accelerate.convolution.batch_norm import VECTOR, Moments, channels_last
-from fedaux_pl.accelerate.convolution.image_stem import ALIGNMENT
-from fedaux_pl.accelerate.convolution.paths import is_pointwise
-from fedaux_pl.accelerate.convolution.tiling import MIN_BLOCK, PROGRAMS, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, current, launch, next_power_of_two
+from fedaux_pl.accelerate.convolution.batch_norm import PROGRAMS, Moments, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
     compute_linear_weight_gradient,
@@ -35,7 +26,7 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     side_stream_for,
     write_gradient,
 )
-from fedaux_pl.accelerate.eligibility import HALF, fits_input
+from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, fits_input, is_pointwise
 
 # For most layers with more input channels, cuBLAS and a second kernel for the moments are faster.
 MAX_IN_CHANNELS = 128
@@ -51,20 +42,12 @@ WARPS = 4
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """How a matrix holds the weight of a convolution.
+    """How a matrix holds the weight of a convolution."""
 
-    Args:
-        rows: Output channels, with padding.
-        columns: Input channels, with padding.
-        groups: Groups of the convolution.
-        shuffled_groups: Groups of the channel shuffle of the rows: 1 for none, or any number if the
-            convolution has no groups, or those of the convolution.
-    """
-
-    rows: int
-    columns: int
-    groups: int = 1
-    shuffled_groups: int = 1
+    rows: int  # output channels, with padding
+    columns: int  # input channels, with padding
+    groups: int = 1  # of the convolution
+    shuffled_groups: int = 1  # of the shuffle of the rows: 1, ``groups``, or any if groups is 1
 
     def is_weight(self, weight: Tensor) -> bool:
         """Whether the matrix is the weight itself: no groups, no padding, no shuffle."""
@@ -94,26 +77,26 @@ def write_matrices(products: Sequence[Product], dtype: torch.dtype) -> dict[Prod
         return {}
     sizes = [layout.rows * layout.columns for _, layout in products]
     parts = torch.split(products[0][0].weight.new_zeros(sum(sizes), dtype=dtype), sizes)
-    matrices = {}
-    for (conv, layout), part in zip(products, parts, strict=True):
-        matrices[conv, layout] = part.view(layout.rows, layout.columns)
-        _write_blocks(conv.weight, layout, matrices[conv, layout])
-    return matrices
+    return {
+        (conv, layout): _write_blocks(conv.weight, layout, part)
+        for (conv, layout), part in zip(products, parts, strict=True)
+    }
 
 
-def _write_blocks(weight: Tensor, layout: MatrixLayout, matrix: Tensor) -> None:
+def _write_blocks(weight: Tensor, layout: MatrixLayout, zeros: Tensor) -> Tensor:
     """Write a weight to its places in a matrix of zeros."""
+    matrix = zeros.view(layout.rows, layout.columns)
     blocks = layout.blocks(matrix, weight)
     blocks.copy_(weight.detach().view(blocks.shape))
+    return matrix
 
 
 def matrix_of(weight: Tensor, layout: MatrixLayout, dtype: torch.dtype) -> Tensor:
     """The matrix of a weight, without gradients."""
     if layout.is_weight(weight):
         return weight.detach().to(dtype).reshape(layout.rows, layout.columns)
-    matrix = weight.new_zeros(layout.rows, layout.columns, dtype=dtype)
-    _write_blocks(weight, layout, matrix)
-    return matrix
+    zeros = weight.new_zeros(layout.rows, layout.columns, dtype=dtype)
+    return _write_blocks(weight, layout, zeros)
 
 
 def fits_product(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> TypeGuard[nn.Conv2d]:
@@ -132,16 +115,8 @@ def convolve_pointwise(
 ) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
-    The weight's gradient is computed on the side stream if there is one.
-
-    Args:
-        conv: A 1x1 convolution without bias, with any number of groups.
-        x: Activations (N, C, H, W), with the channels of the layout's columns.
-        layout: The matrix: the channels of the output are its rows, and those of padding are zero.
-            By default the channels are those of the convolution.
-
-    Returns:
-        The output, and its moments for ``batch_norm_act``; None if it computes them faster.
+    The channels of ``x`` are the columns of the layout, those of the output its rows; by default
+    those of the convolution. Also return the moments, if ``batch_norm_act`` is not faster.
     """
     n, in_channels, height, width = x.shape
     if layout is None:
@@ -180,18 +155,14 @@ class _Product(torch.autograd.Function):
         weight, layout, side_stream = ctx.weight, ctx.layout, ctx.side_stream
         dy = dy.contiguous()
         gradient, is_weight = fork(side_stream, weight), layout.is_weight(weight)
-        dmatrix = (
-            gradient.view(matrix.shape)
-            if is_weight
-            else torch.empty(matrix.shape, device=matrix.device)
-        )
+        dmatrix = gradient if is_weight else torch.empty(matrix.shape, device=matrix.device)
         needs_drows, needs_gradient, *_ = ctx.needs_input_grad
         drows = dy @ matrix if needs_drows else None
         if not needs_gradient:
             return drows, None, None, None, None, None
 
         def write() -> None:
-            compute_linear_weight_gradient(dy, rows, dmatrix)
+            compute_linear_weight_gradient(dy, rows, dmatrix.view(matrix.shape))
             if not is_weight:
                 blocks = layout.blocks(dmatrix, weight)
                 gradient.view(blocks.shape).copy_(blocks)
@@ -206,18 +177,13 @@ def gives_moments(layout: MatrixLayout, dtype: torch.dtype) -> bool:
         torch.is_grad_enabled()
         and dtype in HALF
         and layout.columns <= MAX_IN_CHANNELS
-        and layout.columns % VECTOR == 0
-        and layout.rows % VECTOR == 0
+        and layout.columns % ALIGNMENT == 0
+        and layout.rows % ALIGNMENT == 0
     )
 
 
 def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments]:
-    """Compute rows @ weight.T and the moments of the result, without gradients.
-
-    Args:
-        rows: Matrix (pixels, inputs), contiguous, with at most 128 inputs.
-        weight: Matrix (outputs, inputs), contiguous and of the same dtype.
-    """
+    """Compute rows @ weight.T and its moments, with at most ``MAX_IN_CHANNELS`` columns."""
     (pixels, in_channels), channels = rows.shape, len(weight)
     max_block = FEW_BLOCK_CHANNELS if in_channels <= FEW_CHANNELS else BLOCK_CHANNELS
     block_channels = min(max_block, next_power_of_two(channels, MIN_BLOCK))
@@ -230,8 +196,8 @@ def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments
     out = rows.new_empty(pixels, channels)
     partials = torch.empty(2, chunks, channels, device=rows.device)
     launch("pointwise_moments_kernel", (channel_blocks, chunks),
-        rows, weight, out, partials, pixels, in_channels // VECTOR, channels // VECTOR, chunk,
-        UNIT=VECTOR, BLOCK_M=BLOCK_PIXELS, BLOCK_N=block_channels,
+        rows, weight, out, partials, pixels, in_channels // ALIGNMENT, channels // ALIGNMENT, chunk,
+        UNIT=ALIGNMENT, BLOCK_M=BLOCK_PIXELS, BLOCK_N=block_channels,
         BLOCK_K=next_power_of_two(in_channels, MIN_BLOCK),
         WARPS=WARPS, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip

@@ -1,17 +1,15 @@
 """Weight gradients on a side stream, at the same time as the rest of the backward pass.
 
 The backward pass waits for the gradients of activations, but nothing before the optimizer needs the
-gradient of a weight. Within ``weight_gradients_on`` the convolutions of ``conv_norm_act`` and
-the linear layers of ``bert`` compute it on a side stream, and ``join_weight_gradients`` waits
-and adds it to ``grad``. This is faster where single kernels are too small to fill the GPU.
+gradient of a weight. Within ``weight_gradients_on`` convolutions and the linear layers of ``bert``
+compute it on a side stream. This is faster where single kernels are too small to fill the GPU.
 
-Autograd does not see these gradients. It would add several contributions to one parameter, such as
-those of a penalty or of a second use of the layer, without waiting for the side stream. Only
-``join_weight_gradients`` writes them to ``grad``, after the wait, so shared weights and further
-loss terms are safe. ``torch.autograd.grad`` does not find these gradients.
+Autograd does not see these gradients: it would add several contributions to one parameter without
+waiting for the side stream. Only ``join_weight_gradients`` writes them to ``grad``, after the wait,
+so shared weights and further loss terms are safe. ``torch.autograd.grad`` does not find them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,27 +24,17 @@ from fedaux_pl.accelerate.convolution.image_stem import convolve_images, pad_wei
 
 
 class SideStream:
-    """A CUDA stream and the weight gradients that are computed on it.
-
-    Args:
-        stream: The stream.
-
-    Attributes:
-        pending: Weights and their gradients that are not in ``grad`` yet.
-        in_use: Tensors that kernels on the stream read. They belong to the main stream, which could
-            reuse freed memory at once, so they stay referenced until the main stream has waited.
-    """
+    """A CUDA stream and the weight gradients that are computed on it."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.stream = stream
-        self.pending: list[tuple[Tensor, Tensor]] = []
+        self.pending: list[tuple[Tensor, Tensor]] = []  # weights, gradients not in ``grad`` yet
+        # Tensors that kernels on the stream read. They belong to the main stream, which could reuse
+        # freed memory at once, so they stay referenced until it has waited.
         self.in_use: list[tuple[Tensor, ...]] = []
 
     def can_accumulate(self, weights: Sequence[Tensor]) -> bool:
-        """Whether the gradients of these weights can be added to ``grad`` without autograd.
-
-        Weights that are not leaves or have hooks need autograd.
-        """
+        """Whether gradients can be added to ``grad`` without autograd: leaves without hooks."""
         return all(
             weight.requires_grad
             and weight.is_leaf
@@ -55,19 +43,26 @@ class SideStream:
             for weight in weights
         )
 
+    def wait(self, device: torch.device) -> None:
+        """Let the stream wait for the main stream."""
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+
+    def compute(
+        self,
+        gradients: Iterable[tuple[Tensor, Tensor]],
+        write: Callable[[], object],
+        in_use: tuple[Tensor, ...],
+    ) -> None:
+        """Write the gradients of weights, reading the tensors ``in_use``."""
+        with torch.cuda.stream(self.stream):
+            write()
+        self.pending.extend(gradients)
+        self.in_use.append(in_use)
+
 
 @contextmanager
 def weight_gradients_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Within it weight gradients are computed on a side stream.
-
-    Call ``join_weight_gradients`` after every backward pass.
-
-    Args:
-        stream: The side stream.
-
-    Raises:
-        RuntimeError: At the end, if gradients were not joined.
-    """
+    """Compute weight gradients on a side stream; join them after every backward pass."""
     side_stream = SideStream(stream)
     with using(side_stream=side_stream):
         yield
@@ -108,13 +103,12 @@ def side_stream_for(conv: nn.Conv2d) -> SideStream | None:
 def fork(side_stream: SideStream | None, weight: Tensor) -> Tensor:
     """Let the side stream, if any, wait for the main stream; return an empty gradient of a weight.
 
-    The gradient belongs to the main stream, because it outlives the join as any other gradient
-    does. So it is allocated before the main stream launches anything else, whose memory it could
-    get. Fused optimizers need the layout and dtype of the parameter.
+    The gradient belongs to the main stream, because it outlives the join. It is allocated before
+    the main stream launches anything else, whose memory it could get.
     """
     gradient = torch.empty_like(weight)
     if side_stream is not None:
-        side_stream.stream.wait_stream(torch.cuda.current_stream(weight.device))
+        side_stream.wait(weight.device)
     return gradient
 
 
@@ -127,16 +121,12 @@ def write_gradient(
 ) -> Tensor | None:
     """Write a gradient that ``fork`` allocated, on the side stream if there is one.
 
-    ``write`` reads the tensors ``in_use``. Return the gradient for autograd; None if
-    ``join_weight_gradients`` adds it.
+    Return the gradient for autograd; None if ``join_weight_gradients`` adds it.
     """
     if side_stream is None:
         write()
         return gradient
-    with torch.cuda.stream(side_stream.stream):
-        write()
-    side_stream.pending.append((weight, gradient))
-    side_stream.in_use.append(in_use)
+    side_stream.compute([(weight, gradient)], write, in_use)
     return None
 
 
@@ -147,28 +137,8 @@ def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor
     return torch.mm(dy.float().t(), x.float(), out=out)
 
 
-def launch_linear_weight_gradient(
-    side_stream: SideStream, weights: Sequence[Tensor], dy: Tensor, x: Tensor
-) -> None:
-    """Compute the weight gradient of linear layers with the same input on the side stream."""
-    # allocated on the main stream, which uses it after the wait
-    gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
-    side_stream.stream.wait_stream(torch.cuda.current_stream(x.device))
-    with torch.cuda.stream(side_stream.stream):
-        compute_linear_weight_gradient(dy, x, gradient)
-    gradients = torch.split(gradient, [len(weight) for weight in weights])
-    side_stream.pending.extend(zip(weights, gradients, strict=True))
-    side_stream.in_use.append((dy, x))
-
-
 def convolve(conv: nn.Conv2d, x: Tensor, *, stem: bool) -> Tensor:
-    """Compute conv(x) of a convolution without bias in the dtype of ``x``, with gradients.
-
-    Args:
-        conv: The convolution, without groups.
-        x: Activations, whose channels can be padded with zeros.
-        stem: Whether ``convolve_images`` computes it; otherwise cuDNN does.
-    """
+    """Compute conv(x) in the dtype of ``x``, whose channels can be padded, with gradients."""
     out: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
         x, conv.weight, (conv.stride, conv.padding, conv.dilation), stem, side_stream_for(conv)
     )

@@ -1,23 +1,14 @@
 """All Triton kernels of the package.
 
-Kernels for convolutional networks compile in few variants, because the numbers of rows and channels
-are run-time arguments. Kernels for text encoders compile for each width, of which there are few.
-
-Sums are computed in a fixed order and without atomics, so results repeat bit for bit. Triton is
-available on Linux only, so ``context.launch`` imports this module. Long argument lists group
-tensors, numbers and compile-time constants; ``# fmt: skip`` preserves the groups.
+Sums are computed in a fixed order and without atomics, so results repeat bit for bit. Long argument
+lists group tensors, numbers and compile-time constants; ``# fmt: skip`` preserves the groups.
 """
 
 # ruff: noqa: F403
 from fedaux_pl.accelerate.kernels.attention_kernels import *
-from fedaux_pl.accelerate.kernels.batch_norm_backward_kernels import *
 from fedaux_pl.accelerate.kernels.batch_norm_kernels import *
 from fedaux_pl.accelerate.kernels.depthwise_kernels import *
-from fedaux_pl.accelerate.kernels.gelu_kernels import *
 from fedaux_pl.accelerate.kernels.layer_norm_kernels import *
-from fedaux_pl.accelerate.kernels.mean_pooling_kernels import *
-from fedaux_pl.accelerate.kernels.packing_kernels import *
-from fedaux_pl.accelerate.kernels.pointwise_kernels import *
-from fedaux_pl.accelerate.kernels.stem_kernels import *
+from fedaux_pl.accelerate.kernels.product_kernels import *
+from fedaux_pl.accelerate.kernels.token_kernels import *
 from fedaux_pl.accelerate.kernels.view_kernels import *
-from fedaux_pl.accelerate.kernels.word_gradient_kernels import *

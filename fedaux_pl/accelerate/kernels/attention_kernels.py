@@ -1,17 +1,15 @@
 """Attention for short texts: a program holds all keys and values of a head.
 
-Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. So one
-matrix product computes all three, one the gradient of their input and one that of their weights.
-No query attends to padding; a query without any key gets zeros. Softmax and sums are in float32.
-
-The rows of packed texts are given by ``starts``, see ``packing_kernels``. Their dropout masks are
-those of the padded texts.
+Queries, keys and values are one matrix (rows, 3, HEADS, DIM), and so are their gradients. No query
+attends to padding; a query without any key gets zeros. Softmax and sums are in float32. Packed
+texts have the dropout masks of the padded ones.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.dropout_mask import is_kept
+from fedaux_pl.accelerate.kernels.layer_norm_kernels import is_kept
+from fedaux_pl.accelerate.kernels.token_kernels import find_rows
 
 
 @triton.jit
@@ -36,17 +34,6 @@ def _probabilities(
         kept = is_kept(tl.load(seeds + seed_index), counter, rate)
         dropout_scale = tl.where(kept, 1.0 / (1.0 - rate), 0.0)
     return probs, dropout_scale
-
-
-@triton.jit
-def find_rows(starts, text, length, PACKED: tl.constexpr):
-    """The first row of a text, and the number of its rows."""
-    first = tl.cast(text, tl.int64) * length
-    count = length
-    if PACKED:
-        first = tl.load(starts + text).to(tl.int64)
-        count = tl.load(starts + text + 1) - first.to(tl.int32)
-    return first, count
 
 
 @triton.jit(do_not_specialize=["seed_index", "length", "pad_id"])

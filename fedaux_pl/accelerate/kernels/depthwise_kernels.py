@@ -3,19 +3,17 @@
 A column is the pixels (x, 0), (x, 1), ... of one image; there are N * width columns. A program
 processes ``BLOCK_C`` channels of a chunk of columns, ``BLOCK_M`` columns at a time, and goes down
 their rows. So with stride 1 an input row is loaded three times, shifted by -1, 0 and 1, in place of
-nine times: its contributions to three output rows are added as soon as it is loaded. Only the first
-load of a value comes from device memory; the others come from the cache.
+nine times: its contributions to three output rows are added as soon as it is loaded.
 
-The grid is (channel blocks, chunks), ``channels`` is ``units * UNIT`` and no size is specialized
-on, see ``batch_norm_kernels``. The arithmetic is float32. Weights are (parameters, 3, 3), float32;
-further channels are padding, whose outputs are zero. With ``POOL`` no weights are read: they are
-1/9, which is average pooling.
+Grid and sizes are as in ``batch_norm_kernels``, with columns in place of rows. The arithmetic is
+float32. Weights are (parameters, 3, 3), float32; further channels are padding, whose outputs are
+zero. With ``POOL`` no weights are read: they are 1/9, which is average pooling.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate
+from fedaux_pl.accelerate.kernels.batch_norm_kernels import _activate, _find_chunk
 
 SIZES = [
     "columns", "units", "parameters", "chunk_columns", "height", "width", "out_height", "out_width",
@@ -51,67 +49,16 @@ def _load_three(x, row, column, height, width, channels, channel, mask):
 
 
 @triton.jit
-def _load_weight(weight, channel, tap: tl.constexpr, mask, POOL: tl.constexpr):
-    """One of the nine weights of each channel, as (1, BLOCK_C)."""
-    if POOL:
-        value = tl.where(mask, NINTH, 0.0)
-    else:
-        value = tl.load(weight + channel * 9 + tap, mask=mask, other=0.0)
-    return value[None, :]
-
-
-@triton.jit
 def _load_weights(weight, channel, mask, POOL: tl.constexpr):
     """The nine weights of each channel, row by row, each as (1, BLOCK_C)."""
-    w00 = _load_weight(weight, channel, 0, mask, POOL)
-    w01 = _load_weight(weight, channel, 1, mask, POOL)
-    w02 = _load_weight(weight, channel, 2, mask, POOL)
-    w10 = _load_weight(weight, channel, 3, mask, POOL)
-    w11 = _load_weight(weight, channel, 4, mask, POOL)
-    w12 = _load_weight(weight, channel, 5, mask, POOL)
-    w20 = _load_weight(weight, channel, 6, mask, POOL)
-    w21 = _load_weight(weight, channel, 7, mask, POOL)
-    w22 = _load_weight(weight, channel, 8, mask, POOL)
-    return w00, w01, w02, w10, w11, w12, w20, w21, w22
-
-
-@triton.jit
-def start_rows(
-    x, out_row, column, height, width, channels, channel, mask,
-    w00, w01, w02, w10, w11, w12,
-    STRIDE: tl.constexpr,
-):  # fmt: skip
-    """What ``next_row`` needs for its first output row: the parts of this row and the next one.
-
-    A part is the sum over the input rows that were loaded so far.
-    """
-    a, b, c = _load_three(x, out_row * STRIDE - 1, column, height, width, channels, channel, mask)
-    this_part = a * w00 + b * w01 + c * w02
-    next_part = tl.zeros_like(this_part)
-    if STRIDE == 1:
-        a, b, c = _load_three(x, out_row, column, height, width, channels, channel, mask)
-        this_part += a * w10 + b * w11 + c * w12
-        next_part = a * w00 + b * w01 + c * w02
-    return this_part, next_part
-
-
-@triton.jit
-def next_row(
-    x, out_row, column, height, width, channels, channel, mask, this_part, next_part,
-    w00, w01, w02, w10, w11, w12, w20, w21, w22,
-    STRIDE: tl.constexpr,
-):  # fmt: skip
-    """The outputs of a row, and the parts of the next two rows."""
-    if STRIDE == 2:
-        a, b, c = _load_three(x, 2 * out_row, column, height, width, channels, channel, mask)
-        this_part += a * w10 + b * w11 + c * w12
-    a, b, c = _load_three(x, out_row * STRIDE + 1, column, height, width, channels, channel, mask)
-    z = this_part + (a * w20 + b * w21 + c * w22)
-    new_part = a * w00 + b * w01 + c * w02
-    if STRIDE == 1:
-        return z, next_part + (a * w10 + b * w11 + c * w12), new_part
-    else:  # noqa: RET505 - a compile-time condition
-        return z, new_part, next_part
+    weights = ()
+    for tap in tl.static_range(9):
+        if POOL:
+            value = tl.where(mask, NINTH, 0.0)
+        else:
+            value = tl.load(weight + channel * 9 + tap, mask=mask, other=0.0)
+        weights = weights + (value[None, :],)  # noqa: RUF005 - Triton's language
+    return weights
 
 
 @triton.jit(do_not_specialize=[*SIZES, "out_units"])
@@ -128,12 +75,9 @@ def depthwise_kernel(
     It writes act(conv(x)), or act(norm(conv(x))) with the running statistics if ``HAS_NORM``. A
     pixel of ``y`` has ``out_units * UNIT`` values, at least one a channel.
     """
-    channels = units * UNIT
+    channels, channel, start, count = _find_chunk(columns, units, chunk_columns, UNIT, BLOCK_C)
     pitch = out_units * UNIT
-    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     channel_mask = channel < channels
-    start = tl.program_id(1) * chunk_columns
-    count = tl.minimum(chunk_columns, columns - start)
     weight_mask = channel < parameters
     w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
     if HAS_NORM:
@@ -150,15 +94,26 @@ def depthwise_kernel(
         source = x + (image.to(tl.int64) * height * width * channels)[:, None]
         target = y + (image.to(tl.int64) * out_height * out_width * pitch)[:, None]
         target += (out_column * pitch)[:, None] + channel[None, :]
-        this_part, next_part = start_rows(
-            source, 0, column, height, width, channels, channel, mask,
-            w00, w01, w02, w10, w11, w12, STRIDE,
-        )  # fmt: skip
+        # a part of an output row is the sum over the input rows that were loaded so far
+        a, b, c = _load_three(source, -1, column, height, width, channels, channel, mask)
+        this_part = a * w00 + b * w01 + c * w02
+        next_part = tl.zeros_like(this_part)
+        if STRIDE == 1:
+            a, b, c = _load_three(source, 0, column, height, width, channels, channel, mask)
+            this_part += a * w10 + b * w11 + c * w12
+            next_part = a * w00 + b * w01 + c * w02
         for out_row in tl.range(out_height, num_stages=STAGES if STRIDE == 1 else 1):
-            z, this_part, next_part = next_row(
-                source, out_row, column, height, width, channels, channel, mask,
-                this_part, next_part, w00, w01, w02, w10, w11, w12, w20, w21, w22, STRIDE,
-            )  # fmt: skip
+            row = out_row * STRIDE
+            if STRIDE == 2:
+                a, b, c = _load_three(source, row, column, height, width, channels, channel, mask)
+                this_part += a * w10 + b * w11 + c * w12
+            a, b, c = _load_three(source, row + 1, column, height, width, channels, channel, mask)
+            z = this_part + (a * w20 + b * w21 + c * w22)
+            this_part = a * w00 + b * w01 + c * w02
+            if STRIDE == 1:
+                new_part = this_part
+                this_part = next_part + (a * w10 + b * w11 + c * w12)
+                next_part = new_part
             if HAS_NORM:
                 z = z * scale[None, :] + shift[None, :]
             values = _activate(z, upper, ACT).to(y.dtype.element_ty)
@@ -174,16 +129,12 @@ def depthwise_backward_kernel(
 ):  # fmt: skip
     """The gradient of x, and each chunk's part of the weight's gradient, in one pass.
 
-    ``partials`` is (chunks, parameters * 9); ``sum_partials_kernel`` adds up its rows. ``POOL``,
-    which has no such gradient, is for stride 2 only. Columns are those of the output. With stride
-    2, a program computes the two by two input pixels whose first one is the center of an output
-    pixel.
+    ``partials`` is (chunks, parameters * 9); ``sum_partials_kernel`` adds up its rows. ``POOL`` is
+    for stride 2 only. Columns are those of the output. With stride 2, a program computes the two by
+    two input pixels whose first one is the center of an output pixel.
     """
-    channels = units * UNIT
-    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    channels, channel, start, count = _find_chunk(columns, units, chunk_columns, UNIT, BLOCK_C)
     channel_mask = channel < channels
-    start = tl.program_id(1) * chunk_columns
-    count = tl.minimum(chunk_columns, columns - start)
     weight_mask = channel < parameters
     w00, w01, w02, w10, w11, w12, w20, w21, w22 = _load_weights(weight, channel, weight_mask, POOL)
     zeros = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
@@ -196,7 +147,7 @@ def depthwise_backward_kernel(
         image = ((start + column_in_chunk) // out_width).to(tl.int64)
         out_column = (start + column_in_chunk) % out_width
         column = out_column * STRIDE
-        gradient = dy + (image * out_height * out_width * channels)[:, None]
+        grad = dy + (image * out_height * out_width * channels)[:, None]
         source = x + (image * height * width * channels)[:, None]
         target = dx + (image * height * width * channels)[:, None]
         target += (column * channels)[:, None] + channel[None, :]
@@ -210,9 +161,9 @@ def depthwise_backward_kernel(
             dx_upper, dx_middle = zeros, zeros
             for row in tl.range(height + 1, num_stages=STAGES):
                 x_next = _load_raw(source, row + 1, column, height, width, channels, channel, mask)
-                a = _load_row(gradient, row, column + 1, height, width, channels, channel, mask)
-                b = _load_row(gradient, row, column, height, width, channels, channel, mask)
-                c = _load_row(gradient, row, column - 1, height, width, channels, channel, mask)
+                a = _load_row(grad, row, column + 1, height, width, channels, channel, mask)
+                b = _load_row(grad, row, column, height, width, channels, channel, mask)
+                c = _load_row(grad, row, column - 1, height, width, channels, channel, mask)
                 x_center = x_middle.to(tl.float32)
                 x_lower = x_next.to(tl.float32)
                 s00 += x_upper * a
@@ -234,19 +185,14 @@ def depthwise_backward_kernel(
                 x_middle = x_next
         else:
             is_right_inside = (column + 1 < width)[:, None]
-            b = _load_row(gradient, 0, out_column, out_height, out_width, channels, channel, mask)
-            a = _load_row(
-                gradient, 0, out_column + 1, out_height, out_width, channels, channel, mask
-            )
+            after = out_column + 1
+            b = _load_row(grad, 0, out_column, out_height, out_width, channels, channel, mask)
+            a = _load_row(grad, 0, after, out_height, out_width, channels, channel, mask)
             for out_row in range(out_height):
                 row = 2 * out_row
-                below = out_row + 1
-                d = _load_row(
-                    gradient, below, out_column, out_height, out_width, channels, channel, mask
-                )
-                c = _load_row(
-                    gradient, below, out_column + 1, out_height, out_width, channels, channel, mask
-                )
+                low = out_row + 1
+                d = _load_row(grad, low, out_column, out_height, out_width, channels, channel, mask)
+                c = _load_row(grad, low, after, out_height, out_width, channels, channel, mask)
                 if not POOL:
                     right = column + 1
                     value = _load_row(source, row, column, height, width, channels, channel, mask)

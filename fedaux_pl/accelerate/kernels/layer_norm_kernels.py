@@ -3,25 +3,49 @@
 States are (rows, WIDTH) with a row for each token. The residual stream is in float32; the kernels
 also write it in half precision, for the next matrix product. The forward pass saves mean and
 1 / std of each row; the backward pass recomputes the sum before the norm. For the gradients of
-parameters each program writes a row of partial sums, which ``sum_partials_kernel`` adds up.
-
-The rows of packed texts have the dropout masks and positions of their slots, see
-``packing_kernels``.
+parameters each program writes a row of partial sums, which ``sum_partials_kernel`` adds up. Rows of
+packed texts have the dropout masks and positions of their slots, see ``token_kernels``.
 """
 
 import triton
 import triton.language as tl
 
-from fedaux_pl.accelerate.kernels.dropout_mask import is_kept
+
+@triton.jit
+def _mix_bits(x):
+    x ^= x >> 16
+    x = tl.mul(x, 0x7FEB352D, sanitize_overflow=False)
+    x ^= x >> 15
+    x = tl.mul(x, 0x846CA68B, sanitize_overflow=False)
+    return x ^ (x >> 16)
 
 
 @triton.jit
-def _find_slots(slots, row_ids, rows, PACKED: tl.constexpr):
-    """The index of each row's token in the padded texts, see ``packing_kernels``."""
-    found = row_ids
+def is_kept(seed, counter, rate):
+    """Whether dropout keeps a value, for a 64-bit seed and the value's 32-bit counter.
+
+    No mask is stored: the backward pass recomputes it. A 32-bit mixing function (Wellons,
+    "Prospecting for hash functions", 2018) costs a fifth of Philox.
+    """
+    low = (seed & 0xFFFFFFFF).to(tl.uint32)
+    high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    bits = _mix_bits(_mix_bits(counter.to(tl.uint32) ^ low) ^ high)
+    return (bits >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
+
+
+@triton.jit
+def _find_tile(
+    first, stop, slots, cols, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, PACKED: tl.constexpr
+):
+    """The rows of a tile, its mask and offsets, its tokens' slots and counters of dropout."""
+    row_ids = first + tl.arange(0, BLOCK_R)
+    mask = (row_ids < stop)[:, None] & (cols < WIDTH)[None, :]
+    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    slot_ids = row_ids
     if PACKED:
-        found = tl.load(slots + row_ids, mask=row_ids < rows, other=0)
-    return found
+        slot_ids = tl.load(slots + row_ids, mask=row_ids < stop, other=0)
+    counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    return row_ids, mask, offsets, slot_ids, counters
 
 
 @triton.jit
@@ -44,8 +68,7 @@ def _embed(
 ):  # fmt: skip
     """The sum of the embeddings of a token's word, of its position and of token type 0.
 
-    An id outside of the vocabulary gives NaN, which the check of the loss reports. PyTorch's
-    device-side assertion would make the CUDA context unusable.
+    An id outside of the vocabulary gives NaN, which the check of the loss reports.
     """
     row_mask = row_ids < rows
     mask = row_mask[:, None] & (cols < WIDTH)[None, :]
@@ -104,17 +127,15 @@ def embed_kernel(
     BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """Dropout(LayerNorm(word + position + token type))."""
-    row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
-    mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
-    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
+    row_ids, mask, offsets, slot_ids, counters = _find_tile(
+        tl.program_id(0) * BLOCK_R, rows, slots, cols, WIDTH, BLOCK_R, PACKED
+    )
     values = _embed(
         ids, word, position, token_type, vocab_size, rows, length, row_ids, slot_ids, cols, WIDTH
     )
     z = _normalize(values, stats, weight, bias, rows, row_ids, cols, eps, WIDTH)
     if DROPOUT:
-        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
         z = tl.where(is_kept(tl.load(seeds + seed_index), counters, rate), z / (1.0 - rate), 0.0)
     tl.store(states + offsets, z, mask=mask)
     tl.store(half + offsets, z.to(half.dtype.element_ty), mask=mask)
@@ -127,12 +148,10 @@ def add_norm_kernel(
     BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm(residual + dropout(y))."""
-    row_ids = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_W)
-    mask = (row_ids < rows)[:, None] & (cols < WIDTH)[None, :]
-    offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
-    slot_ids = _find_slots(slots, row_ids, rows, PACKED)
-    counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+    row_ids, mask, offsets, _, counters = _find_tile(
+        tl.program_id(0) * BLOCK_R, rows, slots, cols, WIDTH, BLOCK_R, PACKED
+    )
     values, _ = _add_residual(
         y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
     )
@@ -158,14 +177,12 @@ def add_norm_backward_kernel(
     start = tl.program_id(0) * rows_per_part
     stop = tl.minimum(start + rows_per_part, rows)
     for first in range(start, stop, BLOCK_R):
-        row_ids = first + tl.arange(0, BLOCK_R)
-        mask = (row_ids < stop)[:, None] & col_mask[None, :]
-        offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        row_ids, mask, offsets, _, counters = _find_tile(
+            first, stop, slots, cols, WIDTH, BLOCK_R, PACKED
+        )
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         if HAS_HALF:
             gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
-        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
-        counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
         values, kept = _add_residual(
             y, residual, seeds, seed_index, offsets, counters, mask, rate, DROPOUT
         )
@@ -201,14 +218,12 @@ def embed_backward_kernel(
     start = tl.program_id(0) * rows_per_part
     stop = tl.minimum(start + rows_per_part, rows)
     for first in range(start, stop, BLOCK_R):
-        row_ids = first + tl.arange(0, BLOCK_R)
-        mask = (row_ids < stop)[:, None] & col_mask[None, :]
-        offsets = row_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
+        row_ids, mask, offsets, slot_ids, counters = _find_tile(
+            first, stop, slots, cols, WIDTH, BLOCK_R, PACKED
+        )
         gradient = tl.load(dstates + offsets, mask=mask, other=0.0)
         gradient += tl.load(dhalf + offsets, mask=mask, other=0.0).to(tl.float32)
-        slot_ids = _find_slots(slots, row_ids, stop, PACKED)
         if DROPOUT:
-            counters = slot_ids.to(tl.int64)[:, None] * WIDTH + cols[None, :]
             kept = is_kept(tl.load(seeds + seed_index), counters, rate)
             gradient = tl.where(kept, gradient / (1.0 - rate), 0.0)
         values = _embed(

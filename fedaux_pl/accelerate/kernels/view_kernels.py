@@ -1,7 +1,4 @@
-"""Random views of images in one kernel, from the crop to grayscale.
-
-It fuses the functions of ``fedaux_pl.data.views``, which explain the arithmetic.
-"""
+"""Random views of images in one kernel, which fuses the functions of ``fedaux_pl.data.views``."""
 
 import triton
 import triton.language as tl
@@ -15,11 +12,7 @@ BLUE = tl.constexpr(color.BLUE)
 
 @triton.jit
 def _find_neighbors(position, start, extent, size):
-    """The two input pixels next to an output pixel along one axis, and the weight of the second.
-
-    The box, ``extent`` pixels from ``start`` on, is stretched over ``size`` output pixels. For any
-    box, both pixels are inside the image.
-    """
+    """The two input pixels, inside the image, next to an output pixel; the weight of the second."""
     in_box = tl.maximum((position + 0.5) * tl.div_rn(extent, size.to(tl.float32)) - 0.5, 0.0)
     source_position = tl.minimum(in_box, extent - 1.0) + start
     source_position = tl.minimum(tl.maximum(source_position, 0.0), size - 1.0)
@@ -108,8 +101,7 @@ def views_kernel(
 ):  # fmt: skip
     """A program computes one view, (CHANNELS, height, width); view v is of image v % ``count``.
 
-    Contrast needs the mean of the crop, so the crop is computed twice: once for the mean, once for
-    the output.
+    The crop is computed twice: once for its mean, which contrast needs, once for the output.
     """
     view = tl.program_id(0)
     source = images + (view % count).to(tl.int64) * image_stride

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -25,15 +25,14 @@ from fedaux_pl.accelerate.convolution.weight_gradients import weight_gradients_o
 from fedaux_pl.engine.optimizer_state import is_resettable, snapshot
 from fedaux_pl.engine.stage import create_optimizer
 
-# Measured on an H200 with ResNet-8 at batch size 32: a client's step takes 0.69 ms alone, 0.52 ms
-# with 2 replicas, 0.39 ms with 4, 0.34 ms with 8, and no less with 16 (the last with kernels that
-# filled the device).
+# On an H200 with ResNet-8 at batch size 32 a client's step takes 0.69 ms alone, 0.52 ms with 2
+# replicas, 0.39 ms with 4, 0.34 ms with 8, and no less with 16.
 MAX_REPLICAS = 8
 MEMORY_FRACTION = 0.5  # of the free memory that replicas may use
 MAX_THREADS = 16  # that compile kernels
 
+# takes one optimization step with (module, optimizer, batch, batch index); returns the loss
 Step = Callable[[pl.LightningModule, Optimizer, Any, int], Tensor]
-"""Takes one optimization step with (module, optimizer, batch, batch index); returns the loss."""
 Replay = Callable[[], None]
 
 
@@ -51,8 +50,8 @@ class ProbeResult:
 class DeviceRNG:
     """The random number generator of one replica, which can be captured.
 
-    While it is active, the device's default generator, which dropout and attention draw from, uses
-    its state. Captured steps refer to that state, so each replay draws new numbers.
+    While it is active, the device's default generator uses its state. Captured steps refer to that
+    state, so each replay draws new numbers.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -76,23 +75,16 @@ class DeviceRNG:
 
 
 class CudaGraphs:
-    """Captures the steps of several replicas in one CUDA graph, each on its own stream.
-
-    With ``overlap`` a single replica computes its weight gradients on a side stream, see
-    ``fedaux_pl.accelerate.convolution.weight_gradients``.
-    """
+    """Captures the steps of several replicas in one CUDA graph, each on its own stream."""
 
     def __init__(self, device: torch.device, overlap: bool = True) -> None:
         self.device = device
-        self._overlap = overlap
+        self._overlap = overlap  # a single replica's weight gradients are on a side stream
         self._side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._streams = [torch.cuda.Stream(device) for _ in range(MAX_REPLICAS)]  # type: ignore[no-untyped-call]
 
     def memory_pool(self) -> object:
-        """Create the memory pool that all graphs of one module share; freed with the last of them.
-
-        They are replayed one after another.
-        """
+        """Create the memory pool that all graphs of one module share, one replayed at a time."""
         return torch.cuda.graph_pool_handle()
 
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
@@ -109,9 +101,8 @@ class CudaGraphs:
     def compiling() -> Iterator[None]:
         """Within this context, our kernels are compiled in threads and not launched.
 
-        A network has dozens of kernels that take a second each on one core. Each launch starts a
-        compilation in a thread and returns, while cuDNN tries its own kernels in the thread of the
-        step. So what the step computes means nothing. At the end all kernels are compiled.
+        A network has dozens of kernels that take a second each on one core. Meanwhile cuDNN tries
+        its own kernels in the thread of the step, so what the step computes means nothing.
         """
         if find_spec("triton") is None:
             yield
@@ -124,10 +115,18 @@ class CudaGraphs:
         functions = [one for one in vars(kernels).values() if isinstance(one, JITFunction)]
         with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
             mode = AsyncCompileMode(threads)
+
+            def compile_only(function: Any, *args: Any, **options: Any) -> None:
+                token = active_mode.set(mode)
+                try:
+                    type(function).run(function, *args, **(options | {"warmup": True}))
+                finally:
+                    active_mode.reset(token)
+
             for function in functions:
                 # on the object: the backward pass launches kernels in a thread of autograd's, which
                 # does not see the context variable
-                function.run = partial(_compile, function, mode, active_mode)
+                function.run = partial(compile_only, function)
             try:
                 yield
             finally:
@@ -143,23 +142,21 @@ class CudaGraphs:
     def capture(
         self, steps: Sequence[Callable[[], None]], pool: Any, rngs: Sequence[DeviceRNG] = ()
     ) -> Replay:
-        """Capture steps without running them, and return a function that runs them.
+        """Capture steps without running them, and return a function that runs them concurrently.
 
-        A replay reads and writes the same tensors, whose values may be new.
-
-        Args:
-            steps: At most ``MAX_REPLICAS`` steps that share no tensors; they run concurrently.
-            pool: A result of ``memory_pool``.
-            rngs: The generators that the steps draw from.
+        At most ``MAX_REPLICAS`` steps that share no tensors. A replay reads and writes the same
+        tensors, whose values may be new.
         """
         graph = torch.cuda.CUDAGraph()
         for rng in rngs:
             graph.register_generator_state(rng.generator)
-        # thread_local: CUDA calls of other threads, such as NCCL's, do not end the capture
-        with (
-            _paused_garbage_collection(),
-            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
-        ):
+        with ExitStack() as stack:
+            if gc.isenabled():  # the destruction of an old graph would invalidate the capture
+                gc.disable()
+                stack.callback(gc.enable)
+            # thread_local: CUDA calls of other threads, such as NCCL's, do not end the capture
+            mode = "thread_local"
+            stack.enter_context(torch.cuda.graph(graph, pool=pool, capture_error_mode=mode))
             main = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(main)
@@ -171,11 +168,7 @@ class CudaGraphs:
 
     @contextmanager
     def step_context(self, others: int) -> Iterator[None]:
-        """Within this context a replica takes a step, at the same time as ``others``.
-
-        BatchNorm's kernel adds the gradients of two branches. Weight gradients overlap with the
-        rest of the step if there are no others.
-        """
+        """Let a replica take a step at the same time as ``others``; alone, gradients overlap."""
         overlaps = self._overlap and not others
         side_stream = weight_gradients_on(self._side_stream) if overlaps else nullcontext()
         with using(fuses_gradient_sums=True), side_stream:
@@ -188,8 +181,7 @@ class CudaGraphs:
 
         It takes two steps with a copy of the module, because a failed capture cannot be undone. A
         step cannot be captured if it synchronizes with the host, draws random numbers on the CPU or
-        has an optimizer that is not ``is_resettable``. With ``others``, further jobs of the module,
-        its weight gradients will not overlap.
+        has an optimizer that is not ``is_resettable``.
         """
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -227,24 +219,3 @@ class CudaGraphs:
             uses_rng=uses_rng,
             optimizer_state=snapshot(optimizer),
         )
-
-
-@contextmanager
-def _paused_garbage_collection() -> Iterator[None]:
-    """Prevent the destruction of an old graph, which would invalidate the current capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _compile(function: Any, mode: Any, active_mode: Any, *args: Any, **options: Any) -> None:
-    """Start a compilation in place of a launch, with the arguments of ``JITFunction.run``."""
-    token = active_mode.set(mode)
-    try:
-        type(function).run(function, *args, **(options | {"warmup": True}))
-    finally:
-        active_mode.reset(token)

@@ -1,10 +1,9 @@
 """Replicas of a module that train at the same time, with captured steps.
 
-Steps of the same replicas with the same batch size are of one kind; if texts are packed, also with
-the same number of rows. A kind is captured once, and then its steps are replayed. The first step
-with new kernels runs as usual instead: they are compiled, and cuDNN tries its own, which a capture
-cannot do. Smaller last batches are other kinds, so every step uses exactly the samples of plain
-training. They are a single step of an epoch: cuDNN's trials would take longer than they save.
+A kind of steps is captured once and then replayed. The first step with new kernels runs as usual
+instead: they are compiled, and cuDNN tries its own, which a capture cannot do. Smaller last batches
+are other kinds, so every step uses exactly the samples of plain training. They are a single step of
+an epoch: cuDNN's trials would take longer than they save.
 """
 
 import copy
@@ -12,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -34,8 +33,6 @@ from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.optimizer_state import restore, set_lr
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
 from fedaux_pl.models.encoder import Encoder
-
-_Item = TypeVar("_Item")
 
 
 class StepKind(NamedTuple):
@@ -87,19 +84,7 @@ class Replica:
 
 
 class Replicas:
-    """A module and copies of it, which train at the same time.
-
-    Args:
-        module: The first replica.
-        step: Takes one optimization step.
-        recorder: Captures the steps.
-        probe: The recorder's probe of this module. Optimizers get their state from it, because a
-            step that creates it cannot be captured.
-        tried: The ``StepKind.kernels`` that the probe has run, if steps have the same ones.
-        preparing: Shows the first steps and the captures.
-        encoder: The module's encoder of texts, if its steps can pack them.
-        scheduled: Whether jobs set the learning rate, which captured steps then read as a tensor.
-    """
+    """A module and copies of it, which train at the same time."""
 
     def __init__(
         self,
@@ -107,11 +92,11 @@ class Replicas:
         *,
         step: Step,
         recorder: CudaGraphs,
-        probe: ProbeResult,
-        tried: tuple[int, int, bool] | None = None,
+        probe: ProbeResult,  # has the optimizers' state: a step that creates it is not captured
+        tried: tuple[int, int, bool] | None = None,  # the ``StepKind.kernels`` of the probe
         preparing: Preparing = nullcontext,
-        encoder: Encoder | None = None,
-        scheduled: bool = False,
+        encoder: Encoder | None = None,  # of texts, if steps can pack them
+        scheduled: bool = False,  # jobs set the learning rate, which captured steps read
     ) -> None:
         self._step, self._recorder, self._encoder = step, recorder, encoder
         self._scheduled = scheduled
@@ -133,7 +118,7 @@ class Replicas:
         rng = self._recorder.create_rng() if self._uses_rng else None
         self._replicas.append(Replica(module, optimizer, rng))
 
-    def waves(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    def waves(self, items: Sequence[int]) -> Iterator[Sequence[int]]:
         """Split items into the fewest groups that fit on the device, of nearly equal sizes."""
         count = -(-len(items) // self._max_replicas)
         for number in range(count):
@@ -147,11 +132,7 @@ class Replicas:
         return self._replicas[:count]
 
     def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
-        """Train replicas for one epoch and return their mean losses.
-
-        The data of the replicas come longest first. So the replicas that have batches left are
-        always the first ones, and there are few kinds of steps.
-        """
+        """Train replicas for one epoch, those with most batches first; return their mean losses."""
         for replica in self._replicas:
             replica.loss_sum.zero_()
         active = self._replicas[: len(batches)]
@@ -216,11 +197,7 @@ def network_name(module: nn.Module) -> str:
 
 
 def _group_by_size(sizes: dict[int, int], full: int) -> list[StepKind]:
-    """Group replicas that take their next step together, by the size of their next batches.
-
-    Replicas with full batches are one group. Each replica with a smaller batch is a separate group,
-    unless the batches of all replicas have the same size.
-    """
+    """Group replicas whose next batches are full; others are single, unless all have one size."""
     if len(set(sizes.values())) == 1:
         return [StepKind(tuple(sizes), next(iter(sizes.values())))]
     with_full = tuple(number for number, size in sizes.items() if size == full)

@@ -35,10 +35,6 @@ class CudaRunner(StageRunner):
 
     Samples and their order are those of plain training. A module whose steps cannot be captured
     runs as in ``StageRunner``, and the reason is logged.
-
-    Args:
-        trainer: The outer Trainer.
-        recorder: Captures steps and predictions; by default on the Trainer's device.
     """
 
     def __init__(self, trainer: pl.Trainer, recorder: CudaGraphs | None = None) -> None:
@@ -144,10 +140,12 @@ class CudaRunner(StageRunner):
             return None
         if self.scaler:
             probe = dataclasses.replace(probe, max_replicas=1)
+        encoder = None
         # Under deterministic algorithms texts are not packed: the number of rows, and so the order
         # of sums, depends on which replicas train at the same time.
-        with self.trainer.strategy.precision_plugin.train_step_context():
-            encoder = None if _is_deterministic() else find_packable(module, batch[0])
+        if not (torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()):
+            with self.trainer.strategy.precision_plugin.train_step_context():
+                encoder = find_packable(module, batch[0])
         return Replicas(
             module,
             step=self.step,
@@ -181,8 +179,3 @@ class CudaRunner(StageRunner):
             job.result(replica.module, replica.optimizer, loss, job.epochs * len(job.batches))
             for replica, job, loss in zip(wave, jobs, losses, strict=True)
         ]
-
-
-def _is_deterministic() -> bool:
-    """Whether PyTorch is set to give the same result every time, bit for bit."""
-    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()

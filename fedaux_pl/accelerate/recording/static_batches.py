@@ -14,21 +14,16 @@ from fedaux_pl.models.encoder import Encoder
 class StaticBatches:
     """The batches of consecutive trainings, read from static memory on the device.
 
-    A captured step finds its next batch without the host: the data, the order of the epoch and the
-    index of the next batch are tensors at fixed addresses.
-
+    The data, the order of the epoch and the index of the next batch are tensors at fixed addresses.
     Inputs are read in place as long as every epoch has the same ones; from their second version on
-    they are copied into a buffer. Targets are copied from the start: they are small, and each round
-    has other soft labels. A buffer grows to the size of the largest tensor. Of inputs in host
-    memory or on disk, and of those that a module augments, which may synchronize with the host, the
-    buffer holds one batch, which ``fetch`` fills before a step.
-
-    Attributes:
-        num_samples: The number of samples in the epoch.
+    they are copied into a buffer. Targets, small and new in each round, are copied from the start.
+    A buffer grows to the size of the largest tensor. Of inputs in host memory or on disk, and of
+    those that a module augments, which may synchronize with the host, the buffer holds one batch,
+    which ``fetch`` fills before a step.
     """
 
     def __init__(self) -> None:
-        self.num_samples = 0
+        self.num_samples = 0  # of the epoch
         self._data: list[Tensor] = []
         self._buffers: set[int] = set()  # indices of ``_data`` that are copies
         self._order = torch.empty(0, 0, dtype=torch.long)  # (batches, batch size)
@@ -38,10 +33,7 @@ class StaticBatches:
         self._numbers = torch.empty(0, 0, 0, dtype=torch.long)  # (batches, batch size, numbers)
 
     def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
-        """Load the data and the order of an epoch.
-
-        Return whether an address has changed, so that steps captured before cannot be replayed.
-        """
+        """Load an epoch; return whether an address changed, so that captured steps are void."""
         self._augmentation, self._read = batches.augmentation, None
         if batches.reads_before_steps:
             self._read = batches.read_inputs(epoch, batches.positions(epoch))

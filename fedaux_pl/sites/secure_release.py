@@ -36,6 +36,7 @@ from fedaux_pl.sites.secure_sum import (
     read_keys,
     signing_key,
 )
+from fedaux_pl.sites.site_status import tell
 from fedaux_pl.sites.wire import FINAL, Answer, Message, RefusalError
 
 if TYPE_CHECKING:
@@ -266,11 +267,11 @@ class Collector:
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-                self.server.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+                tell(f"secure sum, attempt {self.attempts} failed: {reason}")
             else:
                 seconds = time.monotonic() - start
                 size = 8 * length * len(answers) / 1e6
-                self.server.tell(
+                tell(
                     f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
@@ -323,7 +324,7 @@ class Collector:
                     keys[name] = answer
             if len(keys) >= self.least:
                 for text in reasons:
-                    self.server.tell(text)
+                    tell(text)
                 return {"attempt": number, "keys": keys}
             is_late = time.monotonic() - start > self.server.sites.wait
             self.check(list(keys) if is_late else names, "; ".join(reasons))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from fedaux_pl.algorithms import Update
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
@@ -26,7 +25,7 @@ from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
-from fedaux_pl.sites.site_status import SiteStatus
+from fedaux_pl.sites.site_status import SiteStatus, tell
 from fedaux_pl.sites.wire import CODES, FINAL, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -166,7 +165,7 @@ class SiteClients:
         if is_secure:
             ready = sorted(self._collect("prepare", clients, questions, lambda client, *_: client))
             if sent and ready != sorted(clients):  # it would be paid for, and never be used
-                self.tell("the second secure sum waits for all sites of the first one")
+                tell("the second secure sum waits for all sites of the first one")
                 return []
             from fedaux_pl.sites.secure_release import Collector  # needs an optional package
 
@@ -196,7 +195,7 @@ class SiteClients:
             if not isinstance(answer, RefusalError):
                 found[name] = answer
             elif self._silent.get(name) != answer.code:
-                self.tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+                tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
             self._silent[name] = getattr(answer, "code", "")
         return self.federation.evaluation.join({n: found[n] for n in names if n in found})
 
@@ -277,10 +276,10 @@ class SiteClients:
                         continue
                     if answer.code in FINAL:
                         refused[name] = answer.code
-                    self.tell(f"{name} gave no answer to {about}: {first_line(answer)}")
+                    tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                 if len(answers) >= needed:
                     for name in [n for n in missing if n not in there]:
-                        self.tell(f"{name} is absent in {about}")
+                        tell(f"{name} is absent in {about}")
                     return answers
                 time.sleep(_RETRY)
 
@@ -336,7 +335,7 @@ class SiteClients:
             if not told and time.monotonic() - start > 1:
                 told = True
                 absent = ", ".join(name for name in names if name not in there)
-                self.tell(f"waiting for {absent}")
+                tell(f"waiting for {absent}")
             time.sleep(_PAUSE)
 
     def _alive(self, names: Sequence[str]) -> list[str]:
@@ -346,7 +345,3 @@ class SiteClients:
         quiet = {name for name, answer in self.transport.ask(suspects, _HELLO) if answer is None}
         self._suspects -= set(suspects) - quiet
         return [name for name in names if name not in quiet]
-
-    def tell(self, text: str) -> None:
-        """Print a line above the progress bars."""
-        print_above_bars(f"sites: {text}")

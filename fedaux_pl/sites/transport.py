@@ -21,11 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_settings import Sites
-from fedaux_pl.sites.site_status import SiteStatus
+from fedaux_pl.sites.site_status import SiteStatus, tell
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
 try:
@@ -141,7 +140,7 @@ class ServerTransport:
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
-        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, self._tell)
+        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, tell)
         self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
         self.cell.core_cell.set_cell_disconnected_cb(partial(self._note, False))
 
@@ -202,7 +201,7 @@ class ServerTransport:
         except RefusalError:
             return Message({"request": None})  # refused as the answer to another request
         except Exception as error:  # whatever the transport raises, this site has not answered
-            self._tell(f"{name}: {type(error).__name__} in the transport")
+            tell(f"{name}: {type(error).__name__} in the transport")
             return None
         finally:
             watch.cancel()
@@ -216,13 +215,10 @@ class ServerTransport:
     def _note(self, is_connected: bool, agent: Any, *_: Any, **__: Any) -> None:
         """Note that a site has connected, or that its connection has ended."""
         if (name := agent.get_fqcn()) in self.sites.names:
-            self._tell(f"{name} {'connected' if is_connected else 'disconnected'}")
+            tell(f"{name} {'connected' if is_connected else 'disconnected'}")
             self.status.change(name, connected=is_connected, since=time.time())
             if not is_connected and (stop := self._asked.get(name)) is not None:
                 stop.trigger("gone")
-
-    def _tell(self, text: str) -> None:
-        print_above_bars(f"sites: {text}", flush=True)
 
 
 def serve(

@@ -48,24 +48,8 @@ class ClassScorer(Scorer):
         """
 
 
-class SummableScorer(ClassScorer):
-    """A scorer whose vector is a sum over records, also as integers: for secure sums."""
-
-    @abstractmethod
-    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """Compute the vector in integers, int64."""
-
-    @abstractmethod
-    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
-        """Return D^2 of the integers, and what one step of them is in the vector."""
-
-    @abstractmethod
-    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
-        """Return the vector of integers, float64."""
-
-
 @dataclass(frozen=True)
-class ClassStatistics(SummableScorer):
+class ClassStatistics(ClassScorer):
     """Releases the sums of rows and the counts of records class by class, and the second moment.
 
     ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
@@ -110,16 +94,16 @@ class ClassStatistics(SummableScorer):
         return num_classes * (row_length + 1) + row_length * (row_length + 1) // 2
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """That of ``functional.sum_integers``."""
+        """Compute the vector in integers, int64, by ``functional.sum_integers``."""
         return integer_statistics.sum_integers(rows, labels, self.second_moment)
 
     def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
-        """That of ``functional.integer_weights``, and the unit of the class sums."""
+        """Return D^2 of the integers, and what one step of them is in the class sums."""
         squared = integer_statistics.integer_weights(self.second_moment).squared_sensitivity
         return squared, integer_statistics.statistics_unit(row_length, self.second_moment)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
-        """The vector of ``class_vector``."""
+        """Return the vector of integers, float64."""
         return integer_statistics.decode_statistics(integers, num_classes, self.second_moment)
 
 
@@ -154,7 +138,7 @@ class ClassCounts(ClassScorer):
 
 
 @dataclass(frozen=True, eq=False)
-class Residuals(SummableScorer):
+class Residuals(ClassScorer):
     """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
 
     The classifier, shapes (C, k) and (C,), may depend on what was released before (see ``spent``).
@@ -202,6 +186,10 @@ class Residuals(SummableScorer):
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """C (k + 1)."""
         return num_classes * (row_length + 1)
+
+
+SummableScorer = ClassStatistics | Residuals
+"""Scorers whose vector is a sum over records, also as integers: for secure sums."""
 
 
 @dataclass(frozen=True)

@@ -266,11 +266,19 @@ def test_parts_of_the_classical_mechanism_cost_less():
     assert spent(records, 1e-5)[0] < 0.4
 
 
-def test_wrong_options_of_sums():
-    with pytest.raises(ValueError, match="sums must be local or secure, but is 'sum'"):
-        Privacy(sums="sum")
-    with pytest.raises(ValueError, match="colluders must be at least 1, but is 0"):
-        Privacy(sums="secure", colluders=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sums": "sum"}, "sums must be local or secure, but is 'sum'"),
+        ({"colluders": 0}, "colluders must be at least 1, but is 0"),
+        ({"attempts": 0}, "attempts must be at least 1, but is 0"),
+        ({"count_share": 1.0}, "count_share must lie strictly between 0 and 1, but is 1.0"),
+        ({"count_share": 0.0}, "count_share must lie strictly between 0 and 1, but is 0.0"),
+    ],
+)
+def test_wrong_options_of_sums(options, message):
+    with pytest.raises(ValueError, match=message):
+        Privacy(**{"sums": "secure", **options})
 
 
 def test_a_secure_sum_has_two_guarantees():

@@ -278,6 +278,10 @@ def test_what_cannot_run_over_sites_is_refused(case, tmp_path):
         ({"names": ["a.b"]}, "letters, digits"),
         ({"names": ["a"], "min_answers": 2}, "min_answers must lie in 1 ... 1"),
         ({"names": ["a"], "timeout": 0}, "timeout must be positive"),
+        ({"names": ["a"], "wait": -1}, "wait must be at least 0"),
+        ({"names": []}, "one or more"),
+        ({"names": ["--"]}, "letters, digits"),
+        ({"names": ["a" * 64]}, "at most 63"),
     ],
 )
 def test_wrong_settings_of_sites(options, words, tmp_path):

@@ -51,6 +51,18 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> None:
+    """Raise a ValueError unless a setting is allowed.
+
+    Examples:
+        >>> check_setting("alpha", 0.0, False, "be positive and finite")
+        Traceback (most recent call last):
+        ValueError: alpha must be positive and finite, but is 0.0
+    """
+    if not is_allowed:
+        raise ValueError(f"{name} must {expected}, but is {value!r}")
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun.
 

@@ -12,8 +12,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
 from fedaux_pl.functional.discriminant import Discriminant
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Residuals
+from fedaux_pl.scoring.class_scorers import count_classes, pool_statistics
 from fedaux_pl.scoring.plan import further
-from fedaux_pl.scoring.pooled_statistics import count_classes, pool_statistics, stack_heads
+from fedaux_pl.scoring.release import stack_heads
 
 # The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
 # much noise the means are shrunk, which makes it less certain: logits then stay as they are.

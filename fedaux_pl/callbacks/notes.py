@@ -12,7 +12,8 @@ from torch import Tensor
 from fedaux_pl.callbacks.run_figures import class_counts
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
-from fedaux_pl.scoring.pooled_statistics import pool_statistics, stack_heads
+from fedaux_pl.scoring.class_scorers import pool_statistics
+from fedaux_pl.scoring.release import stack_heads
 
 MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
 MAX_NAMES = 10  # of further missing classes, a note has the number

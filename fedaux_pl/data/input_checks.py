@@ -8,6 +8,7 @@ import torch
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, first_line
+from fedaux_pl.errors import check_setting as check_setting
 
 State = tuple[int, int, int]
 """Of a file, see ``file_state``."""
@@ -24,12 +25,6 @@ def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
 def expand(path: str | Path | None) -> Path | None:
     """Replace ``~`` by the home folder; None stays None."""
     return None if path is None else Path(path).expanduser()
-
-
-def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> None:
-    """Raise a ValueError unless a setting is allowed."""
-    if not is_allowed:
-        raise ValueError(f"{name} must {expected}, but is {value!r}")
 
 
 def check_size(size: int) -> int:

@@ -3,6 +3,7 @@
 from fedaux_pl.functional.averaging import average_states as average_states
 from fedaux_pl.functional.class_statistics import class_priors as class_priors
 from fedaux_pl.functional.class_statistics import pool_class_means as pool_class_means
+from fedaux_pl.functional.class_statistics import shrink_to_mean as shrink_to_mean
 from fedaux_pl.functional.class_statistics import split_statistics as split_statistics
 from fedaux_pl.functional.class_statistics import statistics_sensitivity as statistics_sensitivity
 from fedaux_pl.functional.class_statistics import sum_statistics as sum_statistics
@@ -38,7 +39,6 @@ from fedaux_pl.functional.privacy import scoring_sensitivity as scoring_sensitiv
 from fedaux_pl.functional.privacy import softmax_sensitivity as softmax_sensitivity
 from fedaux_pl.functional.seeds import derive_seed as derive_seed
 from fedaux_pl.functional.seeds import sample_clients as sample_clients
-from fedaux_pl.functional.shrinkage import shrink_to_mean as shrink_to_mean
 from fedaux_pl.functional.soft_labels import SoftLabelSum as SoftLabelSum
 from fedaux_pl.functional.soft_labels import pack_logits as pack_logits
 from fedaux_pl.functional.soft_labels import soft_labels as soft_labels

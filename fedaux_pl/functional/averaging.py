@@ -5,10 +5,13 @@
 Parameters and buffers are averaged: BatchNorm's running statistics must fit its averaged weights.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from fedaux_pl.errors import check_setting
 
 State = Mapping[str, Tensor]
 
@@ -63,34 +66,23 @@ def average_stream(
 def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
     """Check as many weights as there are states, and divide them by their sum."""
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
-    if count == 0:
-        raise ValueError("there are no states to average: give at least one")
-    if len(values) != count:
-        raise ValueError(f"{count} states need {count} weights, but there are {len(values)}")
-    for index, value in enumerate(values):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"weight {index} is {value}, but must be finite and at least 0")
-    if (total := sum(values)) == 0:
-        raise ValueError("the weights sum to 0: at least one must be positive")
+    total, are_valid = sum(values), all(0 <= value < math.inf for value in values)
+    expected = f"be one for each of {count} states, at least 0, finite and not all 0"
+    check_setting("weights", values, are_valid and len(values) == count and total > 0, expected)
     return [value / total for value in values]
 
 
 def check_same_layout(states: Sequence[State]) -> None:
     """Raise a ValueError that names the first key whose shape or dtype differs between states."""
-    first = states[0]
-    for index, state in enumerate(states[1:], start=1):
-        if state.keys() != first.keys():
-            missing = sorted(first.keys() - state.keys())
-            extra = sorted(state.keys() - first.keys())
-            raise ValueError(
-                f"state {index} has other keys than state 0: missing {missing}, unexpected {extra}"
-            )
-        for key, tensor in state.items():
-            if tensor.shape != first[key].shape or tensor.dtype != first[key].dtype:
-                raise ValueError(
-                    f"'{key}' is {tensor.dtype} of shape {tuple(tensor.shape)} in state {index}, "
-                    f"but {first[key].dtype} of shape {tuple(first[key].shape)} in state 0"
-                )
+    layouts = [
+        {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in state.items()}
+        for state in states
+    ]
+    for index, layout in enumerate(layouts):
+        if layout != layouts[0]:
+            key = min(key for key, _ in layout.items() ^ layouts[0].items())
+            got, first = (own.get(key, "missing") for own in (layout, layouts[0]))
+            raise ValueError(f"'{key}' is {got} in state {index}, but {first} in state 0")
 
 
 def check_finite_average(average: State, states: Sequence[State]) -> None:

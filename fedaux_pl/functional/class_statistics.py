@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedaux_pl.functional.shrinkage import shrink_to_mean
+from fedaux_pl.errors import check_setting
 
 
 def statistics_sensitivity(rho: float) -> tuple[float, float]:
@@ -36,8 +36,7 @@ def statistics_sensitivity(rho: float) -> tuple[float, float]:
         >>> statistics_sensitivity(rho=1.0)[0], round(statistics_sensitivity(rho=1.0)[1] ** 2, 6)
         (0.5, 4.5)
     """
-    if not 0 < rho < math.inf:
-        raise ValueError(f"rho must be positive and finite, but is {rho}")
+    check_setting("rho", rho, 0 < rho < math.inf, "be positive and finite")
     if rho <= 0.5:
         return math.sqrt(1 - rho), 2.0
     return 0.5 / math.sqrt(rho), math.sqrt(2 + 2 * rho + 0.5 / rho)
@@ -145,6 +144,45 @@ def class_priors(counts: Tensor, sigma: float) -> Tensor:
     shrunk = shrink_to_mean(counts[:, None], counts.new_full((len(counts),), sigma))[:, 0]
     shrunk = shrunk.clamp(min=max(sigma, 1e-6 * float(counts.sum()), 1e-12))
     return shrunk / shrunk.sum()
+
+
+def shrink_to_mean(vectors: Tensor, sigmas: Tensor) -> Tensor:
+    """Move vectors towards their mean, as far as noise explains that they differ.
+
+    Model (James and Stein 1961; Efron and Morris 1975): w_i = m + u_i + noise_i, u_i ~ N(0, t^2 I),
+    noise of known standard deviation s_i. The estimate with the least mean squared error is then
+
+        m + t^2 / (t^2 + s_i^2) (w_i - m).
+
+    m is the mean of the vectors. t^2 is the variance of an entry over the vectors minus that of the
+    noise, at least 0. If the largest sigma is more than twice the smallest, the noise of one small
+    client would hide how all others differ: then vectors count by 1 / s_i^2 in t^2 and by
+    1 / (t^2 + s_i^2) in m (DerSimonian and Laird 1986). For released vectors, whose sigmas are
+    public, this is post-processing: it costs no privacy. A single vector, and one without noise, is
+    unchanged. ``vectors`` have the shape (n, k) and ``sigmas`` (n,).
+
+    Examples:
+        >>> shrink_to_mean(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
+        tensor([[1.5000],
+                [2.5000]])
+    """
+    if len(vectors) == 1:
+        return vectors.clone()
+    noise = sigmas.square()
+    if noise.max() <= 4 * noise.min():
+        mean = vectors.mean(dim=0)
+        spread = (vectors.var(dim=0).mean() - noise.mean()).clamp(min=0)
+    else:
+        least = 1e-12 * float(noise.max())  # in place of no noise
+        weights = 1 / noise.clamp(min=least)
+        weights = weights / weights.sum()
+        squares = weights @ (vectors - weights @ vectors).square().mean(dim=1)
+        others = weights * (1 - weights)
+        spread = ((squares - others @ noise) / others.sum()).clamp(min=0)
+        weights = 1 / (spread + noise).clamp(min=least)
+        mean = weights @ vectors / weights.sum()
+    factor = torch.where(noise > 0, spread / (spread + noise), 1.0)
+    return mean + factor[:, None] * (vectors - mean)
 
 
 def statistics_row_length(length: int, num_classes: int) -> int:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
+
 LARGEST_SIGMA = 2**55  # above it draws could leave 64 bits
 _ERROR = 2.0**-40  # of a uniform number and of exp() in float64: more than 1000 units of rounding
 _LEVELS = 44  # e^-44 is below _ERROR
@@ -39,20 +41,15 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
     come from SHAKE-256 of a seed, read first, and of the number of the decision. The time that it
     takes depends on the draws, as that of every rejection sampler.
 
-    Args:
-        count: How many.
-        sigma: From 1 to 2^55.
-        read: Returns as many random bytes as it is asked for: ``os.urandom``, or a seeded stream.
+    ``read`` returns as many random bytes as it is asked for: ``os.urandom``, or a seeded stream.
 
     Examples:
         >>> import random
         >>> discrete_gaussian(4, sigma=1000, read=random.Random(0).randbytes)
         tensor([-1066,   641,  -220,   747])
     """
-    if not 1 <= sigma <= LARGEST_SIGMA:
-        raise ValueError(
-            f"got sigma = {sigma}; expected an integer from 1 to 2^55: noise beyond leaves 64 bits"
-        )
+    expected = "be an integer from 1 to 2^55 (noise beyond leaves 64 bits)"
+    check_setting("sigma", sigma, 1 <= sigma <= LARGEST_SIGMA, expected)
     seed, start = read(32), 0
     draws = np.empty(0, dtype=np.int64)
     while len(draws) < count:
@@ -139,25 +136,18 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
     sigma_own >= 4 is required. Then eta <= d h 2 L(8) + d (L(9) + L(16)) < d h 1e-67, below 1e-40
     for all d h < 1e27 and far below the margin of ``gaussian_sigma``, 1e-9.
 
-    Args:
-        multiplier: m, as ``gaussian_sigma`` with sensitivity 1 returns it.
-        squared_sensitivity: D^2, of the whole vector.
-        honest: h, how many clients certainly add their noise and do not show it.
+    ``multiplier`` is m, as ``gaussian_sigma`` with sensitivity 1 returns it; h = ``honest`` clients
+    certainly add their noise and do not show it.
 
     Examples:
         >>> noise_of_sum(3.5, squared_sensitivity=10_000, honest=4)
         (122509, 176)
     """
-    if not 0 < multiplier < math.inf or squared_sensitivity < 1 or honest < 1:
-        raise ValueError(
-            f"got the multiplier {multiplier}, D^2 = {squared_sensitivity} and {honest} honest "
-            "clients; expected positive finite numbers"
-        )
+    check_setting("multiplier", multiplier, 0 < multiplier < math.inf, "be positive and finite")
+    check_setting("D^2", squared_sensitivity, squared_sensitivity >= 1, "be at least 1")
+    check_setting("the number of honest clients", honest, honest >= 1, "be at least 1")
     variance = math.ceil(Fraction(multiplier) ** 2 * squared_sensitivity) + 9
     own = math.isqrt(-(-variance // honest)) + 1
-    if not 4 <= own <= LARGEST_SIGMA:
-        raise ValueError(
-            f"got a noise of sigma = {own} steps a client; expected 4 to 2^55: encode with more or "
-            "fewer steps, or change epsilon"
-        )
+    expected = "lie in 4 ... 2^55 (encode with more or fewer steps, or change epsilon)"
+    check_setting("the noise of a client in steps", own, 4 <= own <= LARGEST_SIGMA, expected)
     return variance, own

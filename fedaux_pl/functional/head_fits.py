@@ -15,6 +15,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from fedaux_pl.errors import check_setting
+
 _LOWEST = 1e-6  # probabilities below count as this: their logarithms would decide the fit
 _SMALLEST = 1e-12  # for features that are constant
 _RIDGE = 1e-3  # of the mean variance of a feature
@@ -65,10 +67,10 @@ class _ScoringObjective:
         """<w, h(x)> on the positives (1, P) and on the negatives (1, M)."""
         return (self.positives @ weight[:, :, None])[:, :, 0], weight @ self.negatives.T
 
-    def mean_row(self, positive: Tensor, negative: Tensor) -> Tensor:
-        """1/N times the sum of all rows, weighted by (1, P) and (1, M)."""
+    def _mean(self, positive: Tensor, negative: Tensor, weight: Tensor) -> Tensor:
+        """1/N times the sum of all rows, weighted by (1, P) and (1, M), + lambda w."""
         total = (positive[:, None] @ self.positives)[:, 0] + negative @ self.negatives
-        return total / self.count
+        return total / self.count + self.regularization * weight
 
     def value(self, weight: Tensor) -> float:
         positive, negative = self.margins(weight)
@@ -77,8 +79,7 @@ class _ScoringObjective:
 
     def gradient(self, weight: Tensor) -> Tensor:
         positive, negative = self.margins(weight)
-        mean = self.mean_row(-(-positive).sigmoid(), negative.sigmoid())
-        return mean + self.regularization * weight
+        return self._mean(-(-positive).sigmoid(), negative.sigmoid(), weight)
 
     def hessian(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian at a weight times a vector."""
@@ -87,7 +88,7 @@ class _ScoringObjective:
 
         def product(vector: Tensor) -> Tensor:
             positive, negative = self.margins(vector)
-            return self.mean_row(own * positive, others * negative) + self.regularization * vector
+            return self._mean(own * positive, others * negative, vector)
 
         return product
 
@@ -191,27 +192,23 @@ def minimize_convex(
     machine precision is lost to rounding; Newton steps use the gradient only. Each solver takes at
     most ``max_iter`` iterations and stops where the norm of the gradient is ``tolerance``.
     """
-    if not (max_iter >= 1 and tolerance > 0):
-        got = f"{max_iter} and {tolerance}"
-        raise ValueError(f"max_iter must be at least 1 and tolerance above 0, but are {got}")
-    if not start.is_cuda:
-        start = _lbfgs(objective, start, max_iter, tolerance)
-    return newton(objective, start, max_iter, tolerance)
+    check_setting("max_iter", max_iter, max_iter >= 1, "be at least 1")
+    check_setting("tolerance", tolerance, tolerance > 0, "be above 0")
 
-
-def _lbfgs(objective: _Objective, start: Tensor, max_iter: int, tolerance: float) -> Tensor:
     def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
         weight = torch.from_numpy(point)[None]
         return objective.value(weight), objective.gradient(weight)[0].numpy()
 
-    result = minimize(
-        value_and_gradient,
-        start[0].numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": tolerance, "ftol": 0.0},
-    )
-    return torch.from_numpy(result.x)[None]
+    if not start.is_cuda:
+        result = minimize(
+            value_and_gradient,
+            start[0].numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": tolerance, "ftol": 0.0},
+        )
+        start = torch.from_numpy(result.x)[None]
+    return newton(objective, start, max_iter, tolerance)
 
 
 def newton(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional.class_statistics import (
     statistics_row_length,
     statistics_sensitivity,
@@ -80,8 +81,7 @@ def integer_weights(rho: float) -> IntegerWeights:
         >>> integer_weights(rho=1.0) == (5 * 2**16, 2**15, 225 * 2**64 // 2)
         True
     """
-    if not 0 < rho < math.inf:
-        raise ValueError(f"got rho = {rho}; expected a positive finite number")
+    check_setting("rho", rho, 0 < rho < math.inf, "be positive and finite")
     w = max(math.isqrt(math.floor(25 * STEPS**2 / Fraction(rho))), 1)
     if w**2 >= 50 * STEPS**2:
         same = 4 * w**2 * STEPS**2
@@ -112,11 +112,8 @@ def sum_integers(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
         tensor([0.0000, 0.0000, 1.0000, 0.5000, 1.0000], dtype=torch.float64)
     """
     w, tau, _ = integer_weights(rho)
-    if len(rows) > most_records(rho):
-        raise ValueError(
-            f"got {len(rows)} records; expected at most {most_records(rho)} of all clients at rho "
-            f"= {rho}: their sums leave 64 bits"
-        )
+    expected = f"be at most {most_records(rho)} of all clients at rho = {rho} (sums leave 64 bits)"
+    check_setting("the number of records", len(rows), len(rows) <= most_records(rho), expected)
     one_hot = labels.double()
     if not bool(((one_hot == 0) | (one_hot == 1)).all() & (one_hot.sum(dim=1) == 1).all()):
         raise ValueError("got labels that are not one-hot; expected one 1 in each row, zeros else")

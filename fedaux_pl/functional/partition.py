@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -34,13 +36,11 @@ def dirichlet_partition(
         >>> [labels[part].tolist() for part in parts]
         [[1, 1, 1], [0, 0, 0]]
     """
-    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise ValueError(f"labels must be integers of shape (N,), but are {got}")
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha must be positive and finite, but is {alpha}")
-    if num_clients < 1:
-        raise ValueError(f"there must be at least 1 client, but num_clients is {num_clients}")
+    is_integer = not labels.is_floating_point() and labels.dtype != torch.bool
+    got = labels.dtype, tuple(labels.shape)
+    check_setting("labels", got, labels.ndim == 1 and is_integer, "be integers of shape (N,)")
+    check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
+    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
     if len(labels) < num_clients:
         raise ValueError(
             f"{len(labels)} samples cannot be split over {num_clients} clients without an empty "

@@ -9,12 +9,14 @@ epsilon >= 1e-5 and delta >= 1e-100, as a test with 60 digits shows, and smaller
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 from torch import Tensor
+
+from fedaux_pl.errors import check_setting
 
 Mechanism = Literal["analytic", "classical"]
 
@@ -26,47 +28,47 @@ _LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margi
 def scoring_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a scoring head (Theorem 1).
 
-    For rows of norm at most 1 the bound is 2 / (lambda N) + 2 tolerance / lambda with
-    N = |D_i| + |D^-|; the proof is in ``fedaux_pl.scoring.Logistic``. ``tolerance`` is the largest
-    gradient norm with which a fit is released, a public constant.
+    For J of ``fit_scoring_head``, rows of norm at most 1 and N = |D_i| + |D^-| it is
+    ``regression_sensitivity`` with G = 1: the gradient of a loss is -row or row times a number in
+    (0, 1) (Chaudhuri et al. 2011).
 
     Examples:
         >>> scoring_sensitivity(regularization=0.1, num_samples=1000)
         0.02
     """
-    return _regression_sensitivity(1.0, regularization, num_samples, tolerance)
+    return regression_sensitivity(1.0, regularization, num_samples, tolerance)
 
 
 def softmax_sensitivity(regularization: float, num_samples: int, tolerance: float = 0.0) -> float:
     """Bound the l2-distance by which replacing one record moves a classification head.
 
-    For J of ``fit_softmax_head``, n rows of norm at most 1 and any labels the bound is 2 sqrt(2) /
-    (lambda n) + 2 tolerance / lambda. Proof: let W and W' minimize J and J' on neighboring data
-    sets. J is lambda-strongly convex, so lambda |W - W'| <= |grad J(W')| (Frobenius norm). At W'
-    the gradient of J' is 0, and the gradients of J and J' differ in one record only. The gradient
-    of the loss of a record is (p - e_y) x^T, whose norm is |p - e_y| |x|. With q = 1 - p_y the
-    other entries of p are non-negative and sum to q, so |p - e_y|^2 <= q^2 + q^2 <= 2: the norm is
-    at most sqrt(2). Two such gradients differ by at most 2 sqrt(2), and the mean by 2 sqrt(2) / n.
-    By the same convexity a head at which the gradient of J has a norm of at most ``tolerance`` is
-    within tolerance / lambda of the minimizer, on either data set.
+    For J of ``fit_softmax_head``, n rows of norm at most 1 and any labels it is
+    ``regression_sensitivity`` with G = sqrt(2): the gradient of a loss is (p - e_y) x^T, whose norm
+    is |p - e_y| |x|. With q = 1 - p_y the other entries of p are non-negative and sum to q, so
+    |p - e_y|^2 <= q^2 + q^2 <= 2.
 
     Examples:
         >>> round(softmax_sensitivity(regularization=0.1, num_samples=1000), 5)
         0.02828
     """
-    return _regression_sensitivity(math.sqrt(2), regularization, num_samples, tolerance)
+    return regression_sensitivity(math.sqrt(2), regularization, num_samples, tolerance)
 
 
-def _regression_sensitivity(
+def regression_sensitivity(
     gradient: float, regularization: float, num_samples: int, tolerance: float
 ) -> float:
-    """2 gradient / (lambda N) + 2 tolerance / lambda for a bound on the gradient of a record."""
-    if not 0 < regularization < math.inf:
-        raise ValueError(f"lambda must be positive and finite, but is {regularization}")
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"the tolerance must be at least 0 and finite, but is {tolerance}")
-    if num_samples < 1:
-        raise ValueError(f"the number of samples must be at least 1, but is {num_samples}")
+    """Return 2 G / (lambda N) + 2 tolerance / lambda, if the loss of a record has gradients <= G.
+
+    Proof: J is the mean of N losses plus (lambda/2) |w|^2. Let w and w' minimize J and J' on
+    neighboring data sets. J is lambda-strongly convex, so lambda |w - w'| <= |grad J(w')|. At w'
+    the gradient of J' is 0, and the gradients of J and J' differ in one loss only, by at most
+    2 G / N. By the same convexity a weight at which the gradient of J has a norm of at most
+    ``tolerance``, a public constant, is within tolerance / lambda of the minimizer, on either data
+    set.
+    """
+    check_setting("lambda", regularization, 0 < regularization < math.inf, "be positive and finite")
+    check_setting("the tolerance", tolerance, 0 <= tolerance < math.inf, "be at least 0 and finite")
+    check_setting("the number of samples", num_samples, num_samples >= 1, "be at least 1")
     return 2 * gradient / (regularization * num_samples) + 2 * tolerance / regularization
 
 
@@ -85,27 +87,19 @@ def gaussian_sigma(
         >>> round(gaussian_sigma(epsilon=0.1, delta=1e-5, sensitivity=1.0), 2)
         30.75
     """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be positive and finite, but is {epsilon}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
-    if epsilon < MIN_EPSILON or delta < MIN_DELTA:
-        raise ValueError(
-            f"epsilon must be at least {MIN_EPSILON:g} and delta at least {MIN_DELTA:g}, for which "
-            f"the noise was verified, but they are {epsilon} and {delta}"
-        )
-    if not 0 <= sensitivity < math.inf:
-        raise ValueError(f"the sensitivity must be at least 0 and finite, but is {sensitivity}")
-    if mechanism == "classical":
-        if epsilon > 1:
-            raise ValueError(
-                f"the classical Gaussian mechanism is proven for epsilon <= 1 only, but epsilon "
-                f"is {epsilon}: use mechanism='analytic'"
-            )
-        return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    # the noise was verified for epsilon and delta down to their least values
+    expected = f"be positive and finite, at least {MIN_EPSILON:g}"
+    check_setting("epsilon", epsilon, MIN_EPSILON <= epsilon < math.inf, expected)
+    expected = f"lie strictly between 0 and 1, and be at least {MIN_DELTA:g}"
+    check_setting("delta", delta, MIN_DELTA <= delta < 1, expected)
+    check_setting("sensitivity", sensitivity, 0 <= sensitivity < math.inf, "be finite, at least 0")
+    is_known = mechanism in get_args(Mechanism)
+    check_setting("mechanism", mechanism, is_known, "be analytic or classical")
     if mechanism == "analytic":
         return sensitivity * _analytic_multiplier(epsilon, delta)
-    raise ValueError(f"mechanism must be 'analytic' or 'classical', but is {mechanism!r}")
+    expected = "be at most 1 with the classical mechanism (use mechanism='analytic')"
+    check_setting("epsilon", epsilon, epsilon <= 1, expected)
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
@@ -147,11 +141,8 @@ def gaussian_epsilon(delta: float, multiplier: float) -> float:
         >>> round(gaussian_epsilon(1e-5, gaussian_sigma(0.1, 1e-5, sensitivity=1.0)), 6)
         0.1
     """
-    if not delta >= 1e-300 or not 0 < multiplier < math.inf:
-        raise ValueError(
-            "delta must be at least 1e-300 and the multiplier positive and finite, but they are "
-            f"{delta} and {multiplier}"
-        )
+    check_setting("delta", delta, delta >= 1e-300, "be at least 1e-300")
+    check_setting("the multiplier", multiplier, 0 < multiplier < math.inf, "be positive and finite")
     multiplier = min(multiplier, _LARGEST_MULTIPLIER)  # less noise: a larger epsilon, still true
     # 1e-14 (1 + multiplier) is more than the relative rounding error of delta
     goal = math.log(delta) - 1e-14 * (1 + multiplier)
@@ -179,19 +170,13 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(
-            f"features must be floats of shape (samples, features), but are {features.dtype} of "
-            f"shape {tuple(features.shape)}"
-        )
+    got, is_float = (features.dtype, tuple(features.shape)), features.is_floating_point()
+    check_setting("features", got, features.ndim == 2 and is_float, "be floats of shape (N, d)")
     dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
     # the squares of a row of this norm must not underflow: it would look short
     least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
-    if not least <= bound < math.inf:
-        raise ValueError(
-            f"the bound must be finite and at least {least:.3g} for {features.dtype}, but is "
-            f"{bound}: rounding would make rows longer than it"
-        )
+    expected = f"be finite and at least {least:.3g} for {dtype.dtype} (rounding lengthens rows)"
+    check_setting("the bound", bound, least <= bound < math.inf, expected)
     # In double precision the squares of float32 features neither overflow nor underflow.
     norms = features.double().norm(dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):

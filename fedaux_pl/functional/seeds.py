@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fedaux_pl.errors import check_setting
+
 
 def derive_seed(*parts: int) -> int:
     """Map one or more non-negative integers to a seed below 2^63.
@@ -17,8 +19,8 @@ def derive_seed(*parts: int) -> int:
         >>> derive_seed(0, 1)
         7006255215521402662
     """
-    if any(part < 0 for part in parts) or not parts:
-        raise ValueError(f"a seed is derived from one or more non-negative integers, not {parts}")
+    is_valid = bool(parts) and min(parts) >= 0
+    check_setting("the parts of a seed", parts, is_valid, "be one or more non-negative integers")
     # With the number of parts, because SeedSequence ignores trailing zeros.
     state = np.random.SeedSequence([len(parts), *parts]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
@@ -41,10 +43,8 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
         >>> sample_clients(num_clients=20, participation=0.4, seed=3)
         [1, 2, 3, 10, 11, 14, 16, 18]
     """
-    if num_clients < 1:
-        raise ValueError(f"there must be at least 1 client, but num_clients is {num_clients}")
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must lie in (0, 1], but is {participation}")
+    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
+    check_setting("participation", participation, 0 < participation <= 1, "lie in (0, 1]")
     count = max(1, round(participation * num_clients))
     drawn = np.random.default_rng(seed).choice(num_clients, size=count, replace=False)
     return sorted(int(client) for client in drawn)

@@ -7,6 +7,8 @@ before the softmax.
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
+
 MAX_SHARPNESS = 20.0
 
 # The codes 0 to 255 of a sample's scale are powers of 2^(1/4): from 2^-40 to 2^23.75.
@@ -18,11 +20,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     """Aggregate the logits of K teachers into class probabilities of each sample.
 
     Without scores this is A_mean(x) = softmax(sum_i f_i(x) / K), with scores it is
-    A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)).
-
-    Args:
-        logits: f_i(x), shape (K, N, C).
-        scores: s_i(x), shape (K, N), non-negative and not all 0 for any sample; or None.
+    A_s(x) = softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)). Logits have the shape (K, N, C), scores
+    (K, N); these are non-negative and not all 0 for any sample.
 
     Examples:
         >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])  # 2 teachers, 1 sample, 2 classes
@@ -31,11 +30,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
         >>> soft_labels(logits, scores=torch.tensor([[3.0], [1.0]]))
         tensor([[0.7311, 0.2689]])
     """
-    if logits.ndim != 3 or len(logits) == 0:
-        raise ValueError(
-            "logits must be (teachers, samples, classes) with at least one teacher, but are "
-            f"{tuple(logits.shape)}"
-        )
+    expected = "have the shape (teachers, samples, classes) with at least one teacher"
+    check_setting("logits", tuple(logits.shape), logits.ndim == 3 and len(logits) > 0, expected)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
@@ -53,22 +49,17 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
     """Compute softmax(sharpness z) of the logits of each class, standardized over public data.
 
     Noise and unequal class sizes make some classes win too often. After standardization all
-    classes have the same mean and variance over the public data.
-
-    Args:
-        logits: f(x) on the data to label, shape (N, C).
-        reference: f(x) on D_distill, shape (M, C).
-        sharpness: How far labels are from uniform, above 0 and at most 20.
+    classes have the same mean and variance over the public data. ``logits`` are f(x) on the data
+    to label, shape (N, C), ``reference`` those on D_distill, shape (M, C); ``sharpness``, above 0
+    and at most 20, says how far labels are from uniform.
 
     Examples:
         >>> reference = torch.tensor([[1.0, 90.0], [3.0, 110.0]])
         >>> standardized_labels(torch.tensor([[3.0, 100.0]]), reference, sharpness=1.0)
         tensor([[0.7311, 0.2689]])
     """
-    if not 0 < sharpness <= MAX_SHARPNESS:
-        raise ValueError(
-            f"sharpness must be above 0 and at most {MAX_SHARPNESS:g}, but is {sharpness}"
-        )
+    expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
+    check_setting("sharpness", sharpness, 0 < sharpness <= MAX_SHARPNESS, expected)
     scale = reference.std(dim=0, correction=0)
     z = (logits - reference.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)
     return (sharpness * z).softmax(dim=1)
@@ -149,9 +140,7 @@ def spread_packed(packed: Tensor, chosen: Tensor) -> Tensor:
     A sample that is not chosen is marked by the largest value in every column, which no packed
     logits have: the distance of the largest logit is 0.
 
-    Args:
-        packed: Shape (M, C + 1), see ``pack_logits``.
-        chosen: Bool, shape (N,), M times true.
+    ``packed`` has the shape (M, C + 1), and ``chosen``, bool of shape (N,), is M times true.
 
     Examples:
         >>> packed = pack_logits(torch.tensor([[3.0, 1.0]]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional.soft_labels import MAX_SHARPNESS
 
 # exp(70) and exp(-70) summed over clients and multiplied by logits are in float32's range
@@ -47,8 +48,7 @@ class Sigmoid(Calibration):
     xi: float = 1e-8
 
     def __post_init__(self) -> None:
-        if not 0 <= self.xi < math.inf:
-            raise ValueError(f"xi must be at least 0 and finite, but is {self.xi}")
+        check_setting("xi", self.xi, 0 <= self.xi < math.inf, "be at least 0 and finite")
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
         """Compute the sigmoid; the reference is not used."""
@@ -77,10 +77,8 @@ class Standardized(Calibration):
     sharpness: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.sharpness <= MAX_SHARPNESS:
-            raise ValueError(
-                f"sharpness must be above 0 and at most {MAX_SHARPNESS:g}, but is {self.sharpness}"
-            )
+        expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
+        check_setting("sharpness", self.sharpness, 0 < self.sharpness <= MAX_SHARPNESS, expected)
 
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
         """Compute exp(sharpness z); 1 for a client whose logits are constant on D_distill."""

@@ -1,27 +1,33 @@
 """Scorers that use labels too: their vector makes a classifier, so that no model has to be sent.
 
 Neighboring data sets differ in one record that is replaced, its label included; the number of
-classes is public, too.
+classes is public, too. The server pools the class statistics of several clients.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import (
     LinearClassifier,
+    class_priors,
     fit_softmax_head,
     integer_statistics,
+    pool_class_means,
     softmax_sensitivity,
+    split_statistics,
     statistics_sensitivity,
     sum_residuals,
     sum_statistics,
 )
+from fedaux_pl.functional.class_statistics import known_counts
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
+from fedaux_pl.scoring.release import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 
@@ -29,11 +35,6 @@ class ClassScorer(Scorer):
     """How a client summarizes its rows and labels in one vector."""
 
     uses_labels = True
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """The share of mu^2 of each part of the vector; empty if it has one part only."""
-        return {}
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Raise a TypeError: ``class_vector`` computes what is released."""
@@ -47,29 +48,8 @@ class ClassScorer(Scorer):
         """
 
 
-class SummableScorer(ClassScorer):
-    """A scorer whose vector is a sum over records, also as integers: for secure sums."""
-
-    @abstractmethod
-    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """Compute the vector in integers, int64."""
-
-    @property
-    @abstractmethod
-    def squared_sensitivity(self) -> int:
-        """D^2 of the integers."""
-
-    @abstractmethod
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """Return what one step of the integers is in the vector."""
-
-    @abstractmethod
-    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
-        """Return the vector of integers, float64."""
-
-
 @dataclass(frozen=True)
-class ClassStatistics(SummableScorer):
+class ClassStatistics(ClassScorer):
     """Releases the sums of rows and the counts of records class by class, and the second moment.
 
     ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
@@ -94,8 +74,7 @@ class ClassStatistics(SummableScorer):
 
     def __post_init__(self) -> None:
         statistics_sensitivity(self.second_moment)  # raises if it is invalid
-        if self.releases not in (None, 1, 2):
-            raise ValueError(f"releases must be 1, 2 or null, but is {self.releases!r}")
+        check_setting("releases", self.releases, self.releases in (None, 1, 2), "be 1, 2 or null")
 
     def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
         """Compute the vector, shape (C (k + 1) + k (k + 1) / 2,)."""
@@ -115,20 +94,16 @@ class ClassStatistics(SummableScorer):
         return num_classes * (row_length + 1) + row_length * (row_length + 1) // 2
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """That of ``functional.sum_integers``."""
+        """Compute the vector in integers, int64, by ``functional.sum_integers``."""
         return integer_statistics.sum_integers(rows, labels, self.second_moment)
 
-    @property
-    def squared_sensitivity(self) -> int:
-        """That of ``functional.integer_weights``."""
-        return integer_statistics.integer_weights(self.second_moment).squared_sensitivity
-
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """That of the class sums."""
-        return integer_statistics.statistics_unit(row_length, self.second_moment)
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """Return D^2 of the integers, and what one step of them is in the class sums."""
+        squared = integer_statistics.integer_weights(self.second_moment).squared_sensitivity
+        return squared, integer_statistics.statistics_unit(row_length, self.second_moment)
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
-        """The vector of ``class_vector``."""
+        """Return the vector of integers, float64."""
         return integer_statistics.decode_statistics(integers, num_classes, self.second_moment)
 
 
@@ -163,7 +138,7 @@ class ClassCounts(ClassScorer):
 
 
 @dataclass(frozen=True, eq=False)
-class Residuals(SummableScorer):
+class Residuals(ClassScorer):
     """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
 
     The classifier, shapes (C, k) and (C,), may depend on what was released before (see ``spent``).
@@ -189,17 +164,12 @@ class Residuals(SummableScorer):
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integer_residuals``."""
-        classifier = LinearClassifier(self.weight.to(rows), self.bias.to(rows))
-        return integer_statistics.sum_integer_residuals(rows, labels, classifier)
+        return integer_statistics.sum_integer_residuals(rows, labels, self.classifier)
 
-    @property
-    def squared_sensitivity(self) -> int:
-        """That of ``functional.sum_integer_residuals``."""
-        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY
-
-    def unit(self, row_length: int, num_classes: int) -> float:
-        """The same for all entries."""
-        return integer_statistics.residuals_unit(row_length, num_classes)
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """That of ``functional.sum_integer_residuals``; all entries have one unit."""
+        unit = integer_statistics.residuals_unit(row_length, num_classes)
+        return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY, unit
 
     def decode(self, integers: Tensor, num_classes: int) -> Tensor:
         """The gradient, shape (C (k + 1),)."""
@@ -216,6 +186,10 @@ class Residuals(SummableScorer):
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """C (k + 1)."""
         return num_classes * (row_length + 1)
+
+
+SummableScorer = ClassStatistics | Residuals
+"""Scorers whose vector is a sum over records, also as integers: for secure sums."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +224,9 @@ class ScoresAndHead(ClassScorer):
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must lie strictly between 0 and 1, but is {self.share}")
-        if not isinstance(self.scorer, Scorer) or self.scorer.uses_labels:
-            raise ValueError(
-                f"scorer must be a Scorer without labels such as Mean(), but is {self.scorer!r}"
-            )
+        check_setting("share", self.share, 0 < self.share < 1, "lie strictly between 0 and 1")
+        is_valid = isinstance(self.scorer, Scorer) and not self.scorer.uses_labels
+        check_setting("scorer", self.scorer, is_valid, "be a Scorer without labels such as Mean()")
         self.sensitivity(1, 0)  # raises if another option is invalid
 
     @property
@@ -269,7 +240,7 @@ class ScoresAndHead(ClassScorer):
         return self.scorer.flaw
 
     @property
-    def shares(self) -> Mapping[str, float]:
+    def shares(self) -> Mapping[str, float]:  # type: ignore[override]
         """The share of the scores, and that of the head."""
         return {"the scores": self.share, "the head": 1 - self.share}
 
@@ -315,3 +286,43 @@ class ScoresAndHead(ClassScorer):
         own = self.scorer.sensitivity(num_positives, num_negatives)
         ratio = self._head_sensitivity(num_positives) / own
         return ratio * math.sqrt(self.share / (1 - self.share))
+
+
+@dataclass(frozen=True)
+class PooledStatistics:
+    """The statistics of the clients of one architecture."""
+
+    means: Tensor  # the mean row of each class with noise, shape (C, k)
+    variances: Tensor  # of the noise in an entry of each mean, shape (C,)
+    priors: Tensor  # the shares of the classes, shape (C,)
+    moment: Tensor  # the sum of r r^T with noise, shape (k, k)
+    noise: float  # the standard deviation of the noise in its diagonal
+
+
+def pool_statistics(
+    heads: Sequence[ReleasedHead], num_classes: int, rho: float
+) -> PooledStatistics:
+    """Pool the clients' ``ClassStatistics`` with weight rho of the second moment, or their sum."""
+    vectors, sigmas = stack_heads(heads)
+    constant, _ = statistics_sensitivity(rho)
+    parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
+    sums, counts, moments = (torch.stack(entries) for entries in zip(*parts, strict=True))
+    total = float(sigmas.norm())
+    return PooledStatistics(
+        *pool_class_means(sums, counts, sigmas, sigmas / constant),
+        priors=class_priors(counts.sum(dim=0), total / constant),
+        moment=moments.sum(dim=0),
+        noise=total / math.sqrt(rho),
+    )
+
+
+def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
+    """Return the known class counts of each client, shape (n, C).
+
+    The heads are ``ClassStatistics`` with this weight rho or, if it is None, ``ClassCounts``.
+    """
+    counts, sigmas = stack_heads(heads)
+    if rho is not None:
+        counts = torch.stack([split_statistics(own, num_classes, rho)[1] for own in counts])
+        sigmas = sigmas / statistics_sensitivity(rho)[0]
+    return known_counts(counts, sigmas)

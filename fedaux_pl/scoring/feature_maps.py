@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import bounded_rows
 
 # Directions with less than this fraction of the largest variance are rounding errors.
@@ -135,10 +136,10 @@ class Whitened(FeatureMap):
     whitening: float | None = None
 
     def __post_init__(self) -> None:
-        if self.dimensions is not None and self.dimensions < 1:
-            raise ValueError(f"dimensions must be at least 1, but is {self.dimensions}")
-        if self.whitening is not None and not 0 <= self.whitening <= 1:
-            raise ValueError(f"whitening must lie in [0, 1], but is {self.whitening}")
+        count, whitening = self.dimensions, self.whitening
+        check_setting("dimensions", count, count is None or count >= 1, "be at least 1")
+        is_valid = whitening is None or 0 <= whitening <= 1
+        check_setting("whitening", whitening, is_valid, "lie in [0, 1]")
 
     def fit(self, features: Tensor) -> PublicMap:
         """Compute the public mean and the scaled eigenvectors of the public covariance."""

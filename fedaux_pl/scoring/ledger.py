@@ -48,6 +48,7 @@ class ReleaseKey:
     start: str
     received: str
     end: str
+    earlier: "ReleaseKey | None" = None  # of the release that must be in the ledger before
 
     def __str__(self) -> str:
         return self.start + self.received + self.end
@@ -115,9 +116,9 @@ class Ledger:
         """Read all releases; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
         self._known.clear()
-        for number, path in enumerate(paths, start=1):
-            if path.name != _name(number):
-                raise PrivacyError(self._refusal("read", f"{_name(number)} is missing"))
+        names = {path.name for path in paths}
+        if missing := {_name(number + 1) for number in range(len(paths))} - names:
+            raise PrivacyError(self._refusal("read", f"{min(missing)} is missing"))
         return [self._read(path) for path in paths]
 
     def _read(self, path: Path) -> Entry:
@@ -176,22 +177,20 @@ class Ledger:
         self,
         digests: Sequence[Digests],
         delta: float,
-        planned: Sequence[Entry] = (),
-        alone: bool = False,
         entries: Sequence[Entry] | None = None,
+        alone: bool = False,
     ) -> PrivacySpent:
         """Compute what the releases about the records with these digests cost at this delta.
 
         Args:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
-            planned: Releases that are not made yet, to know their cost before.
+            entries: What ``entries`` has returned, with planned releases; None to read it.
             alone: Whether to state what they cost if secure sums protect nothing.
-            entries: What ``entries`` has returned; None to read it.
         """
         entries = self.entries() if entries is None else entries
         groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
-        for entry in [*entries, *planned]:
+        for entry in entries:
             for client, release in entry.releases.items():
                 groups.setdefault(entry.digests[client].tobytes(), []).append(release)
         # a record may occur twice in D_i

@@ -59,34 +59,32 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
-    no_dimensions = isinstance(feature_map, Whitened) and feature_map.dimensions is None
-    no_releases = isinstance(scorer, ClassStatistics) and scorer.releases is None
-    no_share = is_secure and counts and privacy.count_share is None
-    if numbers is None and (no_dimensions or no_releases or no_share):
-        raise ConfigurationError(
-            "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
-            "with secure sums, privacy.count_share (such as 0.1)"
-        )
-    if numbers is not None:
-        if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
-            dimensions = choose_dimensions(scorer, privacy, numbers)
-            feature_map = replace(feature_map, dimensions=dimensions)
-        if isinstance(scorer, ClassStatistics) and scorer.releases is None:
-            scorer = replace(scorer, releases=choose_releases(privacy, numbers))
+    if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
+        dimensions = choose_dimensions(scorer, privacy, _known(numbers))
+        feature_map = replace(feature_map, dimensions=dimensions)
+    if isinstance(scorer, ClassStatistics) and scorer.releases is None:
+        scorer = replace(scorer, releases=choose_releases(privacy, _known(numbers)))
     if isinstance(feature_map, Whitened) and feature_map.whitening is None:
         # more for a vector of each client in many dimensions
         is_low = isinstance(scorer, ClassStatistics) or (feature_map.dimensions or _LARGEST) < 64
         feature_map = replace(feature_map, whitening=0.5 if is_low else 0.75)
     part = Part()
-    if isinstance(scorer, ClassStatistics) and scorer.releases is not None:
-        part = Part(1 / scorer.releases)
-        if is_secure:
-            others = 0.0
-            if counts:
-                others = privacy.count_share or count_share(privacy, numbers)
-            part = Part((1 - others) / scorer.releases / privacy.attempts, secure=True)
+    if isinstance(scorer, ClassStatistics):
+        others, attempts = 0.0, privacy.attempts if is_secure else 1
+        if is_secure and counts:
+            others = privacy.count_share or count_share(privacy, _known(numbers))
+        part = Part((1 - others) / (scorer.releases or 1) / attempts, is_secure)
     return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
+
+
+def _known(numbers: PublicNumbers | None) -> PublicNumbers:
+    if numbers is None:
+        raise ConfigurationError(
+            "real sites tell the numbers of their records with the release, so they cannot plan "
+            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
+            "with secure sums, privacy.count_share (such as 0.1)"
+        )
+    return numbers
 
 
 def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
@@ -137,10 +135,8 @@ def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
     return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
 
 
-def count_share(privacy: Privacy, numbers: PublicNumbers | None) -> float:
+def count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
-    assert numbers is not None  # noqa: S101 - for mypy: plan has refused it
     noise = math.sqrt(2) * privacy.record(1.0).sigma / numbers.client_size
-    needed = (noise / _COUNT_NOISE) ** 2
     least, largest = _COUNT_SHARES
-    return min(max(needed, least), largest)
+    return min(max((noise / _COUNT_NOISE) ** 2, least), largest)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
@@ -180,20 +179,17 @@ def describe_all(
 
 
 def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
-    privacy, scorer = scoring.privacy, scoring.scorer
+    privacy = scoring.privacy
     if privacy.epsilon is None or any(head.release.flaw for head in heads):
         return ", WITHOUT any guarantee"
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     text += _conditions(privacy)
-    if not isinstance(scorer, ClassScorer) or not scorer.shares:
+    if not (shares := scoring.scorer.shares):
         return text
-    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(scorer.shares)
-    parts = {
-        name: gaussian_epsilon(delta, sigma / math.sqrt(share))
-        for name, share in scorer.shares.items()
-    }
+    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(shares)
+    parts = {k: gaussian_epsilon(delta, sigma / math.sqrt(share)) for k, share in shares.items()}
     listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
     return (
         f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
@@ -216,44 +212,35 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 
 def _describe(release: Release, has_pins: bool) -> str:
-    summed = f"the sum over {release.summands} clients of {release.what}"
-    if release.mechanism == "none" and release.summands > 1:
-        return f"NOT private: {summed} has NO noise"
+    is_sum, subject = release.summands > 1, f"the release of {release.what} by each client"
+    if is_sum:
+        subject = f"the sum over {release.summands} clients of {release.what}"
     if release.mechanism == "none":
-        return f"NOT private: each client released {release.what} WITHOUT noise"
+        return f"NOT private: {subject} has NO noise"
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
-    noise = (
-        f"{release.mechanism} Gaussian mechanism, noise of standard deviation {release.sigma:.4g} "
-        f"at sensitivity {release.sensitivity:.4g} (the largest of all clients)"
-    )
     if release.flaw:
-        return (
-            f"NOT private: each client released {release.what} with noise that claims to be "
-            f"{guarantee}, but is not: {release.flaw}"
+        return f"NOT private: {subject} claims to be {guarantee}, but is not: {release.flaw}"
+    text = f"{subject} {'would with secret noise be' if release.simulated else 'is'} {guarantee}"
+    if is_sum:
+        text += (
+            f" if at least {release.summands - release.colluders} of them add their noise and show "
+            "the server neither it nor their masks, and (epsilon "
+            f"{release.epsilon_alone:.4g}, delta {release.delta:g})-private whatever the others do"
         )
-    if release.summands > 1:
-        honest = release.summands - release.colluders
-        alone = (
-            f"if at least {honest} of them add their noise and show the server neither it nor "
-            f"their masks, and (epsilon {release.epsilon_alone:.4g}, delta {release.delta:g})-"
-            f"private whatever the others do ({noise})"
-        )
-        if release.simulated:
-            return (
-                f"simulated: {summed} would with secret noise be {guarantee} {alone}. Here the "
-                "noise comes from the seed of the run and protects nothing"
-            )
+    text += (
+        f": {release.mechanism} Gaussian mechanism, noise of standard deviation {release.sigma:.4g}"
+        f" at sensitivity {release.sensitivity:.4g} (the largest of all clients)"
+    )
+    if release.simulated:
+        secret = "" if is_sum else ": set privacy.secret to true in a deployment"
+        origin = "Here the noise comes from the seed of the run and protects nothing"
+        return f"simulated: {text}. {origin}{secret}"
+    if not is_sum:
+        return text
+    if has_pins:
         server = (
             "also against a server that breaks the protocol: the keys of all clients are pinned"
-            if has_pins
-            else "ONLY against a server that keeps to the protocol: without pins it could sign for "
-            "the clients (fedaux-pl sites pin)"
         )
-        return f"{summed} is {guarantee} {alone}; {server}"
-    if release.simulated:
-        return (
-            f"simulated: the release of {release.what} by each client would be {guarantee} with "
-            f"secret noise ({noise}). Here the noise comes from the seed of the run and protects "
-            "nothing: set privacy.secret to true in a deployment"
-        )
-    return f"the release of {release.what} by each client is {guarantee}: {noise}"
+        return f"{text}; {server}"
+    server = "ONLY against a server that keeps to the protocol: without pins it could sign for the"
+    return f"{text}; {server} clients (fedaux-pl sites pin)"

@@ -13,6 +13,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
@@ -144,17 +145,12 @@ class Privacy:
 
     def __post_init__(self) -> None:
         self.record(sensitivity=1.0)  # raises if an option is invalid
-        if self.sums not in get_args(Sums):
-            raise ValueError(f"sums must be local or secure, but is {self.sums!r}")
-        if self.colluders < 1 or self.attempts < 1:
-            raise ValueError(
-                "colluders and attempts must be at least 1, but are "
-                f"{self.colluders} and {self.attempts}"
-            )
-        if self.count_share is not None and not 0 < self.count_share < 1:
-            raise ValueError(
-                f"count_share must lie strictly between 0 and 1, but is {self.count_share}"
-            )
+        check_setting("sums", self.sums, self.sums in get_args(Sums), "be local or secure")
+        check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
+        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
+        share = self.count_share
+        is_valid = share is None or 0 < share < 1
+        check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
 
     @property
     def least_clients(self) -> int:
@@ -248,6 +244,12 @@ class ReleasedHead:
         return self.weight.to(rows.device) @ rows.T
 
 
+def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
+    """The vectors, shape (n, length), and the standard deviations of their noise, shape (n,)."""
+    vectors = torch.stack([head.weight for head in heads])
+    return vectors, vectors.new_tensor([head.release.total_sigma for head in heads])
+
+
 def spent(
     releases: Sequence[Release], delta: float | None = None, alone: bool = False
 ) -> tuple[float, float]:
@@ -271,8 +273,8 @@ def spent(
         >>> round(epsilon, 3)
         0.146
     """
-    if delta is not None and not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, but is {delta}")
+    is_valid = delta is None or 0 < delta < 1
+    check_setting("delta", delta, is_valid, "lie strictly between 0 and 1")
     basic = sum(release.epsilon for release in releases), sum(r.delta for r in releases)
     stated = basic[1] if delta is None else delta
     if not releases:

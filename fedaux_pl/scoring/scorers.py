@@ -8,6 +8,7 @@ computes from the noisy vector and public data is post-processing and costs no p
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,8 @@ class Scorer(ABC):
     """Whether it is a ``ClassScorer``, which uses the labels of D_i too."""
     what: ClassVar[str]
     """What is released, for the log: "each client released ..."."""
+    shares: ClassVar[Mapping[str, float]] = {}
+    """The share of mu^2 of each part of the vector; empty if it has one part only."""
 
     @property
     def flaw(self) -> str:
@@ -99,14 +102,9 @@ class Mean(Scorer):
 class Logistic(Scorer):
     """Releases the weight of a logistic regression of D_i against D^- (FedAUX, 3.4 and 3.5).
 
-    Sensitivity: 2 / (lambda N) + 2 tolerance / lambda for N = |D_i| + |D^-|. Proof: J is the mean
-    of N losses log(1 + exp(-t <w, row>)) plus (lambda/2) |w|^2. Let w and w' minimize J and J' on
-    neighboring data sets. J is lambda-strongly convex, so lambda |w - w'| <= |grad J(w')|. At w'
-    the gradient of J' is 0, and the gradients of J and J' differ in one loss only, by at most 2/N,
-    because the gradient of a loss is -row or row times a number in (0, 1), and |row| <= 1
-    (Theorem 1; Chaudhuri et al. 2011). Hence |w - w'| <= 2 / (lambda N). By the same convexity a
-    weight at which the gradient of J has a norm of at most ``tolerance`` is within tolerance /
-    lambda of the minimizer, on either data set; ``vector`` refuses any other weight.
+    Sensitivity: 2 / (lambda N) + 2 tolerance / lambda for N = |D_i| + |D^-|, which
+    ``functional.scoring_sensitivity`` proves; ``vector`` refuses a weight at which the gradient of
+    J, the mean of N losses plus (lambda/2) |w|^2, has a norm above ``tolerance``.
 
     With ``normalized=False`` J has the sum of the losses in place of their mean, as in the authors'
     code. The proof then bounds the sensitivity by 2 / lambda + 2 tolerance N / lambda only, N times
@@ -139,8 +137,8 @@ class Logistic(Scorer):
     @property
     def flaw(self) -> str:
         """The sum of the losses in place of their mean."""
-        unnormalized = "the sensitivity is that of another objective (unnormalized lambda)"
-        return "" if self.normalized else unnormalized
+        flaw = "the sensitivity is that of another objective (unnormalized lambda)"
+        return "" if self.normalized else flaw
 
     def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
         """Compute the minimizer of J; raise a PrivacyError if the tolerance is not reached."""

@@ -5,15 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.errors import PrivacyError, check_setting
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring.calibration import Calibration
 from fedaux_pl.scoring.class_scorers import ClassScorer
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, VERSION, Part, Privacy, Release, ReleasedHead
+from fedaux_pl.scoring.release import (
+    LARGEST_NOISE,
+    VERSION,
+    Part,
+    Privacy,
+    Release,
+    ReleasedHead,
+    stack_heads,
+)
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -24,16 +31,11 @@ class Scoring:
     """Everything that defines the clients' certainty scores; ``FedAUX`` explains the options.
 
     Examples:
+        >>> import torch
         >>> from fedaux_pl.scoring import Mean, Standardized, Whitened
         >>> features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-        >>> scoring = Scoring(
-        ...     scorer=Mean(),
-        ...     feature_map=Whitened(dimensions=4),
-        ...     calibration=Standardized(),
-        ...     norm_bound="unit",
-        ...     privacy=Privacy(epsilon=1.0),
-        ...     shrink=True,
-        ... )
+        >>> parts = {"scorer": Mean(), "feature_map": Whitened(4), "calibration": Standardized()}
+        >>> scoring = Scoring(**parts, norm_bound="unit", privacy=Privacy(1.0), shrink=True)
         >>> public_map = scoring.fit_map(features, negatives=features[:20])
         >>> head = scoring.release(0, features[20:], features[:20], public_map, noise_seed=0)
         >>> logits = head.logits(features)
@@ -52,26 +54,22 @@ class Scoring:
     def __post_init__(self) -> None:
         parts = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
         for name, base in parts.items():
-            if not isinstance(part := getattr(self, name), base):
-                raise ValueError(f"{name} must be a {base.__name__} object, but is {part!r}")
+            part = getattr(self, name)
+            check_setting(name, part, isinstance(part, base), f"be a {base.__name__} object")
         bound = self.norm_bound
         is_positive = isinstance(bound, int | float) and 0 < bound < math.inf
-        if bound not in ("negatives", "unit", "private") and not is_positive:
-            expected = "'negatives', 'unit', 'private' or a positive number"
-            raise ValueError(f"norm_bound must be {expected}, but is {bound!r}")
-        if self.shrink and bound == "private":
-            raise ValueError(
-                "shrink compares the vectors of clients, but norm_bound 'private' scales each of "
-                "them differently: set shrink to false, or choose a public norm_bound"
-            )
+        is_valid = is_positive or bound in ("negatives", "unit", "private")
+        expected = "be 'negatives', 'unit', 'private' or a positive number"
+        check_setting("norm_bound", bound, is_valid, expected)
+        if self.shrink and bound == "private":  # it scales the vectors of clients differently
+            raise ValueError("norm_bound is private: set shrink to false, or choose a public one")
 
     @property
     def flaw(self) -> str:
         """Why (epsilon, delta) does not hold with these options; empty if it holds."""
-        flaws = [self.scorer.flaw] if self.scorer.flaw else []
-        if self.norm_bound == "private":
-            flaws.insert(0, "the norm bound is the largest of private data")
-        return "; ".join(flaws)
+        is_private = self.norm_bound == "private"
+        flaw = "the norm bound is the largest of private data" if is_private else ""
+        return "; ".join(filter(None, [flaw, self.scorer.flaw]))
 
     @property
     def depends_on_negatives(self) -> bool:
@@ -116,11 +114,8 @@ class Scoring:
             return replace(public_map, bound=float(self.norm_bound))
         # "negatives"; also "private", whose bound client_map raises at the client
         bound = public_map.largest_norm(negatives)
-        if not 0 < bound < math.inf:
-            raise ValueError(
-                f"the largest norm among the negatives is {bound}: it must be positive and finite "
-                "to serve as norm_bound"
-            )
+        expected = "be positive and finite to serve as norm_bound"
+        check_setting("the largest norm among the negatives", bound, 0 < bound < math.inf, expected)
         return replace(public_map, bound=bound)
 
     def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:
@@ -150,13 +145,9 @@ class Scoring:
     ) -> ReleasedHead:
         """Compute a client's release: the vector of its rows, with noise (FedAUX, Algorithm 1).
 
-        Args:
-            client: The client's id.
-            positives: h_0(x) on D_i, shape (|D_i|, d).
-            negatives: h_0(x) on D^-, shape (|D^-|, d).
-            public_map: What ``fit_map`` returned at the server.
-            noise_seed: See ``Privacy.release``.
-            labels: The one-hot labels of D_i, shape (|D_i|, C), for a ``ClassScorer``.
+        ``positives`` and ``negatives`` are h_0(x) on D_i and D^-, shape (N, d), ``public_map`` is
+        what ``fit_map`` returned at the server, ``noise_seed`` as in ``Privacy.release``, and
+        ``labels`` are one-hot, shape (|D_i|, C), for a ``ClassScorer``.
         """
         public_map = self.client_map(public_map, positives)
         if not self.scorer.uses_negatives:
@@ -200,9 +191,7 @@ class Scoring:
         """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""
         if not self.shrink or not heads:
             return list(heads)
-        vectors = torch.stack([head.weight for head in heads])
-        sigmas = vectors.new_tensor([head.release.sigma for head in heads])
-        shrunk = shrink_to_mean(vectors, sigmas)
+        shrunk = shrink_to_mean(*stack_heads(heads))
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
 
 

@@ -39,20 +39,23 @@ class SecureSum:
         return self.scoring.scorer
 
     @property
+    def sensitivity(self) -> tuple[int, float]:
+        """D^2 of the integers, and what one step of them is in the vector."""
+        return self.scorer.integer_sensitivity(self.row_length, self.num_classes)
+
+    @property
     def own_sigma(self) -> int:
         """The noise of each client in steps; 0 without noise."""
         privacy = self.scoring.privacy
         if privacy.epsilon is None:
             return 0
         multiplier = privacy.record(1.0, part=self.scoring.part).sigma
-        honest = self.summands - privacy.colluders
-        return noise_of_sum(multiplier, self.scorer.squared_sensitivity, honest)[1]
+        return noise_of_sum(multiplier, self.sensitivity[0], self.summands - privacy.colluders)[1]
 
     def record(self, simulated: bool) -> Release:
         """Return the record of a client, in the units of the vector."""
-        unit = self.scorer.unit(self.row_length, self.num_classes)
-        sensitivity = math.sqrt(self.scorer.squared_sensitivity) * unit
-        record = self.scoring.record(sensitivity, simulated, self.summands)
+        squared, unit = self.sensitivity
+        record = self.scoring.record(math.sqrt(squared) * unit, simulated, self.summands)
         return replace(record, sigma=self.own_sigma * unit)
 
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:

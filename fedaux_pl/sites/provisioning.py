@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import write_text_atomically
-from fedaux_pl.sites.site_settings import check_name
+from fedaux_pl.sites.site_settings import check_names
 
 PROJECT = "fedaux"
 MIN_SITES = 3  # of a secure sum
@@ -21,12 +21,9 @@ def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> s
     For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
     profile, and one participant file a site. Returns what to do next, as text.
     """
-    for name in names:
-        check_name(name)
-    if len({*names, host}) < len(names) + 1:
-        raise ValueError(f"sites and server must have different names, but are {[*names, host]}")
-    if not 0 < port < 2**16:
-        raise ValueError(f"port must lie in 1 ... 65535, but is {port}")
+    check_names(names)
+    check_setting("host", host, host not in names, "differ from the names of sites")
+    check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
     if (folder / "project.yml").exists():
         raise ConfigurationError(
             f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"
@@ -72,7 +69,7 @@ Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.tx
 1. Certificates, on this machine:
      nvflare provision -p {folder}/project.yml -w {folder}/kits
 2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
-   the run.yaml that all share. {folder}/kits/{project}/state has the root key: keep it to yourself.
+   the run.yaml that all share. {kits.parent}/state has the root key: keep it to yourself.
    server.yaml has the server's data, my_data.yaml those of a site: examples/sites/ has all three.
 3. Server:  fedaux-pl fit --config run.yaml --config server.yaml --config {folder}/sites.yaml
 4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\
@@ -85,9 +82,7 @@ Or keys that never leave a site (NVFlare's distributed provisioning), in place o
      here:    nvflare cert approve {first}.request.zip -c {folder}/ca \\
                 --profile {folder}/own_keys/profile.yml    sends {first}.signed.zip back
      site:    nvflare package {first}.signed.zip --request-dir {first} --fingerprint FINGERPRINT
-   The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits.""".replace(
-    "{project}", PROJECT
-)
+   The server does the same with own_keys/{host}.yml and packs to -w {folder}/kits."""
 
 _SECURE = """
 

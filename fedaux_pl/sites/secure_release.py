@@ -8,7 +8,7 @@ killed there, it repeats that step.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.files import state_folder, write_json_atomically
-from fedaux_pl.scoring import Ledger, Privacy, PublicMap, Scoring, spent
+from fedaux_pl.models import of_head
+from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Scoring, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
-from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum
+from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
     MAX_ATTEMPT,
@@ -34,19 +36,17 @@ from fedaux_pl.sites.secure_sum import (
     read_keys,
     signing_key,
 )
-from fedaux_pl.sites.wire import FINAL, Answer, Message, Question, RefusalError
+from fedaux_pl.sites.site_status import tell
+from fedaux_pl.sites.wire import FINAL, Answer, Message, RefusalError
 
 if TYPE_CHECKING:
     from fedaux_pl.sites.site import Site
+    from fedaux_pl.sites.site_clients import SiteClients
 
 _RETRY = 2.0  # seconds before sites are asked again
 _LATER = ("absent", "busy")  # a site may answer later
 _REPEATS = 3  # of the second step, for sites whose answer was lost
 
-Ask = Callable[
-    [str, Mapping[str, Question], Callable[[str, Message], Any]], Iterator[tuple[str, Any]]
-]
-"""Sends a request of a kind to sites and yields their answers as they are read, or RefusalErrors"""
 Sent = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 
@@ -82,10 +82,9 @@ class Pending:
 
     member: Member
     secure: SecureSum  # with as few sites as it needs
+    client: int
     integers: Tensor  # the vector, before noise
-    noise: Callable[[int], ReadBytes]  # the source of the noise of the n-th vector that leaves
     key: ReleaseKey
-    earlier: ReleaseKey | None  # of the release that must be in the ledger before
     sent: dict[int, Sent] = field(default_factory=dict)  # in each attempt, for a rehearsal
 
 
@@ -95,18 +94,14 @@ class SecureReleases:
     def __init__(self, site: "Site", scoring: Scoring) -> None:
         self.site, self.federation = site, site.federation
         self._pending: dict[str, Pending] = {}
-        self.ledger: Ledger | None = None  # in a rehearsal
         self._create_member(scoring.privacy)  # raises if the pins do not fit
-        if site.algorithm.secret_noise:
-            data = self.federation.data
-            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
-            if site.limits.epsilon_limit_alone is None:
-                raise ConfigurationError(
-                    "this run has secure sums: state with --epsilon_limit_alone what the noise of "
-                    "this site alone may cost, if the other sites and the server deceive it (with "
-                    f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
-                    "privacy.sums to local"
-                )
+        if site.ledger is not None and site.limits.epsilon_limit_alone is None:
+            raise ConfigurationError(
+                "this run has secure sums: state with --epsilon_limit_alone what the noise of "
+                "this site alone may cost, if the other sites and the server deceive it (with "
+                f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
+                "privacy.sums to local"
+            )
 
     def _create_member(self, privacy: Privacy) -> Member:
         name = self.site.name
@@ -128,40 +123,36 @@ class SecureReleases:
         h0: Mapping[str, Tensor],
         public_map: PublicMap,
         key: ReleaseKey,
-        earlier: ReleaseKey | None,
     ) -> None:
         """Compute a vector, unless it is there.
 
         A site that cannot pay says so here, or when it is asked for a key: later, its refusal
         would cost the other sites their attempt.
         """
-        federation, pool = self.federation, self.federation.pool
-        name = federation.architectures[client]
+        federation, name = self.federation, self.federation.architectures[client]
         digest = sum_digest(self.site.own_agreement, name, scoring, h0, public_map)
         if digest not in self._pending:
             extractor = create_extractor(federation.students[name], h0)
-            integers = pool.integers(client, scoring, extractor, public_map)
+            integers = federation.pool.integers(client, scoring, extractor, public_map)
             member, classes = self._create_member(scoring.privacy), len(federation.data.classes)
             secure = SecureSum(scoring, public_map.row_length(extractor), classes, member.least)
-
-            def noise(attempt: int) -> ReadBytes:
-                return pool.noise_bytes(client, scoring, integers, attempt)
-
-            self._pending[digest] = Pending(member, secure, integers, noise, key, earlier)
-        pending, entries = self._pending[digest], self._entries()
+            self._pending[digest] = Pending(member, secure, client, integers, key)
+        pending, entries = self._pending[digest], self.site.entries()
         if not _sent(pending, digest, entries):
-            self._check(pending, pending.secure, entries)
+            planned = pending.secure.record(simulated=False)
+            self.site.check_budget(entries, pending.key, planned)
 
     def answer(self, fields: Mapping[str, Any]) -> Answer:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
         digest = str(fields.get("sum", ""))[:64]
         if (pending := self._pending.get(digest)) is None:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
-        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self._entries()
+        attempt, entries = wire.read_count(fields, "attempt", MAX_ATTEMPT), self.site.entries()
         sent = _sent(pending, digest, entries)
         if fields["kind"] == "keys":
             sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
-            self._check(pending, replace(pending.secure, summands=sites), entries)
+            planned = replace(pending.secure, summands=sites).record(simulated=False)
+            self.site.check_budget(entries, pending.key, planned)
             message = pending.member.keys(digest, attempt, max(sent, default=0))
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
         about = "the masked vector that it has sent before: nothing new"
@@ -175,20 +166,21 @@ class SecureReleases:
     ) -> tuple[Sent, str]:
         session = pending.member.open(digest, attempt, messages)
         secure = replace(pending.secure, summands=len(session.names))
-        record = secure.record(simulated=self.ledger is None)
-        noise = pending.noise(len(pending.sent) + 1)
-        masked = session.mask(secure.add_noise(pending.integers, noise))
+        record = secure.record(simulated=self.site.ledger is None)
+        client, integers, count = pending.client, pending.integers, len(pending.sent) + 1
+        noise = self.federation.pool.noise_bytes(client, secure.scoring, integers, count)
+        masked = session.mask(secure.add_noise(integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
-        if (ledger := self.ledger) is not None:
+        if (ledger := self.site.ledger) is not None:
             key = pending.key.of_attempt(f"{digest} {attempt} {session.transcript} {names}")
             with ledger.locked():
                 entries = ledger.entries()
-                self.site.check_budget(entries, pending.key, pending.earlier, record)
-                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.digests}))
+                self.site.check_budget(entries, pending.key, record)
+                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.site.digests}))
                 ledger.add(entries[-1])
             total, alone = (
-                ledger.total([self.digests], record.delta, alone=alone, entries=entries)
+                ledger.total([self.site.digests], record.delta, alone=alone, entries=entries)
                 for alone in (False, True)
             )
             about = (
@@ -199,18 +191,6 @@ class SecureReleases:
             )
         pending.sent[attempt] = session.transcript, masked
         return pending.sent[attempt], about
-
-    def _entries(self) -> list[Entry]:
-        if self.ledger is None:
-            return []
-        with self.ledger.locked():
-            return self.ledger.entries()
-
-    def _check(self, pending: Pending, secure: SecureSum, entries: Sequence[Entry]) -> None:
-        """Raise if this site cannot pay for an attempt."""
-        if self.ledger is not None:
-            record = secure.record(simulated=False)
-            self.site.check_budget(entries, pending.key, pending.earlier, record)
 
 
 def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
@@ -223,17 +203,49 @@ def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, 
     return found
 
 
-@dataclass
 class Collector:
-    """Collects secure sums at the server; ``attempts`` are those of all sums so far."""
+    """Collects secure sums at the server; ``groups`` are the sites of each architecture."""
 
-    ask: Ask
-    privacy: Privacy
-    tell: Callable[[str], None]
-    wait: float  # seconds, for enough sites
-    least: int  # sites of a sum
-    attempts: int = 0
-    _number: int = 0  # of the last attempt, which rises over all servers
+    def __init__(
+        self, server: "SiteClients", scoring: Scoring, groups: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.server, self.scoring, self.groups = server, scoring, groups
+        self.privacy = scoring.privacy
+        # the second sum is used only if it is over all sites of the first
+        count = sum(map(len, groups.values()))
+        self.least = count if scoring.scorer.tensors() else self.privacy.least_clients
+        self.attempts = 0  # of all sums so far
+        self._number = 0  # of the last attempt, which rises over all servers
+
+    def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
+        """Return the secure sum over the sites of each architecture."""
+        server, scoring, heads, start = self.server, self.scoring, [], time.monotonic()
+        names, data = server.sites.names, server.context.data
+        for group in self.groups.values():  # before the sites of any architecture pay
+            self.check(group)
+        for architecture, group in self.groups.items():
+            public_map, model = maps[architecture], features.h0[architecture]
+            h0 = {k: v for k, v in model.state_dict().items() if not of_head(k)}
+            digest = sum_digest(server.agreement, architecture, scoring, h0, public_map)
+            secure = SecureSum(scoring, public_map.row_length(model), len(data.classes), 1)
+            length = scoring.scorer.vector_length(secure.row_length, secure.num_classes)
+            joined, total = self.collect(digest, group, length)
+            for site in names:
+                server.status.change(site, in_sum=site in joined)
+            members = sorted(names.index(site) for site in joined)
+            secure = replace(secure, summands=len(members))
+            head = secure.head(members, total, public_map, server.sites.rehearsal)
+            records = sum(data.site_sizes[client] for client in members)
+            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
+            if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
+                raise PrivacyError(
+                    "the secure sum is larger than any data and noise can be: the masks have not "
+                    "cancelled, or a site has sent a false vector"
+                )
+            heads.append(head)
+        server.sum_metrics["secure_sum/attempts"] += self.attempts
+        server.sum_metrics["secure_sum/seconds"] += time.monotonic() - start
+        return heads
 
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum of their vectors of this length.
@@ -255,11 +267,11 @@ class Collector:
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-                self.tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+                tell(f"secure sum, attempt {self.attempts} failed: {reason}")
             else:
                 seconds = time.monotonic() - start
                 size = 8 * length * len(answers) / 1e6
-                self.tell(
+                tell(
                     f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
                     f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
                 )
@@ -295,7 +307,7 @@ class Collector:
         start = time.monotonic()
         while True:
             self._number = number = max(self._number + 1, int(100 * time.time()))
-            question = Question({"sum": digest, "attempt": number, "sites": len(names)})
+            question = Message({"sum": digest, "attempt": number, "sites": len(names)})
             keys, reasons = {}, []
 
             def read(name: str, answer: Message, number: int = number) -> Any:
@@ -304,7 +316,7 @@ class Collector:
                     raise RefusalError("message", "it is of another site")
                 return message
 
-            for name, answer in self.ask("keys", dict.fromkeys(names, question), read):
+            for name, answer in self.server.ask("keys", dict.fromkeys(names, question), read):
                 if isinstance(answer, RefusalError):
                     reasons.append(f"no key of {name}: {first_line(answer)}")
                     names = [n for n in names if n != name or answer.code not in FINAL]
@@ -312,9 +324,9 @@ class Collector:
                     keys[name] = answer
             if len(keys) >= self.least:
                 for text in reasons:
-                    self.tell(text)
+                    tell(text)
                 return {"attempt": number, "keys": keys}
-            is_late = time.monotonic() - start > self.wait
+            is_late = time.monotonic() - start > self.server.sites.wait
             self.check(list(keys) if is_late else names, "; ".join(reasons))
             time.sleep(_RETRY)
 
@@ -324,7 +336,7 @@ class Collector:
         """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
         like = {"masked": torch.empty(length, dtype=torch.int64)}
         fields = {"sum": digest, "attempt": attempt["attempt"]}
-        question = Question(fields | {"messages": list(attempt["keys"].values())}, like=like)
+        question = Message(fields | {"messages": list(attempt["keys"].values())}, like=like)
         answers: dict[str, Sent] = {}
         refusals: dict[str, RefusalError] = {}
 
@@ -334,10 +346,12 @@ class Collector:
 
         for _ in range(_REPEATS):
             missing = {name: question for name in attempt["keys"] if name not in answers}
-            for name, answer in self.ask("masked", missing, read):
+            for name, answer in self.server.ask("masked", missing, read):
                 refusals.pop(name, None)
-                own = refusals if isinstance(answer, RefusalError) else answers
-                own[name] = answer
+                if isinstance(answer, RefusalError):
+                    refusals[name] = answer
+                else:
+                    answers[name] = answer
             if all(error.code not in _LATER for error in refusals.values()):
                 break
             time.sleep(_RETRY)

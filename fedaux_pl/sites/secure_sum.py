@@ -35,10 +35,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
-from fedaux_pl.sites.site_settings import check_name
-from fedaux_pl.sites.wire import RefusalError
+from fedaux_pl.sites.site_settings import NAME, is_name
+from fedaux_pl.sites.wire import RefusalError, expect
 
 try:
     from cryptography.exceptions import InvalidSignature
@@ -62,10 +62,8 @@ _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
 
 def signing_key(name: str) -> Ed25519PrivateKey:
     """Return the signing key of a site on this machine, created at the first call."""
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
+    if not is_name(name):
+        raise ConfigurationError(f"the name of a site must {NAME}, but is {name!r}")
     path = state_folder() / "signing" / f"{name}.key"
     create_secret(path, _KEY_BYTES)
     if len(content := path.read_bytes()) != _KEY_BYTES:
@@ -113,22 +111,17 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
     values = message if isinstance(message, Mapping) else {}
     names = [field.name for field in fields(KeyMessage)]
     texts = {name: text for name in names if isinstance(text := values.get(name), str)}
-    if len(texts) < len(names):
-        raise RefusalError("message", f"a key message must have the texts {', '.join(names)}")
+    expect(len(texts) == len(names), f"a key message must have the texts {', '.join(names)}")
     keys = KeyMessage(**texts)
-    try:
-        check_name(keys.name)
-    except ValueError as error:
-        raise RefusalError("message", "a key message has an impossible name") from error
+    expect(is_name(keys.name), "a key message has an impossible name")
     for name, digits in _HEX.items():
-        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name]):  # one spelling a key
-            raise RefusalError("message", f"{name} of {keys.name} must be {digits} hex digits")
-    if pins and pins.get(keys.name) != keys.signer:
-        raise RefusalError(
-            "message",
-            f"{keys.name} signs with {keys.signer}, but pins has {pins.get(keys.name, 'none')}: "
-            "compare what fedaux-pl sites pin prints there, not over the server",
-        )
+        is_hex = re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name])  # one spelling a key
+        expect(is_hex is not None, f"{name} of {keys.name} must be {digits} hex digits")
+    expect(
+        not pins or pins.get(keys.name) == keys.signer,
+        f"{keys.name} signs with {keys.signer}, but pins has {pins.get(keys.name, 'none')}: "
+        "compare what fedaux-pl sites pin prints there, not over the server",
+    )
     try:
         signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys.signer))
         signer.verify(bytes.fromhex(keys.signature), keys.statement(agreement, attempt))
@@ -149,8 +142,7 @@ class Member:
     def __init__(
         self, name: str, key: Ed25519PrivateKey, pins: Mapping[str, str], colluders: int = 1
     ) -> None:
-        if colluders < 1:
-            raise ValueError(f"got colluders {colluders}; expected at least 1")
+        check_setting("colluders", colluders, colluders >= 1, "be at least 1")
         if any(not re.fullmatch("[0-9a-f]{64}", text) for text in pins.values()):
             raise ConfigurationError("pins must be 64 hex digits: see fedaux-pl sites pin")
         if len(set(pins.values())) < len(pins):  # its owner would count as one colluder
@@ -172,8 +164,8 @@ class Member:
         of the attempt, which must be above all before and above ``after``, that of the ledger.
         """
         last = max(self._last, after)
-        if type(attempt) is not int or not last < attempt <= MAX_ATTEMPT:
-            raise RefusalError("message", f"the number of the attempt must be above {last}")
+        is_next = type(attempt) is int and last < attempt <= MAX_ATTEMPT
+        expect(is_next, f"the number of the attempt must be above {last}")
         secret = X25519PrivateKey.generate()
         public = secret.public_key().public_bytes_raw().hex()
         unsigned = KeyMessage(self.name, public, pin(self._signing))
@@ -190,22 +182,16 @@ class Member:
         if self._pending is None or self._pending[1] != attempt:
             raise RefusalError("message", "there is no unused key for this attempt")
         (signed, attempt, own, secret), self._pending = self._pending, None
-        if signed != agreement:
-            raise RefusalError("settings", "the key was made for other settings")
+        expect(signed == agreement, "the key was made for other settings", "settings")
         if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
             raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
         found = [read_keys(message, agreement, attempt, self.pins) for message in messages]
-        if own not in found:
-            raise RefusalError("message", "the list does not have this site's own key")
+        expect(own in found, "the list does not have this site's own key")
         members = {keys.name: keys for keys in found}
-        if min(len(members), len({keys.key for keys in found})) < len(found):
-            raise RefusalError("message", "the list has a name or a key twice")
-        if len(found) < self.least:
-            raise RefusalError(
-                "limits",
-                f"got {len(found)} sites; expected {self.least} or more, with up to "
-                f"{self.colluders} colluders",
-            )
+        is_unique = len(members) == len({keys.key for keys in found}) == len(found)
+        expect(is_unique, "the list has a name or a key twice")
+        needed = f"{self.least} or more, with up to {self.colluders} colluders"
+        expect(len(found) >= self.least, f"got {len(found)} sites; expected {needed}", "limits")
         statements = sorted(keys.statement(agreement, attempt) for keys in found)
         transcript = hashlib.sha256(b"\n".join([TAG.encode(), *statements])).digest()
         masks = {
@@ -248,8 +234,7 @@ class Session:
             raise TypeError(
                 f"got {vector.dtype} of shape {tuple(vector.shape)}; expected int64, 1d"
             )
-        if not self._keys:
-            raise RefusalError("message", "these keys have masked a vector: each masks one")
+        expect(bool(self._keys), "these keys have masked a vector: each masks one")
         keys, self._keys = self._keys, {}
         total = vector.detach().cpu().numpy().view(np.uint64)
         zeros = bytes(total.nbytes)
@@ -267,13 +252,12 @@ def add_masked(answers: Mapping[str, tuple[str, Tensor]], names: Sequence[str]) 
     were sent to all. Raises a RefusalError if an answer is missing, or transcripts or lengths
     differ: the masks would not cancel, and a further attempt needs new keys.
     """
-    if missing := sorted({*names} ^ {*answers}):
-        raise RefusalError("message", f"the answers and the list differ in {', '.join(missing)}")
-    if len({transcript for transcript, _ in answers.values()}) != 1:
-        raise RefusalError("message", "the sites have seen different lists of keys")
+    missing = sorted({*names} ^ {*answers})
+    expect(not missing, f"the answers and the list differ in {', '.join(missing)}")
+    transcripts = {transcript for transcript, _ in answers.values()}
+    expect(len(transcripts) == 1, "the sites have seen different lists of keys")
     vectors = [vector for _, vector in answers.values()]
-    shape = vectors[0].shape
-    if any(vector.dtype != torch.int64 or vector.shape != shape for vector in vectors):
-        raise RefusalError("message", "the masked vectors must be int64 of one length")
+    kinds = {(vector.dtype, vector.shape) for vector in vectors}
+    expect(kinds == {(torch.int64, vectors[0].shape)}, "vectors must be int64 of one length")
     total = np.stack([vector.cpu().numpy().view(np.uint64) for vector in vectors]).sum(axis=0)
     return torch.from_numpy(total.view(np.int64))

@@ -17,20 +17,14 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import (
-    Ledger,
-    PublicMap,
-    Release,
-    ReleasedHead,
-    Scoring,
-)
+from fedaux_pl.scoring import Ledger, PublicMap, Release, ReleasedHead, Scoring
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.records import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
-from fedaux_pl.sites.wire import Answer, Message, RefusalError
+from fedaux_pl.sites.wire import Answer, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.secure_release import SecureReleases
@@ -66,6 +60,10 @@ class Site:
         adapt(self.federation, self.limits.rehearsal)
         self.federation.scoring = scoring = self.federation.plan_scoring()  # with secret noise
         self.own_agreement = agreement(self.federation)
+        self.ledger: Ledger | None = None
+        if self.algorithm.secret_noise:  # else a rehearsal
+            data = self.federation.data
+            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
         self.sums: SecureReleases | None = None
         if scoring is not None and scoring.part.secure:
             from fedaux_pl.sites import secure_release
@@ -107,21 +105,20 @@ class Site:
 
     def _answer(self, request: Message) -> Answer:
         fields = request.fields
-        if different := differences(self.own_agreement, fields.get("agreement")):
-            raise RefusalError("settings", "; ".join(different))
+        different = differences(self.own_agreement, fields.get("agreement"))
+        expect(not different, "; ".join(different), "settings")
         client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
-        if fields.get("kind") == "prepare":
+        if (kind := fields.get("kind")) == "prepare":
             return self._release(client, request)
-        if self.sums is not None and fields.get("kind") in ("keys", "masked"):
+        if self.sums is not None and kind in ("keys", "masked"):
             return self.sums.answer(fields)
-        if fields.get("kind") == "evaluate":
-            if not self.limits.evaluate:
-                raise RefusalError("limits", "the server asks for an evaluation: see --evaluate")
+        if kind == "evaluate":
+            allowed = self.limits.evaluate
+            expect(allowed, "the server asks for an evaluation: see --evaluate", "limits")
             return self.evaluation.answer(request)
-        if fields.get("kind") != "train":
-            raise RefusalError("message", "it asks for something unknown")
-        if not self.algorithm.trains_clients:
-            raise RefusalError("settings", "the method of this configuration sends no models")
+        expect(kind == "train", "it asks for something unknown")
+        sends = self.algorithm.trains_clients
+        expect(sends, "the method of this configuration sends no models", "settings")
         return self._train(client, request)
 
     def _train(self, client: int, request: Message) -> Answer:
@@ -130,12 +127,12 @@ class Site:
         epochs = wire.read_count(request.fields, "epochs")
         batch_size = wire.read_count(request.fields, "batch_size")
         least, largest = limits.min_batch_size, limits.max_batch_size
-        if not (1 <= epochs <= limits.max_epochs and least <= batch_size <= largest):
-            raise RefusalError(
-                "limits",
-                f"got {epochs} epochs of batch size {batch_size}; expected at most "
-                f"{limits.max_epochs} epochs and a batch size from {least} to {largest}",
-            )
+        expect(
+            1 <= epochs <= limits.max_epochs and least <= batch_size <= largest,
+            f"got {epochs} epochs of batch size {batch_size}; expected at most "
+            f"{limits.max_epochs} epochs and a batch size from {least} to {largest}",
+            "limits",
+        )
         state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
         pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
@@ -170,11 +167,11 @@ class Site:
             end = f" {scoring.release_settings()} {data.fingerprints['private']}"
             return ReleaseKey(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
 
-        key = key_of(scoring, *received, *sent.values())
         earlier = key_of(first, *received) if sent else None
+        key = replace(key_of(scoring, *received, *sent.values()), earlier=earlier)
         if scoring.part.secure:
             assert self.sums is not None  # noqa: S101 - the plan has secure sums
-            self.sums.add(client, scoring, h0, public_map, key, earlier)
+            self.sums.add(client, scoring, h0, public_map, key)
             about = "the number of its records: nothing else has left"
             return {"size": size}, wire.write_tensors({}), about
 
@@ -183,19 +180,18 @@ class Site:
             return pool.release(client, scoring, extractor, negatives, public_map)
 
         total = None
-        if not self.algorithm.secret_noise:
+        if self.ledger is None:
             head = release()
         else:
             count = 0 if negatives is None else len(negatives)
-            sensitivity = scoring.scorer.sensitivity(size, count)
-            planned = scoring.record(sensitivity, simulated=False)
+            planned = scoring.record(scoring.sensitivity(size, count), simulated=False)
             [head], total = release_once(
-                Ledger(data.key_id),
+                self.ledger,
                 [str(key)],
-                {0: data.record_digests(0)},
+                {0: self.digests},
                 scoring,
                 lambda: [replace(release(), client=0)],  # a site does not choose its number
-                check=lambda entries: self.check_budget(entries, key, earlier, planned),
+                check=lambda entries: self.check_budget(entries, key, planned),
             )
             scoring.check_release(head, size, count)
         made = head.release
@@ -206,37 +202,36 @@ class Site:
             about = f"{made.what}, {total.describe_one(made)}"
         return fields, wire.write_tensors({"weight": head.weight}), about
 
-    def check_budget(
-        self,
-        entries: Sequence[Entry],
-        key: ReleaseKey,
-        earlier: ReleaseKey | None,
-        planned: Release,
-    ) -> None:
-        """Raise a RefusalError if a release with this key and record is not allowed.
+    def entries(self) -> list[Entry]:
+        """Return the releases in the ledger; none in a rehearsal."""
+        if self.ledger is None:
+            return []
+        with self.ledger.locked():
+            return self.ledger.entries()
 
-        ``entries`` are those of the ledger, which must have a release with the key ``earlier``.
-        """
-        if earlier is not None and not any(earlier.is_of(entry.key) for entry in entries):
-            raise RefusalError(
-                "budget",
-                "the server asks for the second release, but the ledger does not have the "
-                "first one with this h_0 and feature map: let the server ask for it before",
-            )
+    def check_budget(self, entries: Sequence[Entry], key: ReleaseKey, planned: Release) -> None:
+        """Raise a RefusalError if the ledger does not allow a release with this key and record."""
+        if self.ledger is None:  # a rehearsal
+            return
+        expect(
+            key.earlier is None or any(key.earlier.is_of(entry.key) for entry in entries),
+            "the server asks for the second release, but the ledger does not have the first one "
+            "with this h_0 and feature map: let the server ask for it before",
+            "budget",
+        )
         others = (entry.key for entry in entries if not key.is_of(entry.key))
-        if any(map(key.is_like, others)) and not self.limits.allow_new_h0:
-            raise RefusalError(
-                "budget",
-                "the ledger has a release with these settings about these data, but the server "
-                "now sends another h_0, feature map, negatives or classifier, so it would be a "
-                "second one: let the server use what it sent before (in its state folder and "
-                "cache), or start the site with --allow_new_h0 true, which costs epsilon "
-                f"{planned.epsilon:.4g} again, within its epsilon_limit",
-            )
+        expect(
+            self.limits.allow_new_h0 or not any(map(key.is_like, others)),
+            "the ledger has a release with these settings about these data, but the server now "
+            "sends another h_0, feature map, negatives or classifier, so it would be a second one: "
+            "let the server use what it sent before (in its state folder and cache), or start the "
+            "site with --allow_new_h0 true, which costs epsilon "
+            f"{planned.epsilon:.4g} again, within its epsilon_limit",
+            "budget",
+        )
         assert self.federation.scoring is not None  # noqa: S101 - for mypy
-        data, privacy = self.federation.data, self.federation.scoring.privacy
-        digests = data.record_digests(0)
-        self.limits.check_cost(Ledger(data.key_id), entries, digests, planned, privacy)
+        privacy = self.federation.scoring.privacy
+        self.limits.check_cost(self.ledger, entries, self.digests, planned, privacy)
 
     def _expected(self, name: str, scoring: Scoring, fields: Mapping[str, Any]) -> State:
         """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
@@ -252,13 +247,11 @@ class Site:
         if scoring.scorer.uses_negatives:
             rows = wire.read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
-        if (release := fields.get("release", "")) not in ("", "residuals", "counts"):
-            raise RefusalError("message", "it asks for an unknown release")
-        if release == "counts" and not has_counts(scoring):
-            raise RefusalError("settings", "this configuration has no release of counts")
+        release = str(fields.get("release", ""))
+        known = {"": True, "residuals": has_second(scoring), "counts": has_counts(scoring)}
+        expect(release in known, "it asks for an unknown release")
+        expect(known[release], f"this configuration has no release of {release}", "settings")
         if release == "residuals":
-            if not has_second(scoring):
-                raise RefusalError("settings", "this configuration has no second release")
             like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
         return like
 
@@ -272,8 +265,8 @@ class Site:
             part, _, own = key.partition("/")
             parts[part][own] = tensor
         sent = parts["sent"]
-        if any(bool((tensor.abs() > MAX_WEIGHT).any()) for tensor in sent.values()):
-            raise RefusalError("message", f"the classifier has weights above {MAX_WEIGHT:g}")
+        is_small = all(bool((tensor.abs() <= MAX_WEIGHT).all()) for tensor in sent.values())
+        expect(is_small, f"the classifier has weights above {MAX_WEIGHT:g}")
         bound = wire.read_number(request.fields, "bound", math.ulp(0.0), math.inf)
         public_map = PublicMap(**parts["map"], unit=scoring.norm_bound == "unit", bound=bound)
         if (negatives := parts["negatives"].get("")) is not None:
@@ -285,10 +278,10 @@ class Site:
         student, scoring = self.federation.students[name], self.federation.scoring
         largest = wire.largest_body(student.state_dict())
         if scoring is not None:
-            fields: dict[str, Any] = {"center": True, "directions": student.feature_dim}
-            fields["negatives"] = MAX_NEGATIVES
-            fields["release"] = "residuals" if has_second(scoring) else ""
-            largest = max(largest, wire.largest_body(self._expected(name, scoring, fields)))
+            release = "residuals" if has_second(scoring) else ""
+            fields = {"center": True, "directions": student.feature_dim, "release": release}
+            like = self._expected(name, scoring, fields | {"negatives": MAX_NEGATIVES})
+            largest = max(largest, wire.largest_body(like))
         return largest
 
 

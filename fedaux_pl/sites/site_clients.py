@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from fedaux_pl.algorithms import Update
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
@@ -22,12 +21,11 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
 from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
-from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
-from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import CODES, FINAL, Message, Question, RefusalError
+from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.wire import CODES, FINAL, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -110,7 +108,7 @@ class SiteClients:
         self.federation, self.context, self.settings = federation, context, settings
         self.agreement = agreement(federation)
         self.round_metrics: dict[str, float] = {}
-        self._sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
+        self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         self._suspects: set[str] = set()  # did not answer in time
         self._waited = False
         self._silent: dict[str, str] = {}  # the code with which a site has evaluated nothing
@@ -123,7 +121,7 @@ class SiteClients:
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release a vector once; later it returns the stored one."""
-        architectures, questions, lengths = self.context.architectures, {}, {}
+        architectures, questions = self.context.architectures, {}
         is_secure = scoring.part.secure
         sent = {f"sent/{k}": v for k, v in scoring.scorer.tensors().items()}
         for name in {architectures[client] for client in clients}:
@@ -141,9 +139,9 @@ class SiteClients:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
-            lengths[name] = length = scoring.scorer.vector_length(row_length, classes)
+            length = scoring.scorer.vector_length(row_length, classes)
             like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
-            questions[name] = Question(fields, wire.write_tensors(tensors), like)
+            questions[name] = Message(fields, wire.write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
             public_map = maps[architectures[client]]
@@ -166,59 +164,23 @@ class SiteClients:
         if is_secure:
             ready = sorted(self._collect("prepare", clients, questions, lambda client, *_: client))
             if sent and ready != sorted(clients):  # it would be paid for, and never be used
-                self._tell("the second secure sum waits for all sites of the first one")
+                tell("the second secure sum waits for all sites of the first one")
                 return []
-            return self._sum(scoring, features, maps, ready, lengths)
+            from fedaux_pl.sites.secure_release import Collector  # needs an optional package
+
+            groups: dict[str, list[str]] = {name: [] for name in questions}
+            for client in ready:
+                groups[architectures[client]].append(self.sites.names[client])
+            return Collector(self, scoring, groups).heads(features, maps)
         heads = self._collect("prepare", clients, questions, read)
         return [heads[client] for client in clients if client in heads]
-
-    def _sum(
-        self,
-        scoring: Scoring,
-        features: ServerFeatures,
-        maps: Mapping[str, PublicMap],
-        clients: Sequence[int],
-        lengths: Mapping[str, int],
-    ) -> list[ReleasedHead]:
-        """Return the secure sum over the sites of each architecture."""
-        from fedaux_pl.sites.secure_release import Collector, sum_digest
-
-        heads, start = [], time.monotonic()
-        # the second sum is used only if it is over all sites of the first
-        least = len(clients) if scoring.scorer.tensors() else scoring.privacy.least_clients
-        collector = Collector(self._ask, scoring.privacy, self._tell, self.sites.wait, least)
-        pairs = [(self.context.architectures[i], self.sites.names[i]) for i in clients]
-        groups = {name: [site for own, site in pairs if own == name] for name in lengths}
-        for names in groups.values():  # before the sites of any architecture pay
-            collector.check(names)
-        for name, names in groups.items():
-            h0 = {k: v for k, v in features.h0[name].state_dict().items() if not of_head(k)}
-            digest = sum_digest(self.agreement, name, scoring, h0, maps[name])
-            joined, total = collector.collect(digest, names, lengths[name])
-            for site in self.sites.names:
-                self.status.change(site, in_sum=site in joined)
-            members = sorted(self.sites.names.index(site) for site in joined)
-            row_length = maps[name].row_length(features.h0[name])
-            secure = SecureSum(scoring, row_length, len(self.context.data.classes), len(members))
-            head = secure.head(members, total, maps[name], self.sites.rehearsal)
-            records = sum(self.context.data.site_sizes[client] for client in members)
-            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
-            if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
-                raise PrivacyError(
-                    "the secure sum is larger than any data and noise can be: the masks have not "
-                    "cancelled, or a site has sent a false vector"
-                )
-            heads.append(head)
-        self._sum_metrics["secure_sum/attempts"] += collector.attempts
-        self._sum_metrics["secure_sum/seconds"] += time.monotonic() - start
-        return heads
 
     def evaluate(self, round_: int) -> dict[str, float]:
         """Let sites evaluate the students on test data of their own, if they are to be asked."""
         if not self.sites.evaluate:
             return {}
         names = [name for name in self.sites.names if self._silent.get(name) not in FINAL]
-        question = Question(
+        question = Message(
             {"round": round_}, wire.write_tensors(join_states(self.federation.students))
         )
         found = {}
@@ -228,11 +190,11 @@ class SiteClients:
             self.status.change(name, evaluated=[count, epsilon])
             return metrics
 
-        for name, answer in self._ask("evaluate", dict.fromkeys(names, question), read):
+        for name, answer in self.ask("evaluate", dict.fromkeys(names, question), read):
             if not isinstance(answer, RefusalError):
                 found[name] = answer
             elif self._silent.get(name) != answer.code:
-                self._tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+                tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
             self._silent[name] = getattr(answer, "code", "")
         return self.federation.evaluation.join({n: found[n] for n in names if n in found})
 
@@ -253,7 +215,7 @@ class SiteClients:
         for name in {architectures[client] for client in clients}:
             state = states[name]
             like = {k: v for k, v in state.items() if not federation.head_only or of_head(k)}
-            questions[name] = Question(asked, wire.write_tensors(state), like)
+            questions[name] = Message(asked, wire.write_tensors(state), like)
         device = self.context.runner.device
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> Update:
@@ -263,14 +225,14 @@ class SiteClients:
 
         updates = self._collect("train", clients, questions, read, round_)
         answered = {f"answered/{self.sites.names[i]}": float(i in updates) for i in clients}
-        self.round_metrics = answered | self._sum_metrics
+        self.round_metrics = answered | self.sum_metrics
         return [updates[client] for client in clients if client in updates]
 
     def _collect(
         self,
         kind: str,
         clients: Sequence[int],
-        questions: Mapping[str, Question],
+        questions: Mapping[str, Message],
         read: Callable[[int, Mapping[str, Any], State, int], _T],
         round_: int | None = None,
     ) -> dict[int, _T]:
@@ -289,8 +251,7 @@ class SiteClients:
 
         def read_one(name: str, answer: Message) -> _T:
             own = wire.read_tensors(answer.body, asked[name].like)
-            if not (size := wire.read_count(answer.fields, "size")):
-                raise RefusalError("message", "it has no samples")
+            expect((size := wire.read_count(answer.fields, "size")) > 0, "it has no samples")
             result = read(numbers[name], answer.fields, own, size)
             self.context.data.site_sizes[numbers[name]] = size
             return result
@@ -305,7 +266,7 @@ class SiteClients:
                         "with them on the same run.yaml, within their limits"
                     )
                 there = self._await(missing, needed - len(answers))
-                for name, answer in self._ask(kind, {n: asked[n] for n in there}, read_one):
+                for name, answer in self.ask(kind, {n: asked[n] for n in there}, read_one):
                     if not isinstance(answer, RefusalError):
                         answers[numbers[name]] = answer
                         stage.update(1)
@@ -314,24 +275,23 @@ class SiteClients:
                         continue
                     if answer.code in FINAL:
                         refused[name] = answer.code
-                    self._tell(f"{name} gave no answer to {about}: {first_line(answer)}")
+                    tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                 if len(answers) >= needed:
                     for name in [n for n in missing if n not in there]:
-                        self._tell(f"{name} is absent in {about}")
+                        tell(f"{name} is absent in {about}")
                     return answers
                 time.sleep(_RETRY)
 
-    def _ask(
-        self, kind: str, questions: Mapping[str, Question], read: Callable[[str, Message], _T]
+    def ask(
+        self, kind: str, questions: Mapping[str, Message], read: Callable[[str, Message], _T]
     ) -> Iterator[tuple[str, _T | RefusalError]]:
         """Ask sites once, and yield each answer as it is read, or why there is none."""
         there = self._alive([name for name in self.transport.connected() if name in questions])
         requests = {}
         for name in there:
-            fields, body, like = questions[name]
             own = {"kind": kind, "client": self.sites.names.index(name)}
             own |= {"request": secrets.token_hex(16), "agreement": self.agreement}
-            requests[name] = Message({**own, **fields}, body, wire.largest_body(like))
+            requests[name] = replace(questions[name], fields=own | dict(questions[name].fields))
         for name, message in self.transport.ask(requests, self.sites.timeout):
             answer: _T | RefusalError
             try:
@@ -355,8 +315,8 @@ class SiteClients:
             self._suspects.add(name)
             raise RefusalError("absent", "it did not answer in time, or its connection broke")
         self._suspects.discard(name)
-        if answer.fields.get("request") != request.fields["request"]:
-            raise RefusalError("message", "it has answered an earlier request")
+        is_own = answer.fields.get("request") == request.fields["request"]
+        expect(is_own, "it has answered an earlier request")
         if (code := answer.fields.get("code")) is not None:
             known = code if isinstance(code, str) and code in CODES else "failed"
             raise RefusalError(known, f"{CODES[known]} (code {known})")
@@ -374,7 +334,7 @@ class SiteClients:
             if not told and time.monotonic() - start > 1:
                 told = True
                 absent = ", ".join(name for name in names if name not in there)
-                self._tell(f"waiting for {absent}")
+                tell(f"waiting for {absent}")
             time.sleep(_PAUSE)
 
     def _alive(self, names: Sequence[str]) -> list[str]:
@@ -384,6 +344,3 @@ class SiteClients:
         quiet = {name for name, answer in self.transport.ask(suspects, _HELLO) if answer is None}
         self._suspects -= set(suspects) - quiet
         return [name for name in names if name not in quiet]
-
-    def _tell(self, text: str) -> None:
-        print_above_bars(f"sites: {text}")

@@ -26,7 +26,7 @@ from fedaux_pl.scoring.ledger import Entry
 from fedaux_pl.scoring.release import VERSION
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import Answer, Message, RefusalError
+from fedaux_pl.sites.wire import Answer, Message
 
 
 def join_states(students: ModulesByName) -> State:
@@ -41,8 +41,7 @@ def read_metrics(
     """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
     fields, given = answer.fields, answer.fields.get("metrics")
     values = given if isinstance(given, Mapping) else {}
-    if not (count := wire.read_count(fields, "count")):
-        raise RefusalError("message", "it has no test samples")
+    wire.expect((count := wire.read_count(fields, "count")) > 0, "it has no test samples")
     epsilon = None
     if fields.get("epsilon") is not None:
         epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
@@ -67,17 +66,12 @@ class SiteEvaluation:
         self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
         self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
         if self.privacy.epsilon is not None:
-            limit = limits.epsilon_limit or self.budget.epsilon
-            if limit is None:
-                raise ConfigurationError(
-                    "this method has no epsilon: state with --epsilon_limit what all evaluations "
-                    "with --evaluate_epsilon together may cost"
-                )
+            limit = limits.epsilon_limit or self.budget.epsilon or 0.0
             limit = min(limit, limits.epsilon_limit_alone or limit)
             if self.privacy.epsilon > limit:
                 raise ConfigurationError(
                     f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
-                    f"may cost epsilon {limit:g}: lower it, or raise --epsilon_limit"
+                    f"may cost epsilon {limit:g}: lower it, or state more with --epsilon_limit"
                 )
             if federation.batchnorm == "batch":
                 raise ConfigurationError(

@@ -1,20 +1,22 @@
 """The settings of server and sites: those of each alone, and those that they must share."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedaux_pl.algorithms import FedBN
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Ledger, Privacy, Release
 from fedaux_pl.scoring.ledger import Digests, Entry
-from fedaux_pl.sites.wire import RefusalError
+from fedaux_pl.sites.wire import expect
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
+NAME = "be letters, digits, - and _ (at most 63, and not 'server')"
 _SHARED = ("algorithm", "clients", "train", "model_options", "seed")
 
 
@@ -48,27 +50,25 @@ class Sites:
     evaluate: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.names:
-            check_name(name)
-        if not self.names or len(set(self.names)) < len(self.names):
-            raise ValueError(f"sites.names must be different names, but are {self.names}")
-        if not 1 <= self.min_answers <= len(self.names):
-            raise ValueError(
-                f"sites.min_answers must lie in 1 ... {len(self.names)}, but is {self.min_answers}"
-            )
-        if not self.timeout > 0 or not self.wait >= 0:
-            times = f"{self.timeout} and {self.wait}"
-            raise ValueError(f"timeout must be positive, and wait at least 0, but are {times}")
+        check_names(self.names)
+        count, least = len(self.names), self.min_answers
+        check_setting("sites.min_answers", least, 1 <= least <= count, f"lie in 1 ... {count}")
+        check_setting("sites.timeout", self.timeout, self.timeout > 0, "be positive")
+        check_setting("sites.wait", self.wait, self.wait >= 0, "be at least 0")
 
 
-def check_name(name: str) -> None:
-    """Raise a ValueError for a name that a site cannot have on the transport."""
-    plain = name.replace("-", "").replace("_", "")
-    if not (plain.isascii() and plain.isalnum()) or name == "server" or len(name) > 63:
-        raise ValueError(
-            "the name of a site must be letters, digits, - and _ (at most 63, and not 'server'), "
-            f"but is {name!r}"
-        )
+def is_name(name: str) -> bool:
+    """Return whether a site can have this name on the transport."""
+    pattern = "(?=[_-]*[A-Za-z0-9])[A-Za-z0-9_-]{1,63}"
+    return name != "server" and re.fullmatch(pattern, name) is not None
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise a ValueError unless sites can have these names together."""
+    for name in names:
+        check_setting("the name of a site", name, is_name(name), NAME)
+    is_valid = 0 < len(names) == len(set(names))
+    check_setting("the names of sites", list(names), is_valid, "be different, one or more")
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
             limit = getattr(self, name)
-            if limit is not None and (isinstance(limit, bool) or not limit > 0):
-                raise ValueError(f"{name} must be a positive number, but is {limit}")
-        if self.max_epochs < 1 or not 1 <= self.min_batch_size <= self.max_batch_size:
-            raise ValueError(
-                f"got max_epochs {self.max_epochs} and batch sizes from {self.min_batch_size} to "
-                f"{self.max_batch_size}; expected 1 or more, and max_batch_size at least the other"
-            )
+            is_valid = limit is None or (not isinstance(limit, bool) and limit > 0)
+            check_setting(name, limit, is_valid, "be a positive number")
+        least, largest = self.min_batch_size, self.max_batch_size
+        check_setting("max_epochs", self.max_epochs, self.max_epochs >= 1, "be at least 1")
+        check_setting("min_batch_size", least, 1 <= least <= largest, f"lie in 1 ... {largest}")
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
         try:
@@ -137,14 +135,13 @@ class Limits:
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
             limits["epsilon_limit_alone"] = self.epsilon_limit_alone
-        entry = Entry("", {}, {0: planned}, {0: digests})
+        entries = [*entries, Entry("", {}, {0: planned}, {0: digests})]
         for option, limit in limits.items():
             alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, [entry], alone, entries).epsilon
-            if not cost <= limit:
-                about = " by the noise of this site alone" if alone else ""
-                text = f"with this release the cost would be epsilon {cost:.4g}{about}"
-                raise RefusalError("budget", f"{text}, above the {option} {limit:g}")
+            cost = ledger.total([digests], privacy.delta, entries, alone).epsilon
+            about = " by the noise of this site alone" if alone else ""
+            text = f"with this release the cost would be epsilon {cost:.4g}{about}"
+            expect(cost <= limit, f"{text}, above the {option} {limit:g}", "budget")
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:

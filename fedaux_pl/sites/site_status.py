@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
 
@@ -35,6 +36,11 @@ class SiteStatus:
     def _write(self) -> None:
         content = {"pid": os.getpid(), "updated": time.time(), "sites": self._sites}
         write_json_atomically(self.path, content)
+
+
+def tell(text: str) -> None:
+    """Print a line about sites above the progress bars of the server."""
+    print_above_bars(f"sites: {text}", flush=True)
 
 
 def describe_status(root: Path) -> str:

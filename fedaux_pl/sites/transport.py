@@ -21,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.site import is_told, say
 from fedaux_pl.sites.site_settings import Sites
-from fedaux_pl.sites.site_status import SiteStatus
-from fedaux_pl.sites.wire import Message, RefusalError, read_message
+from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
 try:
     from cryptography import x509
@@ -75,7 +74,9 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
     _bound_log()
     # threads have heaps of their own, in which the gaps that messages leave add up: let them share
     _call_glibc("mallopt", _MALLOC_ARENA_MAX, 2)
-    _keep_alive()
+    # NVFlare's driver takes its options from this list, unless a file of NVFlare has others
+    options = grpc_driver.GRPC_DEFAULT_OPTIONS
+    options.extend(option for option in _KEEPALIVE if option not in options)
     credentials = {key: str(folder / file) for key, file in files.items()}
     try:
         return Cell(
@@ -126,15 +127,6 @@ def _call_glibc(function: str, *arguments: int) -> None:
         call(*arguments)
 
 
-def _keep_alive() -> None:
-    """Let both sides ping each other, so that each finds out that the other is gone.
-
-    NVFlare's driver takes its options from this list, unless a file of NVFlare has others.
-    """
-    options = grpc_driver.GRPC_DEFAULT_OPTIONS
-    options.extend(option for option in _KEEPALIVE if option not in options)
-
-
 _return_memory = partial(_call_glibc, "malloc_trim", 0)  # freed memory, to the system
 
 
@@ -148,7 +140,7 @@ class ServerTransport:
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
-        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, self._tell)
+        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, tell)
         self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
         self.cell.core_cell.set_cell_disconnected_cb(partial(self._note, False))
 
@@ -190,7 +182,7 @@ class ServerTransport:
 
     def _ask_one(self, name: str, request: Message, timeout: float) -> Message | None:
         stop = self._asked[name] = Signal()
-        self._largest[name] = min(request.largest_answer, self.sites.max_bytes)
+        self._largest[name] = min(largest_body(request.like), self.sites.max_bytes)
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
         watch.daemon = True
         watch.start()
@@ -209,7 +201,7 @@ class ServerTransport:
         except RefusalError:
             return Message({"request": None})  # refused as the answer to another request
         except Exception as error:  # whatever the transport raises, this site has not answered
-            self._tell(f"{name}: {type(error).__name__} in the transport")
+            tell(f"{name}: {type(error).__name__} in the transport")
             return None
         finally:
             watch.cancel()
@@ -223,13 +215,10 @@ class ServerTransport:
     def _note(self, is_connected: bool, agent: Any, *_: Any, **__: Any) -> None:
         """Note that a site has connected, or that its connection has ended."""
         if (name := agent.get_fqcn()) in self.sites.names:
-            self._tell(f"{name} {'connected' if is_connected else 'disconnected'}")
+            tell(f"{name} {'connected' if is_connected else 'disconnected'}")
             self.status.change(name, connected=is_connected, since=time.time())
             if not is_connected and (stop := self._asked.get(name)) is not None:
                 stop.trigger("gone")
-
-    def _tell(self, text: str) -> None:
-        print_above_bars(f"sites: {text}", flush=True)
 
 
 def serve(

@@ -7,8 +7,8 @@ answer says why by a code, never by the text of an exception: that could hold pa
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -47,26 +47,24 @@ class RefusalError(FedauxError):
         self.code = code
 
 
+def expect(holds: bool, reason: str, code: str = "message") -> None:
+    """Raise a RefusalError unless a message is as expected."""
+    if not holds:
+        raise RefusalError(code, reason)
+
+
 @dataclass(frozen=True)
 class Message:
     """A message: plain values, and tensors as `write_tensors` gives them."""
 
     fields: Mapping[str, Any]
     body: bytes = b""
-    largest_answer: int = 0  # the bytes that the body of an answer may have; not sent
+    like: State = field(default_factory=dict)  # the tensors that an answer may have; not sent
 
     @property
     def sealed(self) -> str:
         """The plain values as JSON."""
         return json.dumps(dict(self.fields))
-
-
-class Question(NamedTuple):
-    """What sites are asked: plain values, tensors as bytes, and the tensors of an answer."""
-
-    fields: Mapping[str, Any]
-    body: bytes = b""
-    like: State = {}  # noqa: RUF012 - never changed
 
 
 def read_message(fields: object, body: bytes) -> Message:
@@ -77,14 +75,12 @@ def read_message(fields: object, body: bytes) -> Message:
         values = json.loads(fields)
     except (ValueError, RecursionError) as error:
         raise RefusalError("message", "its plain values are no JSON") from error
-    if not isinstance(values, dict):
-        raise RefusalError("message", "its plain values have no names")
+    expect(isinstance(values, dict), "its plain values have no names")
     level: list[Any] = [values]
     for _ in range(MAX_DEPTH):
         inner = (x.values() if isinstance(x, dict) else x for x in level)
         level = [value for x in inner for value in x if isinstance(value, dict | list)]
-    if level:
-        raise RefusalError("message", f"its plain values nest deeper than {MAX_DEPTH}")
+    expect(not level, f"its plain values nest deeper than {MAX_DEPTH}")
     return Message(values, body)
 
 
@@ -108,21 +104,19 @@ def write_tensors(tensors: State) -> bytes:
 
 def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
     """Read finite tensors that must have the names, shapes and dtypes of ``like``, in its order."""
-    if len(content) > (most := largest_body(like)):
-        raise RefusalError("message", f"{len(content)} bytes where at most {most} are expected")
+    most = largest_body(like)
+    expect(len(content) <= most, f"{len(content)} bytes where at most {most} are expected")
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, OverflowError) as error:
         raise RefusalError("message", "its tensors are damaged or cut") from error
-    if tensors.keys() != like.keys():
-        other = sorted(tensors.keys() ^ like.keys())
-        raise RefusalError("message", f"other tensors than expected, such as {other[0][:80]!r}")
+    other = min(tensors.keys() ^ like.keys(), default="")
+    expect(tensors.keys() == like.keys(), f"other tensors than expected, such as {other[:80]!r}")
     for name, tensor in tensors.items():
-        if tensor.shape != like[name].shape or tensor.dtype != like[name].dtype:
-            got, needed = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, like[name]))
-            raise RefusalError("message", f"{name} is {got}, but must be {needed}")
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise RefusalError("diverged", f"{name} holds NaN or infinity")
+        got, needed = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, like[name]))
+        expect(got == needed, f"{name} is {got}, but must be {needed}")
+        is_finite = not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+        expect(is_finite, f"{name} holds NaN or infinity", "diverged")
     return {name: tensors[name] for name in like}
 
 
@@ -137,6 +131,5 @@ def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -
 def read_count(fields: Mapping[str, Any], name: str, high: int = 2**40) -> int:
     """Read an integer from 0 on; raise a RefusalError if there is none."""
     value = read_number(fields, name, 0, high)
-    if not isinstance(value, int):
-        raise RefusalError("message", f"{name} must be an integer")
-    return value
+    expect(isinstance(value, int), f"{name} must be an integer")
+    return int(value)

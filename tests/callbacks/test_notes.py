@@ -13,7 +13,7 @@ from fedaux_pl.callbacks.notes import (
     describe_noise,
 )
 from fedaux_pl.scoring import Release, ReleasedHead
-from fedaux_pl.scoring.pooled_statistics import stack_heads
+from fedaux_pl.scoring.release import stack_heads
 
 
 @pytest.mark.parametrize(

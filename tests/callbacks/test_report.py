@@ -279,7 +279,7 @@ def test_numbers_that_json_does_not_have(tmp_path):
         assert next(csv.DictReader(file))["client_loss/mean"] == "nan"
 
 
-WOULD_BE = "simulated: the release of its scoring head by each client would be (epsilon 0.5, delta"
+WOULD_BE = "its scoring head by each client would with secret noise be (epsilon 0.5, delta"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ def newton(monkeypatch):
 
     def fit(*arguments, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(head_fits, "_lbfgs", lambda objective, start, *limits: start)
+            patch.setattr(head_fits, "minimize", lambda _, x0, **__: SimpleNamespace(x=x0))
             return fit_scoring_head(*arguments, **options)
 
     return fit
@@ -94,7 +95,7 @@ def test_the_gradient_norm_is_that_of_the_paper():
 
 @pytest.mark.parametrize("options", [{"max_iter": 0}, {"tolerance": 0.0}, {"tolerance": math.nan}])
 def test_a_fit_that_cannot_end_is_refused(options):
-    with pytest.raises(ValueError, match="max_iter must be at least 1 and tolerance above 0"):
+    with pytest.raises(ValueError, match=r"(max_iter must be at|tolerance must be ab).*, but is"):
         fit_scoring_head(rows(9, 4, 0.4, seed=1), rows(9, 4, 0.0, seed=2), 0.05, **options)
 
 

@@ -128,10 +128,10 @@ def test_label_names_need_not_be_consecutive():
         ((torch.zeros(5).long(), 6, 1.0, 0), "5 samples cannot be split over 6 clients"),
         (
             (torch.zeros(4, 5).long(), 2, 1.0, 0),
-            r"integers of shape \(N,\), but are torch.int64 of",
+            r"integers of shape \(N,\), but is \(torch.int64",
         ),
-        ((torch.zeros(5), 2, 1.0, 0), "but are torch.float32"),
-        ((torch.zeros(5).long(), 0, 1.0, 0), "at least 1 client, but num_clients is 0"),
+        ((torch.zeros(5), 2, 1.0, 0), r"but is \(torch.float32"),
+        ((torch.zeros(5).long(), 0, 1.0, 0), "num_clients must be at least 1, but is 0"),
         ((torch.zeros(5).long(), 2, 0.0, 0), "alpha must be positive and finite, but is 0.0"),
         ((torch.zeros(5).long(), 2, float("nan"), 0), "alpha must be positive"),
     ],

@@ -56,5 +56,5 @@ def test_a_share_must_lie_between_0_and_1(share):
 
 
 def test_there_must_be_a_client():
-    with pytest.raises(ValueError, match="at least 1 client, but num_clients is 0"):
+    with pytest.raises(ValueError, match="num_clients must be at least 1, but is 0"):
         sample_clients(0, 0.5, 0)

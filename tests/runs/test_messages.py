@@ -300,7 +300,10 @@ def refused(capsys, *args):
         ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
         ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
         ("--model.clients=20", "like {resnet8: 20} (a space follows the colon), but is 20"),
-        ("--model.algorithm.privacy.epsilon=0", "epsilon must be positive and finite, but is 0.0"),
+        (
+            "--model.algorithm.privacy.epsilon=0",
+            "positive and finite, at least 1e-05, but is 0.0",
+        ),
         ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
         (
             "--model.algorithm.norm_bound=foo",

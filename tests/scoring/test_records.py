@@ -33,14 +33,14 @@ def test_the_release_and_the_largest_noise_with_its_sensitivity():
 
 def test_seeded_noise_is_never_called_private():
     line, _ = describe_privacy([release(0, paper_scoring(), seed=3)])
-    assert line.startswith("simulated: the release of its scoring head by each client would be")
-    assert "would be (epsilon 0.1, delta 1e-05)-private with secret noise" in line
+    assert line.startswith("simulated: the release of its scoring head by each client would with")
+    assert "would with secret noise be (epsilon 0.1, delta 1e-05)-private" in line
     assert "protects nothing" in line
 
 
 def test_what_guarantees_nothing_says_so_first():
     exact, _ = describe_privacy([release(0, paper_scoring(epsilon=None))])
-    assert exact == "NOT private: each client released its scoring head WITHOUT noise"
+    assert exact == "NOT private: the release of its scoring head by each client has NO noise"
     flawed = paper_scoring(scorer=Logistic(normalized=False))
     for seed in (None, 3):
         line, _ = describe_privacy([release(0, flawed, seed=seed)])

@@ -212,13 +212,14 @@ def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match="state with --epsilon_limit_alone"):
         sites(tmp_path, limits=Limits())
     low, between = {"epsilon_limit_alone": 1.2}, {"epsilon_limit_alone": 1.6}  # of 3, and of 4
-    for own in (low, between, {"epsilon_limit": 0.9, "epsilon_limit_alone": 5.0}):
-        federation, data, hub = sites(tmp_path, limits=Limits(**own))
+    federation, data, hub = sites(tmp_path)
+    for own in ({"epsilon_limit": 0.9, "epsilon_limit_alone": 5.0}, low, between):
+        for site in hub.sites.values():
+            site.limits = Limits(**own)
         with pytest.raises(ConfigurationError, match=r"site-0: .*budget"):
             run(tmp_path, federation, data)
         assert entries() == []
     # a server that asks for the keys of 3 sites, and then sends a list of 4
-    federation, data, hub = sites(tmp_path, limits=Limits(**between))
     for name in NAMES:
         hub.faults[name] = at("keys", lambda answer, r: answer(Message({**r.fields, "sites": 3})))
     with pytest.raises(ConfigurationError, match=r"has none \(site-0: .*budget"):

@@ -466,7 +466,7 @@ def test_wrong_pins_are_told(pins, match):
 
 def test_colluders_are_at_least_one():
     """A site knows its own noise."""
-    with pytest.raises(ValueError, match="got colluders 0; expected at least 1"):
+    with pytest.raises(ValueError, match="colluders must be at least 1, but is 0"):
         create_members(colluders=0)
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import create_extractor
-from fedaux_pl.federation.scores import ServerFeatures
 from fedaux_pl.files import state_folder, write_json_atomically
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Scoring, spent

@@ -177,6 +177,7 @@ class Ledger:
         self,
         digests: Sequence[Digests],
         delta: float,
+        *,
         entries: Sequence[Entry] | None = None,
         alone: bool = False,
     ) -> PrivacySpent:

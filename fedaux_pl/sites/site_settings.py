@@ -138,7 +138,7 @@ class Limits:
         entries = [*entries, Entry("", {}, {0: planned}, {0: digests})]
         for option, limit in limits.items():
             alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, entries, alone).epsilon
+            cost = ledger.total([digests], privacy.delta, entries=entries, alone=alone).epsilon
             about = " by the noise of this site alone" if alone else ""
             text = f"with this release the cost would be epsilon {cost:.4g}{about}"
             expect(cost <= limit, f"{text}, above the {option} {limit:g}", "budget")

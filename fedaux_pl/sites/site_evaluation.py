@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaux_pl.data import Examples
 from fedaux_pl.data.cache import tensor_digest
-from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key, record_digests
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, record_digests
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
@@ -85,7 +85,7 @@ class SiteEvaluation:
         if self.privacy.epsilon is not None:
             key, labels = machine_key(), self.test.targets
             parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
-            self._digests = np.concatenate(parts)
+            self._ledger, self._digests = Ledger(key_id(key)), np.concatenate(parts)
             contents = keyed_fingerprint(key, test.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
@@ -123,8 +123,7 @@ class SiteEvaluation:
         if self.limits.rehearsal:
             seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
             return self.privacy.release(right, 1.0, seed)[0], "NOT private (a rehearsal)"
-        ledger, digests = Ledger(self.federation.data.key_id), self._digests
-        key = f"{self._key} {received}"
+        ledger, digests, key = self._ledger, self._digests, f"{self._key} {received}"
         with ledger.locked():
             entries = ledger.entries()
             found = next((entry for entry in entries if entry.key == key), None)

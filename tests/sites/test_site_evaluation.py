@@ -2,6 +2,7 @@
 
 import csv
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 
 from fedaux_pl.algorithms import FedAvg, FedClassMeans
 from fedaux_pl.data import Digits, Examples, FederatedDataModule
-from fedaux_pl.data.fingerprints import key_id, machine_key
+from fedaux_pl.data.fingerprints import KEY_FILE, key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import ClassStatistics, Ledger
@@ -229,6 +230,12 @@ def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger):
         one, two = (evaluation._release(right, received, 1)[0] for _ in range(2))
         assert one == two
         assert len(ledger()) == count
+    # with another key on disk, an entry still names the key of its digests
+    key, state = machine_key(), tmp_path / "state" / "fedaux_pl"
+    shutil.rmtree(state / "ledger")
+    (state / KEY_FILE).write_bytes(bytes(len(key)))
+    evaluation._release(right, received, 1)
+    assert len(Ledger(key_id(key)).entries()) == 1
 
 
 def test_weights_are_on_the_device_before_a_prediction(tmp_path, monkeypatch):

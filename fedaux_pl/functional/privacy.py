@@ -59,7 +59,7 @@ def regression_sensitivity(
 ) -> float:
     """Return 2 G / (lambda N) + 2 tolerance / lambda, if the loss of a record has gradients <= G.
 
-    Proof: J is the mean of N losses plus (lambda/2) |w|^2. Let w and w' minimize J and J' on
+    Proof: J is the mean of N convex losses plus (lambda/2) |w|^2. Let w and w' minimize J and J' on
     neighboring data sets. J is lambda-strongly convex, so lambda |w - w'| <= |grad J(w')|. At w'
     the gradient of J' is 0, and the gradients of J and J' differ in one loss only, by at most
     2 G / N. By the same convexity a weight at which the gradient of J has a norm of at most

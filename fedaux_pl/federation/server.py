@@ -66,6 +66,8 @@ class Server:
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
             averages[name] = {**average, **parameters}
+            if parameters is aggregate.average:  # no step of its own: the average is checked
+                continue
             finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
             if not bool(finite.all()):  # one transfer from the device
                 raise FloatingPointError(

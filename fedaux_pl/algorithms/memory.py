@@ -7,10 +7,11 @@ client that ever took part needs no further communication, training or privacy b
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from torch import Tensor
 
-from fedaux_pl.functional import derive_seed, pack_logits
+from fedaux_pl.functional import pack_logits
 from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
@@ -116,7 +117,7 @@ class TeacherMemory:
         Of clients with the same absence a random order decides, a function of round and client.
         """
         entries = {
-            client: (x.round, derive_seed(x.round, client), client, _bytes(x.logits))
+            client: (x.round, crc32(f"{x.round} {client}".encode()), client, _bytes(x.logits))
             for client, x in self.stored.items()
         }
         everyone = sorted(processes.merge(entries).values())

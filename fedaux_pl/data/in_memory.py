@@ -111,9 +111,9 @@ class InMemory(TextSource):
         return Examples(inputs, numbers, self._classes, **owners)
 
     def read(self, part: str, labeled: bool = True) -> Any:
-        """Return inputs, labels (or None), own class names (or ()) and clients of a part, or None.
+        """Return inputs, labels (or None), class names (or ()) and clients of a part.
 
-        The clients, of labeled samples, are arguments of Examples.
+        The clients are arguments of Examples, by name; {} without labels. None without the part.
         """
         if self.parts[part] is None and part != "train":
             return None
@@ -123,8 +123,8 @@ class InMemory(TextSource):
             no_texts = "are no texts: leave out max_length, which is for texts"
             raise DataError(f"the inputs {are_texts if self.max_length is None else no_texts}")
         inputs = self._tokenize(inputs) if isinstance(inputs, list) else inputs
-        owners = {"train": self.clients, "test": self.test_clients}.get(part) if labels else None
-        argument = "clients" if part == "train" else "test_clients"
+        argument = {"train": "clients", "test": "test_clients"}.get(part, "")
+        owners = getattr(self, argument) if labels and argument else None
         return inputs, labels, own, name_clients(owners, len(inputs), argument)
 
 
@@ -239,9 +239,10 @@ def as_source(name: str, value: Data) -> Source:
 
 def _is_silo(value: Any) -> bool:
     """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
-    if isinstance(value, Source) or not isinstance(value, tuple):
-        return isinstance(value, Source)
-    return len(value) == 2 and all(p is None or is_labeled(p) or is_dataset(p) for p in value)
+    if isinstance(value, Source):
+        return True
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    return is_pair and all(p is None or is_labeled(p) or is_dataset(p) for p in value)
 
 
 def is_part(value: Any) -> bool:

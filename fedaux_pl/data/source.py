@@ -107,16 +107,9 @@ class Source(ABC):
     on_disk: bool = False
     """Whether inputs are to stay on disk, if the source can; the data module sets it."""
 
-    remedy = "choose another source for it"
-    """What to do if there is no test data."""
-
     def image_bytes(self) -> int:
         """The bytes that all images take in memory, found without reading them; 0 if unknown."""
         return 0
-
-    def load(self, part: str) -> Examples | None:
-        """Load ``test`` or ``validation`` data; None if there is none."""
-        return None
 
     @abstractmethod
     def train(self) -> Examples:
@@ -124,16 +117,11 @@ class Source(ABC):
 
     def test(self) -> Examples:
         """The test data, with the classes of the training data, and clients if it has these."""
-        return self._get("test")
+        raise DataError(f"{type(self).__name__} has no test data: choose another source for it")
 
     def validation(self) -> Examples | None:
         """Labeled data to choose settings and rounds by; None if the source has none."""
-        return self.load("validation")
-
-    def _get(self, part: str) -> Examples:
-        if (examples := self.load(part)) is None:
-            raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
-        return examples
+        return None
 
     def auxiliary(self) -> Inputs:
         """The inputs that can be the public data D_aux; by default the training inputs."""
@@ -156,6 +144,9 @@ class Source(ABC):
 class PartSource(Source):
     """A source that loads all of its parts in one method."""
 
+    remedy = "choose another source for it"
+    """What to do if there is no test data."""
+
     @abstractmethod
     def load(self, part: str) -> Examples | None:
         """Load a part: ``train``, ``test`` or ``validation``; None if there is none."""
@@ -163,3 +154,16 @@ class PartSource(Source):
     def train(self) -> Examples:
         """The training data, with labels and the clients that hold them if the source has these."""
         return self._get("train")
+
+    def test(self) -> Examples:
+        """The test data, with the classes of the training data, and clients if it has these."""
+        return self._get("test")
+
+    def validation(self) -> Examples | None:
+        """The validation data, with the classes of the training data; None without any."""
+        return self.load("validation")
+
+    def _get(self, part: str) -> Examples:
+        if (examples := self.load(part)) is None:
+            raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
+        return examples

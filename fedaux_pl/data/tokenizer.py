@@ -35,8 +35,8 @@ class Texts(NamedTuple):
 class FixedLengthTokenizer:
     """Turns texts into ``max_length`` token ids with the tokenizer of an encoder.
 
-    It is a folder or a name on the Hugging Face hub, usually the source of the model; None for the
-    small English vocabulary of the package.
+    ``tokenizer`` is a folder or a name on the Hugging Face hub, usually the source of the model;
+    None for the small English vocabulary of the package. Longer texts are truncated.
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:

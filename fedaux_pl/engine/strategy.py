@@ -5,6 +5,7 @@ import signal
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.processes import Processes
 
@@ -34,9 +35,10 @@ StrategyRegistry.register(
 
 
 def processes_of(trainer: pl.Trainer) -> Processes:
-    """Return the processes of a Trainer, which must share the clients, if there are several."""
+    """Return the processes of a Trainer, which must share the clients in a fit or if several."""
     strategy = trainer.strategy
-    if not isinstance(strategy, SingleDeviceStrategy | ClientParallel):
+    is_shared = isinstance(strategy, SingleDeviceStrategy | ClientParallel)
+    if not is_shared and (trainer.world_size > 1 or trainer.state.fn == TrainerFn.FITTING):
         raise ValueError(
             "trainer.strategy must be auto on the command line, where several processes share the "
             f"clients, but is {type(strategy).__name__}: in Python, give the Trainer "

@@ -122,6 +122,7 @@ class Federation(FederationModule):
         if self.scoring is None:
             return
         data, preparation, is_first = self.data, self.preparation, not self.heads
+        # in the form of further releases, though it is the first
         first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
         is_complete = not any(map(preparation.missing, [first, *self.further.values()]))
         if is_complete and (self.scores or self.labels):

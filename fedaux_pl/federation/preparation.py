@@ -119,7 +119,7 @@ class Preparation:
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.sums to local, or run real sites"
             )
-        if scoring.scorer.tensors() and self.secret_noise and not restored:
+        if first and scoring.scorer.tensors() and self.secret_noise and not restored:
             scoring = self._first_sent(release, first)
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
 

@@ -26,8 +26,8 @@ class Server:
 
     context: Context
     algorithm: Algorithm
-    models: Mapping[str, nn.Module]  # predict; their trained parameters require a gradient
-    distillers: Mapping[str, DistillationModule]  # as of the models, the weights are overwritten
+    models: Mapping[str, nn.Module]  # for predictions; their trained parameters require a gradient
+    distillers: Mapping[str, DistillationModule]  # weights of both are overwritten
     settings: Distillation
     batchnorm: BatchNormStatistics = "running"
     head_only: bool = False
@@ -56,16 +56,18 @@ class Server:
             payload = (
                 average_payloads(own, members, processes) if self.algorithm.has_payload else {}
             )
-            everyone = sum(size for n, size in zip(names, sizes, strict=True) if n == name)
+            samples = sum(size for n, size in zip(names, sizes, strict=True) if n == name)
             aggregate = Aggregate(
                 theta=trained_parameters(self.models[name], theta[name]),
                 average=trained_parameters(self.models[name], average),
                 payload=payload,
-                fraction=sum(answer.size for answer in members) / everyone,
+                fraction=sum(answer.size for answer in members) / samples,
                 state=states.get(name, {}),
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
             averages[name] = {**average, **parameters}
+            if parameters is aggregate.average:  # no step of its own: the average is checked
+                continue
             finite = torch.stack([tensor.isfinite().all() for tensor in parameters.values()])
             if not bool(finite.all()):  # one transfer from the device
                 raise FloatingPointError(
@@ -82,7 +84,10 @@ class Server:
         averages: Mapping[str, State],
         **released: Mapping[str, Tensor],
     ) -> Round:
-        """Return the models of round t, with all processes' updates for methods that need them."""
+        """Return the models of round t, with all processes' updates for methods that need them.
+
+        ``released`` are the ``scores`` and ``labels`` of ``Round``.
+        """
         clients = [answer.client for answer in answers]
         if self.algorithm.needs_all_updates:
             merged = self.context.processes.merge({update.client: update for update in updates})

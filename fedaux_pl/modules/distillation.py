@@ -20,11 +20,10 @@ class DistillationModule(ClassifierModule):
     tensor, labels of shape (N,), -1 for samples without one. Validation and test batches are
     (inputs, labels). The defaults are the paper's for images. Logs ``train/loss``,
     ``train/agreement`` (of the classes of student and soft labels), ``val/loss``,
-    ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
+    ``val/accuracy``, ``test/loss`` and ``test/accuracy``. Arguments that are not listed are those
+    of ``ClientModule``.
 
     Args:
-        model: As ``num_classes``, ``trained``, ``optimizer`` and ``model_options`` that of
-            ``ClientModule``.
         temperature: See ``distillation_loss``.
         hard_labels: The weight of labels in place of soft labels, for samples that have one.
 

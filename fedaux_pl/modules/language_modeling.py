@@ -29,7 +29,8 @@ class LanguageModeling(SelfSupervised):
     starts from random weights, also if the encoder is pre-trained. A step neither synchronizes
     with the device nor has shapes that depend on values, so it can be captured in a CUDA graph.
     Validation and ``forward`` are those of ``SelfSupervised``. Logs ``train/loss`` and, with
-    labeled validation batches, ``val/knn_accuracy``.
+    labeled validation batches, ``val/knn_accuracy``. Arguments that are not listed are those of
+    ``SimCLR``.
 
     Args:
         model: The name of an encoder of text, or a module like ``fedaux_pl.models.Encoder``; its
@@ -38,7 +39,6 @@ class LanguageModeling(SelfSupervised):
         objective: ``masked`` masks tokens and predicts them; ``next`` predicts each token from
             those before it.
         mask_rate: The fraction of a text's tokens that is masked, for ``masked`` only.
-        optimizer: As ``knn_k`` and ``model_options`` that of ``SimCLR``.
 
     Examples:
         >>> import torch

@@ -224,6 +224,7 @@ def test_integer_labels_index_the_agreed_classes(make, dtype, tmp_path):
         data = ready(private=make(labels, tmp_path), auxiliary=None, num_clients=1, classes=classes)
         assert data.client(0).targets.tolist() == [6, 7, 9, 6] == data.test_examples.labels.tolist()
         assert data.classes == tuple(classes)
+        assert data.private.class_order == classes  # its form is part of cache keys of texts
         with pytest.raises(DataError, match="labels must"):
             ready(private=make(labels + 1, tmp_path), auxiliary=None, classes=classes)
 

@@ -1,5 +1,7 @@
 """Samples that clients hold out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -65,6 +67,16 @@ def test_clients_of_test_data_are_numbered_as_those_that_train():
     own = FederatedDataModule(Sites(("photo", "art"), [0, 1], trained=()), num_clients=2, alpha=9.0)
     own.setup()  # a Dirichlet split: test data keep their own names
     assert own.test_examples.client_names == ("photo", "art")
+
+
+def test_classes_in_a_list_become_a_tuple():
+    class Listed(Sites):
+        def train(self):
+            return replace(super().train(), classes=["cat", "dog"])
+
+    data = FederatedDataModule(Listed(("north",), [0]))
+    data.setup()
+    assert data.classes == data.test_examples.classes == ("cat", "dog")
 
 
 def test_unknown_and_empty_clients_are_refused():

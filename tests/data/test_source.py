@@ -40,6 +40,10 @@ def test_source_without_test_data_raises():
         def train(self):
             return Examples(torch.zeros(2, 3))
 
+        def load(self, path):  # of its own: only a PartSource has parts
+            raise FileNotFoundError(path)
+
+    assert Only().validation() is None
     assert torch.equal(Only().auxiliary(), torch.zeros(2, 3))
     with pytest.raises(DataError, match="Only has no test data"):
         Only().test()

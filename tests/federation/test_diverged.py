@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.algorithms import Answer, FedAUX, FedAvg, FedDF
 from fedaux_pl.data import Examples
 from fedaux_pl.errors import DataError
 from fedaux_pl.federation.settings import Distillation, LocalTraining
@@ -81,3 +81,16 @@ HUGE = {"batch_size": 1000, "lr": 1e30}
 def test_a_learning_rate_that_is_too_large_is_named(tmp_path, algorithm, options, message):
     with pytest.raises(FloatingPointError, match=message):
         fit(tmp_path, create(algorithm, **options), 1)
+
+
+def test_a_method_without_a_server_step_is_not_told_to_change_it(tmp_path, monkeypatch):
+    """A client of another process has diverged, which that process reports."""
+    fit(tmp_path, federation := create(FedAvg()), 1)
+
+    def diverge(updates, answers, theta, processes, head_only):
+        return {key: tensor * torch.nan for key, tensor in theta.items()}
+
+    monkeypatch.setattr("fedaux_pl.federation.server.average_updates", diverge)
+    theta = {name: model.state_dict() for name, model in federation.students.items()}
+    averages = federation.server.average(theta, [], [Answer(0, "resnet8", 10, 1.0)])
+    assert averages["resnet8"]["head.bias"].isnan().all()

@@ -188,6 +188,18 @@ def test_secret_noise_is_released_once(tmp_path, counted, ledger):
     assert not files(tmp_path, "simulated-heads")
 
 
+class NeedsTensor(Mean):
+    """A scorer of a user that needs a public tensor."""
+
+    def tensors(self):
+        return {"center": torch.zeros(1)}
+
+
+def test_a_first_release_may_need_public_tensors(tmp_path, ledger):
+    fit(tmp_path, federation := secret(scorer=NeedsTensor()), 0)
+    assert federation.total_cost.releases == 1
+
+
 def test_a_seed_that_changes_no_client_needs_no_new_release(tmp_path, counted, ledger):
     class Named(FewDigits):
         def train(self):

@@ -221,13 +221,15 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
         view = result.reshape(-1).view(np.uint8).data
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         try:
-            with path.open("rb") as file:
+            with path.open("rb", buffering=0) as file:  # a buffer would read more than a row
                 check_unchanged(path, file_state(file.fileno()), opened)
                 for start, stop in zip([0, *breaks], [*breaks, len(rows)], strict=True):
                     file.seek(data + int(rows[start]) * size)  # neighbors are read at once
                     part = view[start * size : stop * size]
-                    if file.readinto(part) < len(part):
-                        raise OSError("it has become shorter")
+                    while len(part):  # one call reads at most 2 GiB
+                        if not (count := file.readinto(part)):
+                            raise OSError("it has become shorter")
+                        part = part[count:]
         except OSError as error:
             raise DataError(f"{path.absolute()} cannot be read anymore: {error}") from error
         return convert(result)

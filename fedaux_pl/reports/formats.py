@@ -182,8 +182,13 @@ def split_columns(table: TableItem, width: int) -> list[TableItem]:
     ]
 
 
-def _text_lines(table: TableItem) -> list[Sequence[str]]:
-    return [*table.header, *_entries(table, str, lambda text: f"*{text}")]
+def _text_lines(table: TableItem) -> list[list[str]]:
+    """Return the header, with a label of several columns above the first of them, and the rows."""
+    header = [[""] * len(line) for line in table.header]
+    for line, spans in zip(header, header_spans(table.header), strict=True):
+        for label, first, _ in spans:
+            line[first] = label
+    return [*header, *_entries(table, str, lambda text: f"*{text}")]
 
 
 def _widths(table: TableItem) -> list[int]:

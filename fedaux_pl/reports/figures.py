@@ -154,13 +154,13 @@ def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist |
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     if not rounds:
         return None
-    values = np.array([[curve[t] for t in rounds] for curve in curves])
-    means = values.mean(axis=0)
+    table = np.array([[curve[t] for t in rounds] for curve in curves])
+    means = table.mean(axis=0)
     step = max(1, len(rounds) // _MARKS)
     look = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
     [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **look)
     if len(curves) > 1:
-        band = means + np.outer([-1, 1], values.std(axis=0, ddof=1))
+        band = means + np.outer([-1, 1], table.std(axis=0, ddof=1))
         axes.fill_between(rounds, *band, color=look["color"], alpha=0.18, linewidth=0)
     return line
 

@@ -41,7 +41,8 @@ class PrivateData:
         the classes and sites in ``settings``.
         """
         source, held_out, holds = settings.private, settings.validation_fraction, settings.holds
-        name, classes = type(source).__name__, settings.class_order or ()
+        name = type(source).__name__
+        classes: Sequence[str] = settings.class_order or ()
         source.class_order = classes  # as it is: its form is part of cache keys of texts
         found = {} if holds == "public" else {"training": source.train()}
         if holds != "private":

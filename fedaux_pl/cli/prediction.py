@@ -1,6 +1,6 @@
 """``fedaux-pl predict``: class probabilities of a run's students for new images or texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,12 +129,15 @@ def _write_table(
     """Write one row per sample: its names, most probable class and class probabilities."""
     values = probabilities(checkpoint, samples.inputs).tolist()
     predicted = dict(zip(samples.positions, values, strict=True))
-    table = [[*samples.names, "class", *classes]]
-    for index, names in enumerate(zip(*samples.names.values(), strict=True)):
-        row = predicted.get(index, [])
-        best = classes[row.index(max(row))] if row else ""
-        table.append([*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))])
-    text = csv_text(table, "\r\n")
+
+    def rows() -> Iterator[list[Any]]:
+        yield [*samples.names, "class", *classes]
+        for index, names in enumerate(zip(*samples.names.values(), strict=True)):
+            row = predicted.get(index, [])
+            best = classes[row.index(max(row))] if row else ""
+            yield [*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))]
+
+    text = csv_text(rows(), "\r\n")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, newline="", encoding="utf-8")
     else:

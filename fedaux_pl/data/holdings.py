@@ -37,12 +37,13 @@ class PrivateData:
     def load(cls, settings: "FederatedDataModule", memory: Memory) -> "PrivateData":
         """Load and check the data of the private source; no client has samples yet.
 
-        Classes and clients of all parts get the numbers of the training data's, or of ``classes``
-        and the sites.
+        Classes and clients of all parts get the numbers that the training data have, or those of
+        the classes and sites in ``settings``.
         """
         source, held_out, holds = settings.private, settings.validation_fraction, settings.holds
-        name, classes = type(source).__name__, tuple(settings.class_order or ())
-        source.class_order = classes
+        name = type(source).__name__
+        classes: Sequence[str] = settings.class_order or ()
+        source.class_order = classes  # as it is: its form is part of cache keys of texts
         found = {} if holds == "public" else {"training": source.train()}
         if holds != "private":
             found["test"] = source.test()
@@ -59,7 +60,7 @@ class PrivateData:
             classes = classes or examples.classes
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
-            examples = renumber(examples, "class", classes, part)
+            examples = renumber(examples, "class", tuple(classes), part)
             train = found.get("training")
             clients = tuple(settings.site_names if train is None else train.client_names)
             found[part] = renumber(examples, "client", clients, part)

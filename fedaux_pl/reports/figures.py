@@ -154,13 +154,13 @@ def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist |
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
     if not rounds:
         return None
-    values = np.array([[curve[t] for t in rounds] for curve in curves])
-    means = values.mean(axis=0)
+    table = np.array([[curve[t] for t in rounds] for curve in curves])
+    means = table.mean(axis=0)
     step = max(1, len(rounds) // _MARKS)
     look = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
     [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **look)
     if len(curves) > 1:
-        band = means + np.outer([-1, 1], values.std(axis=0, ddof=1))
+        band = means + np.outer([-1, 1], table.std(axis=0, ddof=1))
         axes.fill_between(rounds, *band, color=look["color"], alpha=0.18, linewidth=0)
     return line
 
@@ -259,8 +259,9 @@ def create_panels(
         axes.spines[["left", "bottom"]].set_color(style.MUTED)
         axes.tick_params(colors=style.INK, labelsize=style.TICK_SIZE, length=3, color=style.MUTED)
         axes.set_axisbelow(True)
-        if place:
-            axes.set_title(values.place_text(place, names), **look)
+        if place:  # a line for each axis: side by side they would reach into the next panel
+            lines = [values.place_text({axis: label}, names) for axis, label in place.items()]
+            axes.set_title("\n".join(lines), **look)
         if i % columns == 0:
             axes.set_ylabel(y, **look)
         if i + columns >= len(separate):
@@ -333,14 +334,17 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
     """Put a tick with its label, as it is written in the file, at each place.
 
-    Labels that are too long to stand side by side are rotated.
+    Labels are rotated if two neighbors would overlap.
     """
     first = panels[0][1]
     columns = first.get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
     look: dict[str, Any] = {"parse_math": False}
-    if at and len(at) * (style.text_width(list(at), style.TICK_SIZE) + 0.06) > width:
-        look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    spots = sorted((math.log10(x) if is_log else x, label) for label, x in at.items())
+    for (a, left), (b, right) in itertools.pairwise(spots):
+        room = width * (b - a) / (spots[-1][0] - spots[0][0])
+        if room < style.text_width([left, right], style.TICK_SIZE) + 0.06:
+            look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     for _, axes in panels:
         if is_log:
             axes.set_xscale("log")

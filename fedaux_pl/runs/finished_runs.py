@@ -73,7 +73,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
             )
         curves |= {file.resolve(): file for file in found}
     names = short_names([str(file.parent) for file in curves], "/")
-    return [_load(name, file) for name, file in zip(names.values(), curves.values(), strict=True)]
+    return [_load(names[str(path.parent)], file) for path, file in curves.items()]
 
 
 def _load(name: str, file: Path) -> Run:

@@ -44,7 +44,7 @@ _MEANINGS = {
     "seed_everything": f"an integer from 0 to {_MAX_SEED}",
     "trainer.precision": f"one of {', '.join(PRECISIONS)}",
 }
-_print_failure = threading.excepthook
+_print_failure = threading.excepthook  # Python's own, which _report_failure calls
 _WRITING = ("fit", "pretrain", "benchmark")  # verbs with a folder for their output
 _TRAINER_DEFAULTS = {
     "default_root_dir": "logs",
@@ -166,6 +166,7 @@ class FederationCLI(LightningCLI):
         """Find the checkpoint and add the callbacks of every run."""
         settings, ckpt_path = self.config.trainer, self.config.ckpt_path
         root = Path(settings.default_root_dir)
+        # save_config_callback: of the verbs that write, _WRITING
         if ckpt_path == "last" and self.save_config_callback and not find_last(root):
             # a job that is requeued before its first round has the same command line
             say = rank_zero_only(print)
@@ -228,6 +229,7 @@ class ConfigResolver(FederationCLI):
 
     def resolve(self, args: Sequence[str]) -> dict[str, Any]:
         """Return all settings of a command line, defaults and links included, as plain values."""
+        # the parent's: the one of this class, which Lightning calls, parses nothing
         super().parse_arguments(self.parser, complete_configs(args))
         options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
         settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))

@@ -46,10 +46,11 @@ class Cell:
     coordinates: Mapping[str, str]  # the label of each axis
     seed: int
     args: tuple[str, ...]  # the options of fit, without those of the folder
-    root: Path = Path("logs")  # of all output; it and the following are set by resolve
+    # The following are set by resolve.
+    root: Path = Path("logs")  # the folder of all output
     key: str = ""  # 12 hex digits of the hash of the settings
     rounds: int = 0  # of a complete run
-    config: Mapping[str, Any] = field(default_factory=dict)  # all settings; a worker has none
+    config: Mapping[str, Any] = field(default_factory=dict)  # all settings; empty in a worker
 
     @property
     def name(self) -> str:
@@ -169,8 +170,8 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
     from fedaux_pl.runs.parser import ConfigResolver
 
     resolver, resolved = ConfigResolver(), []
-    is_hidden = None if len(cells) > _BAR_FROM else True  # None: unless stderr is a terminal
-    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=is_hidden):
+    disable = None if len(cells) > _BAR_FROM else True  # None: tqdm shows it on terminals only
+    for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=disable):
         try:
             config = resolver.resolve(cell.args)
             if check:

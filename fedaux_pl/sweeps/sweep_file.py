@@ -331,7 +331,7 @@ def _require(is_valid: object, message: str) -> None:
 
 def _check_names(where: str, given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
-        if name not in known:
+        if name not in list(known):  # a list is no key
             got = f"{_as_text(name)}{did_you_mean(_as_text(name), known)}"
             raise ConfigurationError(f"{where} must be one of {', '.join(known)}, but is {got}")
 

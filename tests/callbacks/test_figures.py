@@ -89,14 +89,18 @@ def test_the_largest_bubbles_of_neighbors_do_not_overlap():
     assert diameter > 0.5 * min(right[0] - origin[0], origin[1] - below[1])
 
 
-def test_the_legend_of_the_bubbles_has_their_scale():
-    counts = np.array([[700, 30], [0, 5]])
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [([[700, 30], [0, 5]], [200, 400, 600]), ([[3, 0], [1, 2]], [1, 2, 3]), ([[7, 7]], [7])],
+)
+def test_the_legend_of_the_bubbles_has_their_scale(counts, shown):
+    counts = np.array(counts)
     figure = partition_figure(counts, ["no", "yes"])
     places, sizes = bubbles(figure)
     area = sizes[0] / counts[tuple(places[0].astype(int))]
     legend = figure.axes[0].get_legend()
     labels = [int(re.search(r"\d+", text.get_text())[0]) for text in legend.get_texts()]
-    assert labels == [200, 400, 600]
+    assert labels == shown
     drawn = [handle.get_markersize() ** 2 for handle in legend.legend_handles]
     assert drawn == pytest.approx([count * area for count in labels])
 
@@ -132,6 +136,8 @@ def test_partition_is_legible(clients, classes):
     for named in (None, sites):
         figure = partition_figure(counts, names(classes), named)
         check_legible(figure)
+        is_turned = any(text.get_rotation() for text in figure.axes[0].get_xticklabels())
+        assert is_turned == (named is not None)
     assert figure.axes[0].get_xticklabels()[0].get_text() == "hospital 0 of the nor…"
 
 

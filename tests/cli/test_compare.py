@@ -133,6 +133,9 @@ def test_names_are_as_short_as_they_are_unique(tmp_path):
     names = [r.name for r in load_runs([tmp_path])]
     assert names == ["x/runs/version_9", "version_10", "y/runs/version_9"]
     assert [r.name for r in load_runs([tmp_path / "x"])] == ["version_9", "version_10"]
+    files = [tmp_path / "y/runs/version_9" / name for name in ("curve.csv", "kept.csv")]
+    files[1].write_bytes(files[0].read_bytes())
+    assert [r.name for r in load_runs(files)] == ["version_9", "version_9"]
 
 
 def test_of_a_loss_the_smallest_is_the_best(tmp_path):

@@ -198,7 +198,7 @@ def test_a_product_of_labels_is_a_grid():
     places = [{"model": m, "alpha": a} for m in ("A", "B") for a in ("1", "2", "3")]
     _, panels = panels_of(places)
     assert panels[0].get_gridspec().get_geometry() == (2, 3)
-    assert [axes.get_title() for axes in panels[2:4]] == ["A, alpha = 3", "B, alpha = 1"]
+    assert [axes.get_title() for axes in panels[2:4]] == ["A\nalpha = 3", "B\nalpha = 1"]
     assert [axes.get_ylabel() for axes in panels] == ["y", "", "", "y", "", ""]
     assert [axes.get_xlabel() for axes in panels] == [""] * 3 + ["x"] * 3
 
@@ -209,16 +209,18 @@ def test_other_panels_fill_rows():
     ]
     figure, panels = panels_of(places)
     assert panels[0].get_gridspec().get_geometry() == (2, 3)
-    assert panels[3].get_title() == "A, alpha = 2"
+    assert panels[3].get_title() == "A\nalpha = 2"
     assert [axes.get_visible() for axes in figure.axes] == [True] * 5 + [False]
     assert panels[2].get_xlabel() == "x"  # nothing is drawn below it
     assert panels[2].xaxis.get_tick_params()["labelbottom"]
 
 
-def test_long_labels_are_rotated():
+def test_labels_that_would_overlap_are_rotated():
     _, [axes] = panels_of([{}])
     for labels, rotation in (
         (["0.01", "1"], 0),
+        (["0.001", "0.1", "1"], 0),
+        (["0.001", "0.002", "1"], 35),  # neighbors on a logarithmic scale
         (["a very long label", "another long one", "and a third"], 35),
     ):
         label_x([({}, axes)], *x_positions(labels))

@@ -116,12 +116,15 @@ def test_html():
 
 def test_text():
     assert to_text(TABLE) == (
-        "                  a = 1  a = 1           a = 2\n"
+        "                  a = 1                  a = 2\n"
         "method             ours  paper            ours\n"
         "----------------------------------------------\n"
         f"A_1     *61.4 ± 0.8 (3)   74.6               {GAP}\n"
         f"<B|>           60.0 (1)      {GAP}  (3/100 rounds)"
     )
+    labels = ["a label above three columns, " * 2] * 3  # it is there once, and splits no table
+    wide = TableItem("a", "", [["", *labels], ["m", "1", "2", "3"]], [["A", "x", "y", "z"]])
+    assert to_text(wide).count("three columns") == to_latex(wide).count("begin{table}") * 2 == 2
 
 
 def test_wide_text_is_written_in_parts():

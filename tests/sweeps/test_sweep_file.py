@@ -124,6 +124,7 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
         ("FedPROX: [methods", "FedAVG: [methods", "FedAVG twice"),
         ("FedAVG: methods/fedavg", "FedAVG:", "FedAVG is empty"),
         ("columns: [alpha]", "columns: [C]", "columns must be one of method, alpha, but is C"),
+        ("columns: [alpha]", "columns: [[alpha]]", r"method, alpha, but is \[alpha\]"),
         (", columns: [alpha]", "", "differ in alpha in the same place: add alpha to columns"),
         ("kind: lines", "kind: line", "kind must be one of lines, curves, heatmap, but is line"),
         ("x: alpha, series", "series", "fig needs x"),

@@ -27,6 +27,8 @@ def partition_figure(
     Clients, the first `MAX_CLIENTS` of them, go from left to right and classes from top to bottom;
     the counts have the shape (clients, classes). Without names, clients have numbers.
     """
+    from matplotlib.ticker import MaxNLocator
+
     table = style.to_numpy(counts)
     shown = table[: style.MAX_CLIENTS]
     names = [style.shorten(name) for name in classes]
@@ -51,7 +53,8 @@ def partition_figure(
     axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.grid(color=style.FAINT, linewidth=0.6)
     if x.size:
-        samples: dict[str, Any] = {"num": 4, "fmt": "{x:,.0f}", "func": lambda size: size / area}
+        samples: dict[str, Any] = {"num": MaxNLocator(4, integer=True), "fmt": "{x:,.0f}"}
+        samples["func"] = lambda sizes: (sizes / area).round(6)
         look = {"color": style.BLUE, "markeredgewidth": 0}
         handles, labels = points.legend_elements("sizes", **samples, **look)
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}

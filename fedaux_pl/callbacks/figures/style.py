@@ -83,8 +83,8 @@ def row_ticks(axes: "Axes", names: Sequence[str], row: float) -> list[int]:
 def column_ticks(axes: "Axes", names: Sequence[str], column: float) -> None:
     """Label as many columns of the width ``column`` as have room, rotated if they must be."""
     place: dict[str, Any] = {"ha": "center", "va": "top"}
-    needed = 0.0
-    if text_width(names, TICK_SIZE) + 0.08 > column:
+    needed = text_width(names, TICK_SIZE) + 0.08
+    if needed > column and not names[0].isdecimal():  # of numbers, some suffice
         needed = line_height(TICK_SIZE)
         place = {"ha": "right", "va": "center", "rotation_mode": "anchor"}
         place["rotation"] = 35 if column >= 2 * needed else 90

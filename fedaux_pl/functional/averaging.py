@@ -75,7 +75,7 @@ def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[flo
 def check_same_layout(states: Sequence[State]) -> None:
     """Raise a ValueError that names the first key whose shape or dtype differs between states."""
     layouts = [
-        {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in state.items()}
+        {key: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for key, tensor in state.items()}
         for state in states
     ]
     for index, layout in enumerate(layouts):

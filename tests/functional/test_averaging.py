@@ -70,7 +70,7 @@ def test_the_inputs_are_not_modified():
     [
         ({"v": torch.zeros(2)}, [1, 1], "'v' is .* in state 1, but missing in state 0"),
         ({"w": torch.zeros(3)}, [1, 1], r"'w' is torch.float32 of shape \(3,\) in state 1"),
-        ({"w": torch.zeros(2).double()}, [1, 1], r"'w' is \(torch.float64"),
+        ({"w": torch.zeros(2).double()}, [1, 1], "'w' is torch.float64"),
         ({"w": torch.tensor([0, math.nan])}, [1, 1], "'w' of state 1 holds NaN or infinity"),
         ({"w": torch.tensor([0, math.inf])}, [1, 1], "'w' of state 1 holds NaN or infinity"),
         ({"w": torch.zeros(2)}, [1, -1], r"at least 0, finite .* but is \[1.0, -1.0\]"),

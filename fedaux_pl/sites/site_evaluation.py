@@ -71,7 +71,8 @@ class SiteEvaluation:
             if self.privacy.epsilon > limit:
                 raise ConfigurationError(
                     f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
-                    f"may cost epsilon {limit:g}: lower it, or state more with --epsilon_limit"
+                    f"may cost epsilon {limit:g} (that of the method, 0 if it has none): state "
+                    "more with --epsilon_limit, or lower it"
                 )
             if federation.batchnorm == "batch":
                 raise ConfigurationError(

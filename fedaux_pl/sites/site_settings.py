@@ -112,7 +112,8 @@ class Limits:
             check_setting(name, limit, is_valid, "be a positive number")
         least, largest = self.min_batch_size, self.max_batch_size
         check_setting("max_epochs", self.max_epochs, self.max_epochs >= 1, "be at least 1")
-        check_setting("min_batch_size", least, 1 <= least <= largest, f"lie in 1 ... {largest}")
+        sizes, expected = (least, largest), "be at least 1 and in this order"
+        check_setting("min_batch_size, max_batch_size", sizes, 1 <= least <= largest, expected)
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
         try:

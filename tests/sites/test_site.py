@@ -519,10 +519,10 @@ def test_a_site_may_lack_classes_and_has_no_other_data():
     [
         ({"epsilon_limit": 0.0}, "epsilon_limit must be a positive number"),
         ({"max_epochs": 0}, "max_epochs must be at least 1, but is 0"),
-        ({"min_batch_size": 0}, "min_batch_size must lie in 1"),
+        ({"min_batch_size": 0}, "max_batch_size must be at least 1 and in this order"),
         (
             {"min_batch_size": 8, "max_batch_size": 4},
-            "min_batch_size must lie in 1",
+            "max_batch_size must be at least 1 and in this order",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
@@ -12,17 +12,27 @@ from torch import Tensor
 from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
 from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
-from fedaux_pl.data.source import Examples
+from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, did_you_mean
 from fedaux_pl.functional import derive_seed, dirichlet_partition
-
-if TYPE_CHECKING:
-    from fedaux_pl.data.datamodule import FederatedDataModule
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)
 Holding = Literal["public", "private"]
 """Which data a process of real sites holds: those of the server, or those of one site."""
+
+
+class DataSettings(Protocol):
+    """The settings of a data module that decide who holds what."""
+
+    private: Source
+    num_clients: int
+    alpha: float
+    seed: int
+    validation_fraction: float
+    class_order: list[str] | None
+    holds: Holding | None
+    site_names: list[str]
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class PrivateData:
     clients: tuple[Tensor, ...] = ()
 
     @classmethod
-    def load(cls, settings: "FederatedDataModule", memory: Memory) -> "PrivateData":
+    def load(cls, settings: DataSettings, memory: Memory) -> "PrivateData":
         """Load and check the data of the private source; no client has samples yet.
 
         Classes and clients of all parts get the numbers that the training data have, or those of
@@ -83,7 +93,7 @@ class PrivateData:
         """The training data; None at the server of real sites."""
         return self.parts.get("training")
 
-    def split(self, settings: "FederatedDataModule") -> "PrivateData":
+    def split(self, settings: DataSettings) -> "PrivateData":
         """Assign the samples to the clients that the data name, or by a Dirichlet split."""
         train, parts, num_clients = self.train, self.parts, settings.num_clients
         if train is None:

@@ -58,7 +58,7 @@ def partition_figure(
         look = {"color": style.BLUE, "markeredgewidth": 0}
         handles, labels = points.legend_elements("sizes", **samples, **look)
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}
-        axes.legend(handles, labels, title="samples", labelspacing=1.3, **place, **style.LEGEND)
+        axes.legend(handles, labels, title="samples", labelspacing=2, **place, **style.LEGEND)
     style.column_ticks(axes, clients[: len(shown)], column)
     style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")

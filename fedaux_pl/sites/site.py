@@ -161,11 +161,11 @@ class Site:
         received = [*h0.values(), *public_map.tensors().values()]
         received += [] if negatives is None else [negatives]
 
-        def key_of(scoring: Scoring, *received: Tensor) -> ReleaseKey:
+        def key_of(asked: Scoring, *tensors: Tensor) -> ReleaseKey:
             # in all ledgers: do not change it
             start = f"{name} {federation.model_options} "
-            end = f" {scoring.release_settings()} {data.fingerprints['private']}"
-            return ReleaseKey(start, f"{tensor_digest(*received)} {public_map.bound!r}", end)
+            end = f" {asked.release_settings()} {data.fingerprints['private']}"
+            return ReleaseKey(start, f"{tensor_digest(*tensors)} {public_map.bound!r}", end)
 
         earlier = key_of(first, *received) if sent else None
         key = replace(key_of(scoring, *received, *sent.values()), earlier=earlier)

@@ -188,19 +188,20 @@ def _spread(laps: Sequence[float]) -> dict[str, Any]:
 def format_table(summary: Mapping[str, Any]) -> str:
     """Format a summary: the machine, a table of the stages, memory and the start."""
     machine, memory, start = summary["machine"], summary["memory"], summary["start"]
+    width = max(24, 1 + max(map(len, summary["stages"])))
     lines = [
         f"{machine['device']}, {machine['cores']} CPU cores, {machine['threads']} threads, "
         f"{machine['precision']}, torch {machine['torch']}",
         f"{summary['measured_rounds']} rounds after {summary['warmup_rounds']} of warm-up; "
         "median (min to max)",
         "",
-        f"{'stage':24}{'seconds':>28}",
+        f"{'stage':{width}}{'seconds':>28}",
     ]
     for name, stage in summary["stages"].items():
         laps, views = stage["seconds"], stage.get("views_per_second")
         seconds = f"{laps['median']:.4g} ({laps['min']:.4g} to {laps['max']:.4g})"
         rate = "" if views is None else f"    {views:,.0f} views per second"
-        lines.append(f"{name:24}{seconds:>28}{rate}")
+        lines.append(f"{name:{width}}{seconds:>28}{rate}")
     lines += ["", f"host memory at most {_bytes(memory['host_peak_bytes'])}"]
     if memory["device_peak_bytes"] is not None:
         device, reserved = (_bytes(memory[f"device_{k}_bytes"]) for k in ("peak", "reserved"))

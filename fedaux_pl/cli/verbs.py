@@ -101,6 +101,8 @@ def _evaluate(verb: str, limit: str, args: Sequence[str]) -> FederationCLI:
         measured = f"{kind.replace('val/', 'validation ')} {metrics[kind]:.2%}"
         print(f"{_name(cli)}: {measured}" + (f" ({', '.join(each)})" if each[1:] else ""))
         _print_details(cli, metrics)
+        if verb == "validate" and kind == "accuracy":
+            print("note: there are no validation data: the accuracy is that on the test data")
     return cli
 
 

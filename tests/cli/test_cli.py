@@ -143,6 +143,7 @@ def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, finished_run, capsys
     printed = capsys.readouterr().out
     accuracy = f"{summary['accuracy']:.2%} (resnet8 "
     assert f"FedAUX with memory after 2 rounds: accuracy {accuracy}" in printed
+    assert ("no validation data" in printed) == (verb == "validate")
     assert (folder / "config.yaml").read_text() == config
 
 

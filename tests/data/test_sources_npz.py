@@ -139,6 +139,9 @@ def test_not_an_npz_file(tmp_path):
         with pytest.raises(DataError, match=r"not a readable .*: write it with num") as refusal:
             NpzImages(tmp_path / f"{name}.npz").auxiliary()
         assert "pickle" not in str(refusal.value)
+    names = write(tmp_path / "g.npz", train_x=IMAGES, train_y=np.array(["a"] * 4, dtype=object))
+    with pytest.raises(DataError, match="names of dtype str, not object"):
+        NpzImages(names).train()
     np.save(tmp_path / "e.npy", IMAGES)
     with pytest.raises(DataError, match=r"not a zip file.*numpy\.savez"):
         NpzImages(tmp_path / "e.npy").auxiliary()

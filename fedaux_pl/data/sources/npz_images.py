@@ -149,9 +149,11 @@ class NpzImages(PartSource):
         """Return an array that must be there."""
         name, entries = self.arrays[array], _entries(path)
         if name is None or name not in entries:
+            key = ", or --key of predict," if array == "train_x" else ""
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "
-                f"{shorten(list(entries))}: set `arrays: {{{array}: NAME}}` to the one to read"
+                f"{shorten(list(entries))}: set `arrays: {{{array}: NAME}}`{key} to the one to read"
+                ", or add it"
             )
         return entries[name]
 
@@ -249,5 +251,5 @@ def _refusing(path: Path) -> Iterator[None]:
         raise DataError(
             f"{path.absolute()} is not a readable .npz file ({reason_of(error)}): write it with "
             "numpy.savez, for example as numpy.savez(path, train_x=images), with images of one "
-            "size and dtype uint8"
+            "size and dtype uint8, and names of dtype str, not object"
         ) from error

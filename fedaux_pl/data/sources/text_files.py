@@ -280,7 +280,9 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
         raise
     # a damaged file can raise nearly any exception in the decompressors
     except Exception as error:
-        raise DataError(f"{path.absolute()} cannot be read as text ({reason_of(error)})") from error
+        advice = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        problem = f"{path.absolute()} cannot be read as text ({reason_of(error)}){advice}"
+        raise DataError(problem) from error
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:

@@ -256,6 +256,17 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
     assert ImageFolder(tmp_path / "sites", size=4).validation() is None
 
 
+def test_classes_that_look_like_clients_are_named(tmp_path, noise):
+    for path in ("a/cat/1.png", "a/dog/2.png", "b/cat/3.png", "b/dog/4.png"):
+        save(tmp_path / path, noise(4, 4, 3))
+    message = r"a, b, .*the same sub-folders \(cat, dog\).*`clients: first_level`"
+    with pytest.warns(UserWarning, match=message):
+        ImageFolder(tmp_path, size=4, test_fraction=0.5).test()
+    ImageFolder(tmp_path, size=4, clients="first_level", test_fraction=0.5).test()
+    (tmp_path / "a" / "dog").rename(tmp_path / "a" / "fox")
+    assert ImageFolder(tmp_path, size=4, test_fraction=0.5).test().classes == ("a", "b")
+
+
 def test_folders_that_are_no_clients(tmp_path, sites, noise):
     source = ImageFolder(tmp_path / "sites", clients="folders")
     save(tmp_path / "sites" / "a" / "loose.png", noise(4, 4, 3))

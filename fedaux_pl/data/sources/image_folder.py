@@ -1,5 +1,6 @@
 """Image files in a user's folders."""
 
+import warnings
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -112,6 +113,8 @@ class ImageFolder(PartSource):
             return None
         folders = _list_folders(self.root)
         everything = _list_files(self.root, folders, self.clients is not None)
+        if part == "test" and self.clients is None:
+            _warn_about_clients(self.root, folders)
         if other is not None:
             return self._read(other, self._list_other(other, everything), everything)
         test = self._held_out(everything) if self.test_fraction else set()
@@ -221,6 +224,21 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
             )
         files.append(_File(path, inner[0], client))
     return files
+
+
+def _warn_about_clients(root: Path, folders: dict[str, list[Path]]) -> None:
+    """Warn if the folders of all classes hold folders of the same names, as those of clients do."""
+    inner = {
+        frozenset(p.relative_to(root).parts[1:-1][:1] for p in own) for own in folders.values()
+    }
+    names = sorted("".join(parts) for parts in inner.pop())  # "" for images outside of sub-folders
+    if len(folders) > 1 and not inner and len(names) > 1 and all(names):
+        warnings.warn(
+            f"the classes are {shorten(list(folders))}, but all of them have the same sub-folders "
+            f"({shorten(names)}) in {root.absolute()}: if those are the classes, set "
+            "`clients: first_level`, or `root` and `test_root` to folders of classes",
+            stacklevel=4,
+        )
 
 
 def _list_folders(root: Path) -> dict[str, list[Path]]:

@@ -69,7 +69,8 @@ class AdaptedNetwork(ImageClassifier):
         try:
             with torch.no_grad():
                 shape = tuple(self.features(x[:1].to(self.head.weight.device)).shape)
-            reason = "" if shape == (1, self.feature_dim) else f"their features have shape {shape}"
+            expected = (1, self.feature_dim)
+            reason = "" if shape == expected else f"features have shape {shape}, not {expected}"
         except Exception as error:  # of any class: it is another package's network
             reason = first_line(error)
         finally:
@@ -79,7 +80,7 @@ class AdaptedNetwork(ImageClassifier):
             raise ValueError(
                 f"{self.name} cannot read images of {height}x{width} pixels ({reason}); enlarge "
                 "them with `size` of the data source, or choose a model for small images, such as "
-                "resnet8 or torchvision/resnet18."
+                "resnet8 or torchvision/resnet18, or correct features(x) of a network of your own."
             )
         self._readable.add(size)
 

@@ -17,6 +17,9 @@ def sites(args: Sequence[str]) -> None:
     """Writes what a federation over sites needs, lists the sites of a run, or prints a pin."""
     verbs = {"init": _init, "status": _status, "pin": _pin}
     verb, *rest = args or ["nothing"]
+    if verb in ("-h", "--help"):
+        print("usage: fedaux-pl sites init|status|pin [options]; `sites init --help` lists them")
+        return
     if verb not in verbs:
         raise ConfigurationError(
             f"sites must be followed by init, status or pin, but is followed by {verb}"

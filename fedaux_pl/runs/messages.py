@@ -31,6 +31,9 @@ _REWRITTEN = {
     ),
     r'Parser key "config": File does not exist: (.*)': r"config: the file \1 does not exist",
     r'Parser key "config": Path is not a file: (.*)': r"config: \1 is not a file",
+    r'Parser key "([\w.]+)":.*Expected a path but (?:\S*/)?(\w+)\.py .*': (
+        r"\1 must be a class: give its import path, such as \2.MyClass, in place of the file \2.py"
+    ),
     r"Problems parsing config: (.*)": r"config: the file is not valid YAML: \1",
     r"Unexpected config: (?:---\s*)?([^\n]*).*": (
         r"config: the file must hold options such as `model: {participation: 0.4}`, but begins "

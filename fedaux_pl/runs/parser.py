@@ -41,6 +41,7 @@ _MEANINGS = {
         "architectures with their numbers of clients, like {resnet8: 20} (a space follows the "
         "colon)"
     ),
+    "model.metrics": "a list such as '[f1, auroc]', or a mapping of names to their options",
     "seed_everything": f"an integer from 0 to {_MAX_SEED}",
     "trainer.precision": f"one of {', '.join(PRECISIONS)}",
 }
@@ -126,7 +127,7 @@ class FederationCLI(LightningCLI):
             seed_everything_default=0,
             trainer_defaults=dict(_TRAINER_DEFAULTS),
             parser_class=FederationParser,
-            parser_kwargs={"prog": f"fedaux-pl {verb}"},
+            parser_kwargs={"prog": f"fedaux-pl {verb}", "description": None},
             # the other verbs write nothing to the folder of the run that they measure
             save_config_callback=RunFolder if verb in _WRITING else None,
         )

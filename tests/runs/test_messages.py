@@ -299,6 +299,7 @@ def refused(capsys, *args):
         ("--model.algorithm=FedFoo", f"must be one of {', '.join(METHODS)}, "),
         ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
         ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
+        ("--model.metrics=f1", "model.metrics must be a list such as '[f1, auroc]'"),
         ("--model.clients=20", "like {resnet8: 20} (a space follows the colon), but is 20"),
         (
             "--model.algorithm.privacy.epsilon=0",
@@ -342,6 +343,14 @@ def test_mistakes_of_a_newcomer(args, expected, tmp_path, capsys):
     common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     assert expected in refused(capsys, *common, "--trainer.accelerator=cpu", args)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_place_of_a_class(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(
+        "from fedaux_pl import FedAvg\n\n\nclass Own(FedAvg):\n    pass\n"
+    )
+    message = refused(capsys, "--config=quickstart", f"--model.algorithm={tmp_path / 'own.py'}")
+    assert "model.algorithm must be a class: give its import path, such as own.MyClass" in message
 
 
 def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):

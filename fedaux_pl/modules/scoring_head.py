@@ -131,6 +131,7 @@ class ScoringHead(pl.LightningModule):
                     f"there are no {name}: the head separates a client's samples (membership 1) "
                     "from public negatives (membership 0), so give at least one of each"
                 )
+        self._fitted = None  # if this fit fails, an earlier one would get its sensitivity
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
         self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))

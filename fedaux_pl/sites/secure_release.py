@@ -194,12 +194,16 @@ class SecureReleases:
 
 
 def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
-    """What has left in each attempt."""
+    """What has left in each attempt; raise a PrivacyError if it has less noise than it needs."""
     found = dict(pending.sent)
     for entry in entries:
         if pending.key.is_of(entry.key) and (marker := f" sum {digest} ") in entry.key:
             attempt, transcript = entry.key.split(marker)[1].split(" ")[:2]
-            found[int(attempt)] = transcript, entry.heads["masked"]
+            masked = entry.heads["masked"]
+            head = ReleasedHead(pending.client, masked, PublicMap(), entry.releases[0])
+            # the sensitivity of a sum is that of any number of records
+            pending.secure.scoring.check_release(head, num_positives=1, num_negatives=0)
+            found[int(attempt)] = transcript, masked
     return found
 
 

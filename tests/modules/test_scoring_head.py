@@ -119,6 +119,17 @@ def test_a_second_fit_does_not_change_the_scores_of_the_release():
         head.release(0.1, 1e-5)
 
 
+def test_a_second_fit_that_fails_leaves_nothing_to_release():
+    """The first fit must not go out with the smaller sensitivity of the second one."""
+    head = fitted(norm_bound="unit")
+    positives, negatives = features(n=6000)
+    negatives[0] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        head.fit_features(positives, negatives)
+    with pytest.raises(PrivacyError, match="no fit to release"):
+        head.release(0.1, 1e-5)
+
+
 def test_seeded_releases_cost_everything_and_do_not_cancel():
     head = fitted()
     exact = head._fitted

@@ -166,6 +166,19 @@ def test_a_second_run_costs_nothing(tmp_path):
     assert len(entries()) == 4
 
 
+def test_a_stored_vector_with_too_little_noise_stays_at_its_site(tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        few = (100, ClassStatistics().integer_sensitivity(4, 10)[1])
+        patch.setattr(ClassStatistics, "integer_sensitivity", lambda *_: few)
+        run(tmp_path, *sites(tmp_path)[:2])
+    assert len(entries()) == 4
+    federation, data, hub = sites(tmp_path)
+    with pytest.raises(ConfigurationError, match="site-0: budget"):
+        run(tmp_path, federation, data)
+    assert all("transcript" not in message.fields for message in hub.sent)
+    assert "it was made by other code" in capsys.readouterr().out
+
+
 def test_wrong_vectors_end_the_attempt(tmp_path):
     federation, data, hub = sites(tmp_path)
 

@@ -251,6 +251,11 @@ def test_an_error_within_a_round_keeps_its_traceback(tmp_path, monkeypatch):
 # --- help --------------------------------------------------------------------------------------
 
 
+def test_sites_help_names_its_verbs(capsys):
+    assert main(["sites", "--help"]) == 0
+    assert "sites init|status|pin" in capsys.readouterr().out
+
+
 def test_help_names_the_verbs_and_where_to_read_on(capsys):
     for args in ([], ["--help"], ["-h"]):
         assert main(args) == 0

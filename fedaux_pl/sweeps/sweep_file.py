@@ -115,7 +115,8 @@ def find_sweep(file: str | Path) -> Path:
         raise ConfigurationError(
             f"{file} needs no sweep: run python paper/{script} in a clone of the repository"
         )
-    names = sorted(f"paper/{known.stem}" for known in FOLDER.glob("paper/*.yaml"))
+    folders = ("paper", "silos")
+    names = sorted(f"{kind}/{x.stem}" for kind in folders for x in FOLDER.glob(f"{kind}/*.yaml"))
     raise ConfigurationError(
         f"there is no sweep file {file}: give a YAML file, or one of {', '.join(names)}"
         + did_you_mean(name, names)

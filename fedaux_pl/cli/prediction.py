@@ -80,7 +80,10 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
         if not path.exists():
             raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
     if [path.suffix for path in paths] == [".npz"] and paths[0].is_file():
-        inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()[:]
+        try:
+            inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()[:]
+        except DataError as error:
+            raise DataError(f"{error}; for predict, `--key` names the array") from error
         if tuple(inputs.shape[1:]) != tuple(shape):
             raise DataError(
                 f"{paths[0]} holds images of shape {tuple(inputs.shape[1:])}, but the run was "

@@ -154,7 +154,11 @@ def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys
         (text, folder, [f"{text} cannot be read as a checkpoint"]),
         (foreign, folder, [f"{foreign} is not the checkpoint of a federation"]),
         (checkpoint, wide, [str(wide), "(1, 8, 9)", "(1, 8, 8)"]),
-        (checkpoint, named, [f"{named} holds no array 'train_x'", "--key"]),
+        (
+            checkpoint,
+            named,
+            [f"{named} holds no array 'train_x'; its arrays are pictures", "--key"],
+        ),
         (checkpoint, empty, ["No image files were found in", str(empty)]),
         (checkpoint, tmp_path / "no", [f"there are no images at {tmp_path / 'no'}"]),
         (checkpoint, text, ["image files and folders of them, or one npz file", "text.ckpt"]),

@@ -176,7 +176,12 @@ def test_token_ids_are_cached(tmp_path, monkeypatch):
         ("t.jsonl", '{"text": "a", "label": 1}\nnonsense', {}, r"text \(line 2 is not JSON: Ex"),
         ("t.jsonl", "\n[1, 2]", {}, "line 2 is no JSON object"),
         ("t.csv.xz", b"no xz", {}, r"cannot be read as text \([^()]*\)$"),
-        ("t.csv", b"label,text\n0,a\n1,\xe9\n", {}, r"\('utf-8' codec [^()]*\): save it as UTF-8$"),
+        (
+            "t.csv",
+            b"label,text\n0,a\n1,\xe9\n",
+            {},
+            r"\('utf-8' codec can't decode [^()]*\): save it as UTF-8$",
+        ),
         ("t.pdf", "a", {}, "must end in one of .csv, .tsv"),
     ],
 )

@@ -140,7 +140,9 @@ def test_a_size_is_tried_once():
         model.check_inputs(images(5, 3, 2, 2))
     assert calls == [False]
     assert network.training
-    with pytest.raises(ValueError, match=r"pixels cannot .* 4x4 .*shape \(1, 48\), not \(1, 12\)"):
+    with pytest.raises(
+        ValueError, match=r"pixels cannot .* 4x4 .*features have shape \(1, 48\), not \(1, 12\)"
+    ):
         model.check_inputs(images(1, 3, 4, 4))
     with pytest.raises(ValueError, match=r"expected images of shape \(N, 3, H, W\)"):
         model.check_inputs(images(1, 1, 2, 2))

@@ -89,7 +89,7 @@ def test_a_report_without_a_sweep(tmp_path, capsys):
 def test_wrong_command_lines(tmp_path, capsys):
     assert main(["report", "--root", "x"]) == 2
     assert "give the sweep file first" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "no.yaml")]) == 1
+    assert "there is no sweep file" in capsys.readouterr().err
     assert main(["report", "silos/offices"]) == 1
-    error = capsys.readouterr().err
-    assert "there is no sweep file" in error
-    assert "(did you mean silos/office?)" in error
+    assert "(did you mean silos/office?)" in capsys.readouterr().err

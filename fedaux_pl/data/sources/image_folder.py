@@ -228,6 +228,8 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
 
 def _warn_about_clients(root: Path, folders: dict[str, list[Path]]) -> None:
     """Warn if the folders of all classes hold folders of the same names, as those of clients do."""
+    if any(own[0].parent == root / name for name, own in folders.items()):
+        return  # images lie in the folder of a class: no need to look at all of them
     inner = {
         frozenset(p.relative_to(root).parts[1:-1][:1] for p in own) for own in folders.values()
     }

@@ -149,11 +149,10 @@ class NpzImages(PartSource):
         """Return an array that must be there."""
         name, entries = self.arrays[array], _entries(path)
         if name is None or name not in entries:
-            key = ", or --key of predict," if array == "train_x" else ""
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "
-                f"{shorten(list(entries))}: set `arrays: {{{array}: NAME}}`{key} to the one to read"
-                ", or add it"
+                f"{shorten(list(entries))}: set `arrays: {{{array}: NAME}}` to the one to read, "
+                "or add it"
             )
         return entries[name]
 
